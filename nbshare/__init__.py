@@ -1,0 +1,42 @@
+"""Parallel maps for notebooks, on NumPy arrays in shared memory.
+
+The layers; imports point down only::
+
+    __main__, demo     the main job, headless
+    mapping            parallel_map: a request, checked once, handed down
+    notebook           what draws: the bar and the live picture
+    job                one running map: partial results, stop
+    engine             local workers: start, schedule, run, store, recover
+    arrays             arrays and objects in shared memory, and how they travel
+    functions          the function a worker can import, and whether it is fresh
+    memory             bytes that several processes map
+    errors             every exception and warning
+"""
+
+from nbshare import errors
+from nbshare.arrays import SharedArray, empty, full, share, zeros
+from nbshare.engine.local import shutdown
+from nbshare.engine.output import MISSING
+from nbshare.errors import MapInterrupted
+from nbshare.functions import import_file
+from nbshare.job import Job, last_job
+from nbshare.mapping import map_async, parallel_map
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MISSING",
+    "Job",
+    "MapInterrupted",
+    "SharedArray",
+    "empty",
+    "errors",
+    "full",
+    "import_file",
+    "last_job",
+    "map_async",
+    "parallel_map",
+    "share",
+    "shutdown",
+    "zeros",
+]

@@ -1,0 +1,246 @@
+"""How the inputs of a call travel: pickles with their arrays beside them, in one segment.
+
+::
+
+    caller                                     worker
+    arena = Arena()
+    packed = arena.pack(obj, "shared")
+    arrays, handles = arena.close()   ──────►  inputs = Inputs(segments)
+                                               obj = inputs.load(packed)
+
+Arrays of 4 KiB and more do not enter the pickle. One that lies in a segment already is sent as a
+reference to it; any other is copied into the arena, once, and arrives as a read-only view.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.errors import UnsendableError, cut
+from nbshare.memory import ALIGNMENT, Segment, segment_of
+
+__all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
+
+IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
+BLOCK_ITEMS = 256  # items pickled together at most: the cost of a pickle is spread over them
+BLOCK_BYTES = 32 << 10  # and about this much, since a worker loads blocks whole
+
+
+class Packed(NamedTuple):
+    """Where a pickle and its buffers lie in the arena: (offset, nbytes) in bytes."""
+
+    pickle: tuple[int, int]
+    buffers: tuple[tuple[int, int], ...]
+
+
+class ArrayReference(NamedTuple):
+    """An array in one of the call's segments."""
+
+    segment: int  # index in the call's list; 0 is the arena
+    offset: int  # bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    dtype: np.dtype[Any]
+    is_shared: bool  # arrives as a SharedArray
+
+
+class Arena:
+    """Gathers what a call sends, then places it in one segment that nobody can write.
+
+    Attributes
+    ----------
+    segments : list of (Segment, bool)
+        The other segments that the call refers to, and whether workers may write to each.
+
+    Notes
+    -----
+    For one thread. Objects are kept alive until `close`, so that an `id` means one object.
+    """
+
+    def __init__(self) -> None:
+        self.segments: list[tuple[Segment, bool]] = []
+        self._parts: list[tuple[int, Any]] = []
+        self._nbytes = 0
+        self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
+
+    def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
+        """Pickle an object; `what` names it in errors.
+
+        `writable` says whether workers may write to the SharedArrays in it.
+
+        Raises
+        ------
+        UnsendableError
+            If it can be pickled neither by reference nor by value.
+        """
+        file, buffers = self._pickle(obj, what, writable)
+        spans = tuple((self._add(raw), raw.nbytes) for raw in buffers)
+        return Packed((self._add(file), len(file)), spans)
+
+    def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
+        """Pickle a sequence in blocks; returns the items per block and the blocks."""
+        if not items:
+            return 1, []
+        first, _ = self._pickle(items[0], f"{what} 0", writable=True)
+        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(first)), max(1, len(items) // 64))
+        blocks = []
+        for start in range(0, len(items), size):
+            block = list(items[start : start + size])
+            try:
+                blocks.append(self.pack(block, what, writable=True))
+            except UnsendableError:
+                for i, item in enumerate(block):  # say which one
+                    self.pack(item, f"{what} {start + i}", writable=True)
+                raise
+        return size, blocks
+
+    def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
+        """Return a reference to an array, which is copied into the arena if it has no segment."""
+        key = (id(array), writable)
+        if key in self._seen:
+            return self._seen[key][1]
+        shared = isinstance(array, SharedArray)
+        found = segment_of(array)
+        if found is not None:
+            segment, offset = found
+            index = self._segment_index(segment, writable and array.flags.writeable)
+            reference = ArrayReference(
+                index, offset, array.shape, array.strides, array.dtype, shared
+            )
+        else:
+            fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+            strides = array.strides if fortran else _c_strides(array)
+            offset = self._add(array.T if fortran else array)
+            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False)
+        self._seen[key] = (array, reference)
+        return reference
+
+    def close(self) -> Segment:
+        """Place everything; the arena cannot be added to any more."""
+        segment = Segment.filled(self._nbytes, self._parts)
+        self._parts.clear()
+        self._seen.clear()
+        return segment
+
+    def _add(self, part: Any) -> int:
+        offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT
+        self._parts.append((offset, part))
+        self._nbytes = offset + (part.nbytes if hasattr(part, "nbytes") else len(part))
+        return offset
+
+    def _segment_index(self, segment: Segment, writable: bool) -> int:
+        for index, (known, mode) in enumerate(self.segments, start=1):
+            if known is segment and mode == writable:
+                return index
+        self.segments.append((segment, writable))
+        return len(self.segments)
+
+    def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
+        """Return pickle and buffers; by value what belongs to ``__main__`` or has no name."""
+        problem: Exception | None = None
+        for by_value in (False, True):
+            file = io.BytesIO()
+            pickler = _pickler_class(by_value)(self, writable, file)
+            try:
+                pickler.dump(obj)
+            except Exception as error:  # noqa: BLE001 - whatever an object's __reduce__ raises
+                problem = error
+                continue
+            data = file.getvalue()
+            # A worker never runs the caller's __main__, so nothing may refer to it by name.
+            if by_value or b"__main__" not in data:
+                return data, pickler.buffers
+        raise UnsendableError(
+            f"{what} cannot be sent to a worker: {type(obj).__qualname__} cannot be pickled "
+            f"({type(problem).__name__}: {cut(str(problem))}). Pass the data it is made from and "
+            "build it in the worker, in a function of a module file."
+        ) from problem
+
+
+class Inputs:
+    """The worker's side: loads what an `Arena` packed from the call's segments."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+
+    def load(self, packed: Packed) -> Any:
+        """Load an object; arrays in it are views of the segments."""
+        data, *buffers = (self._bytes(*span) for span in (packed.pickle, *packed.buffers))
+        with _attached_to(self._segments):
+            return pickle.loads(data, buffers=buffers)
+
+    def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
+        """Return the array that a reference means."""
+        segment, offset, shape, strides, dtype, is_shared = reference
+        array = self._segments[segment].array(dtype, shape, offset, strides)
+        return shared_view(array) if is_shared else array
+
+    def _bytes(self, offset: int, nbytes: int) -> memoryview:
+        return self._segments[0].array(np.uint8, (nbytes,), offset).data
+
+
+_current: Sequence[Segment] = ()
+
+
+@contextmanager
+def _attached_to(segments: Sequence[Segment]) -> Iterator[None]:
+    # A global, since a pickle can name functions only. A worker loads in one thread.
+    global _current
+    before, _current = _current, segments
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def _attach(*reference: Any) -> npt.NDArray[Any]:
+    return Inputs(_current).array(ArrayReference(*reference))
+
+
+@cache
+def _pickler_class(by_value: bool) -> Any:
+    """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
+    if by_value:
+        from cloudpickle import Pickler as Base  # late: 15 ms that most calls do not need
+    else:
+        from pickle import Pickler as Base
+
+    class CallPickler(Base):  # type: ignore[misc]
+        def __init__(self, arena: Arena, writable: bool, file: io.BytesIO) -> None:
+            super().__init__(file, protocol=5, buffer_callback=self._keep)
+            self.arena = arena
+            self.writable = writable
+            self.buffers: list[memoryview] = []
+
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) in (np.ndarray, SharedArray) and not obj.dtype.hasobject:
+                if obj.nbytes < IN_BAND and segment_of(obj) is None:
+                    return NotImplemented
+                return _attach, tuple(self.arena.refer(obj, writable=self.writable))
+            return super().reducer_override(obj) if by_value else NotImplemented
+
+        def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < IN_BAND:
+                return True  # in band
+            self.buffers.append(raw)
+            return False
+
+    return CallPickler
+
+
+def _c_strides(array: npt.NDArray[Any]) -> tuple[int, ...]:
+    strides, step = [], array.itemsize
+    for length in reversed(array.shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))

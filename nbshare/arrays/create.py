@@ -1,0 +1,185 @@
+"""New arrays in shared memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.errors import NotBuiltYetError
+from nbshare.memory import Segment, segment_of
+
+__all__ = ["checked_dtype", "empty", "full", "share", "zeros"]
+
+Order = Literal["C", "F"]
+Shape = SupportsIndex | Sequence[SupportsIndex]
+
+
+def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+    """Return a new array in shared memory.
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Lengths of the axes.
+    dtype : data-type, optional
+        Any NumPy dtype without Python objects inside; default float64.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major layout.
+
+    Returns
+    -------
+    SharedArray
+        Zeroed: fresh memory of the kernel's is, and page by page it costs nothing before it is
+        touched.
+
+    Raises
+    ------
+    TypeError
+        If the dtype holds Python objects.
+    nbshare.errors.OutOfMemoryError
+        If this machine or its container has not that much memory left; a `MemoryError`.
+
+    See Also
+    --------
+    share : put an existing array into shared memory.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.empty((2, 3), "float16").nbytes
+    12
+
+    Notes
+    -----
+    Safe to call from any thread. The memory is freed when the last view in any process is gone.
+    """
+    dtype = checked_dtype(dtype)
+    lengths = _checked_shape(shape)
+    if order not in ("C", "F"):
+        raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
+    segment = Segment.create(math.prod(lengths) * dtype.itemsize)
+    if order == "F":
+        return shared_view(segment.array(dtype, lengths[::-1]).T)
+    return shared_view(segment.array(dtype, lengths))
+
+
+def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+    """Return a new array of zeros in shared memory; see `empty`.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.zeros(3)
+    SharedArray([0., 0., 0.])
+    """
+    return empty(shape, dtype, order)
+
+
+def full(
+    shape: Shape, fill_value: Any, dtype: npt.DTypeLike = None, order: Order = "C"
+) -> SharedArray:
+    """Return a new array in shared memory filled with `fill_value`; see `empty`.
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Lengths of the axes.
+    fill_value : scalar or array_like
+        Broadcast to the shape.
+    dtype : data-type, optional
+        Default: that of ``numpy.array(fill_value)``.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major layout.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.full((2, 2), 7)
+    SharedArray([[7, 7],
+                 [7, 7]])
+    """
+    array = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    array[...] = fill_value
+    return array
+
+
+def share(obj: Any, *, mode: str = "r+") -> SharedArray:
+    """Put an array into shared memory.
+
+    Parameters
+    ----------
+    obj : ndarray
+        Any shape, order and strides, any dtype without Python objects inside. A SharedArray is
+        returned as it is.
+    mode : {'r+'}, optional
+        As in `numpy.memmap`: readable and writable. ``'r'`` and ``'c'`` are not built yet.
+
+    Returns
+    -------
+    SharedArray
+        One copy of the values, in the memory order of the source.
+
+    Raises
+    ------
+    TypeError
+        If the dtype holds Python objects.
+    nbshare.errors.NotBuiltYetError
+        For other objects than arrays, and for the modes that come later.
+    nbshare.errors.OutOfMemoryError
+        If this machine or its container has not that much memory left.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.share(np.arange(4, dtype="float16"))
+    SharedArray([0., 1., 2., 3.], dtype=float16)
+
+    Notes
+    -----
+    Give the result to `parallel_map` as ``shared=`` (read-only there), as an item, or as an
+    argument of a `functools.partial` (writable there): it is not copied again. An array that
+    changes in the caller while it is being copied is copied as it happens to be.
+    """
+    if mode not in ("r+", "r", "c"):
+        raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
+    if mode != "r+":
+        raise NotBuiltYetError(f"share(mode={mode!r}) is not built yet; use mode='r+'")
+    if not isinstance(obj, np.ndarray):
+        raise NotBuiltYetError(
+            f"share() of a {type(obj).__name__} is not built yet. Sequences of numbers: "
+            "share(numpy.asarray(x)). Other objects can be given to parallel_map(shared=...)."
+        )
+    if isinstance(obj, SharedArray) and obj.flags.writeable and segment_of(obj) is not None:
+        return obj
+    plain = np.asarray(obj)
+    order: Order = "F" if plain.flags.f_contiguous and not plain.flags.c_contiguous else "C"
+    array = empty(plain.shape, plain.dtype, order)
+    np.copyto(array, plain, casting="no")
+    return array
+
+
+def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return the dtype if shared memory can hold it, else raise TypeError with the remedy."""
+    checked = np.dtype(dtype)
+    if checked.hasobject or checked.char == "T":  # T: StringDType, whose strings lie elsewhere
+        raise TypeError(
+            f"dtype {checked} holds Python objects, which cannot live in shared memory. Convert "
+            "the array (numbers: astype(float); strings: astype('U') or astype('S'); records: a "
+            "structured dtype), or give it to parallel_map(shared=...), where it is pickled once."
+        )
+    return checked
+
+
+def _checked_shape(shape: Shape) -> tuple[int, ...]:
+    lengths = shape if isinstance(shape, Sequence) else (shape,)
+    checked = tuple(map(operator.index, lengths))
+    if any(length < 0 for length in checked):
+        raise ValueError(f"shape {checked} holds a negative length")
+    return checked

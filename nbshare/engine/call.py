@@ -1,0 +1,155 @@
+"""One call as the engine sees it, from the request to the last worker's word."""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.arena import Arena, Packed
+from nbshare.arrays.create import empty
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.failures import Failure
+from nbshare.engine.output import OBJECTS, OutputSpec, Results
+from nbshare.engine.schedule import Board
+from nbshare.memory import Segment, segment_of
+
+if TYPE_CHECKING:
+    from nbshare.engine.process import WorkerProcess
+
+__all__ = ["Call", "Request", "prepare"]
+
+MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
+
+State = Literal["starting", "running", "done", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, checked."""
+
+    func: Any
+    shared: Mapping[str, Any]
+    iterables: Sequence[Any]  # each an ndarray, a range or a sequence
+    n_tasks: int
+    max_workers: int
+    chunksize: int | None
+    out: npt.NDArray[Any] | Literal["list"] | None
+    context: bytes
+    environ: Mapping[str, str]
+
+
+@dataclass(eq=False)
+class Call:
+    """A running call: its shared memory, its workers, how it ended.
+
+    The dispatcher's thread writes, others read; `wait` is for any thread.
+    """
+
+    request: Request
+    board: Board
+    arena: Segment
+    others: list[tuple[Segment, bool]]  # segments referred to, and whether workers may write
+    func: Packed
+    shared: Packed
+    sources: Packed
+    results: Results
+    n_slots: int
+    state: State = "starting"
+    error: BaseException | None = None
+    failures: list[Failure] = field(default_factory=list)
+    workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
+    n_assigned: int = 0  # slots given out
+    n_replaced: int = 0
+    kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
+    torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
+    is_over: bool = False
+    # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
+    _over: Any = field(default_factory=_thread.allocate_lock)
+
+    def __post_init__(self) -> None:
+        self._over.acquire()
+
+    @property
+    def n_ready(self) -> int:
+        """Count the workers at work that have started."""
+        return sum(worker.is_ready for worker in list(self.workers))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it has come."""
+        if not self.is_over and self._over.acquire(timeout=timeout_s):
+            self._over.release()
+        return self.is_over
+
+    def finish(self, state: State, error: BaseException | None = None) -> None:
+        """Note the end and wake whoever waits."""
+        self.state, self.error = state, error
+        if self.torn_rows:
+            self.results.clear_rows(np.asarray(self.torn_rows))
+        # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
+        del self.arena, self.others
+        self.is_over = True
+        self._over.release()
+
+
+def prepare(request: Request) -> Call:
+    """Place the inputs in shared memory; nothing is started.
+
+    Raises
+    ------
+    UnsendableError
+        If the function, something shared or an item cannot be pickled.
+    OutOfMemoryError
+        If the inputs do not fit.
+    """
+    arena = Arena()
+    func = arena.pack(request.func, "the function", writable=True)
+    packed_shared = _pack_shared(arena, request.shared)
+    sources = arena.pack([_source(arena, x) for x in request.iterables], "the items")
+    segment = arena.close()
+    n_slots = request.max_workers + MAX_REPLACED
+    board = Board.create(request.n_tasks, n_slots)
+    return Call(
+        request=request,
+        board=board,
+        arena=segment,
+        others=arena.segments,
+        func=func,
+        shared=packed_shared,
+        sources=sources,
+        results=_results(board, request.out),
+        n_slots=n_slots,
+    )
+
+
+def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
+    try:
+        return arena.pack(dict(shared), "shared=")
+    except Exception:
+        for name, value in shared.items():  # say which one
+            arena.pack(value, f"shared[{name!r}]")
+        raise
+
+
+def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
+    """Return what `nbshare.engine.worker.Source` takes."""
+    if isinstance(iterable, np.ndarray) and not iterable.dtype.hasobject:
+        is_shared = isinstance(iterable, SharedArray)
+        return "rows", tuple(arena.refer(iterable, writable=is_shared))
+    if isinstance(iterable, range):
+        return "range", iterable
+    return "blocks", *arena.pack_items(iterable, "item")
+
+
+def _results(board: Board, out: npt.NDArray[Any] | Literal["list"] | None) -> Results:
+    if out is None:
+        return Results(board, None, None)
+    if isinstance(out, str):
+        return Results(board, OBJECTS, None)
+    # A plain array is filled through shared memory: the caller copies the rows as they come.
+    array = out if segment_of(out) else empty(out.shape, out.dtype)
+    return Results(board, OutputSpec(array.dtype, array.shape[1:], None, is_given=True), array)

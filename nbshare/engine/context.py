@@ -1,0 +1,72 @@
+"""What workers take over from the caller: where it stands and what it has set."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import warnings
+from typing import Any
+
+from nbshare.functions import imported_files, register_files
+
+__all__ = ["apply_context", "current_context"]
+
+
+def current_context() -> bytes:
+    """Return the caller's working directory, import path, warning filters, umask and affinity."""
+    return pickle.dumps(
+        {
+            "cwd": _cwd(),
+            # '' means the working directory of the moment; workers are told which one that is.
+            "path": [os.path.abspath(p) if p == "" else p for p in sys.path],
+            "warnings": _picklable_filters(),
+            "umask": _umask(),
+            "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+            "files": imported_files(),
+        }
+    )
+
+
+def apply_context(context: bytes) -> None:
+    """Take over what the caller has; in a worker."""
+    values = pickle.loads(context)
+    sys.path[:] = values["path"]
+    register_files(values["files"])
+    os.umask(values["umask"])
+    warnings.filters[:] = values["warnings"]  # type: ignore[index]
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+    if values["cwd"] is not None:
+        try:
+            os.chdir(values["cwd"])
+        except OSError:
+            pass  # the folder was removed under the caller, who would not notice either
+    if values["affinity"] is not None:
+        try:
+            os.sched_setaffinity(0, values["affinity"])
+        except OSError:
+            pass  # the caller's CPUs went offline, or its cpuset changed, in between
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _umask() -> int:
+    # os.umask can only be read by setting it, which other threads would see.
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+def _picklable_filters() -> list[Any]:
+    def travels(entry: Any) -> bool:
+        # A category defined in the notebook does not exist in a worker.
+        return getattr(entry[2], "__module__", "") != "__main__"
+
+    return [entry for entry in warnings.filters if travels(entry)]

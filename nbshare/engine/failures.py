@@ -1,0 +1,113 @@
+"""How a failure in a worker travels to the caller: as itself where it can."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from nbshare.errors import TaskError, cut
+
+__all__ = ["Failure", "describe", "rebuild"]
+
+MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
+MAX_TEXT = 20_000  # characters of a traceback
+
+_ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class Failure(NamedTuple):
+    """What is known of one failed task."""
+
+    index: int  # of the item; -1 if it happened before any
+    item: str  # its repr, cut
+    pickled: bytes | None  # the exception, if it survives the way there and back
+    type_name: str
+    text: str
+    traceback: str  # of the worker, without the engine's own frames
+    worker: int  # process id
+
+
+def describe(error: BaseException, index: int, item: Any) -> Failure:
+    """Describe an exception that a task raised; in the worker. Never raises."""
+    return Failure(
+        index=index,
+        item=safe_repr(item) if index >= 0 else "",
+        pickled=_pickled(error),
+        type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        text=cut(_text(error)),
+        traceback=_format(error),
+        worker=os.getpid(),
+    )
+
+
+def rebuild(failure: Failure) -> BaseException:
+    """Return the exception to raise in the caller, with a note naming item and worker."""
+    where = f"in worker {failure.worker}"
+    if failure.index >= 0:
+        where = f"for item {failure.index} ({failure.item}) {where}"
+    error: BaseException | None = None
+    if failure.pickled is not None:
+        try:
+            error = pickle.loads(failure.pickled)
+        except Exception:  # noqa: BLE001 - its class may exist in the worker only
+            error = None
+    if not isinstance(error, BaseException):
+        error = TaskError(
+            f"{failure.type_name} {where}: {failure.text}",
+            failure.index,
+            failure.item,
+            failure.type_name,
+        )
+    error.add_note(f"raised {where}:\n{failure.traceback}")
+    return error
+
+
+def safe_repr(item: Any) -> str:
+    """Return a repr of at most 200 characters, whatever the object does."""
+    try:
+        # The repr of a long string is as long; that of an array is summarised by NumPy.
+        return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
+    except Exception:  # noqa: BLE001 - a user's __repr__
+        return f"<{type(item).__qualname__} whose repr fails>"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a user's __str__
+        return f"<{type(error).__qualname__} whose str fails>"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    # SystemExit and KeyboardInterrupt must not end the caller.
+    if not isinstance(error, Exception):
+        return None
+    try:
+        data = pickle.dumps(error)
+        # Many exceptions can be pickled and not unpickled: better found out here than there.
+        if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
+            return None
+    except Exception:  # noqa: BLE001 - whatever its __reduce__ does
+        return None
+    return data
+
+
+def _format(error: BaseException) -> str:
+    try:
+        lines = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
+        text = "".join(lines)
+    except Exception:  # noqa: BLE001 - formatting calls the exception's __str__
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return text.rstrip() if len(text) <= MAX_TEXT else text[-MAX_TEXT:].rstrip()
+
+
+def _own_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Drop the engine's frames above the user's function."""
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        if tb.tb_next is None:
+            return tb
+        tb = tb.tb_next
+    return tb

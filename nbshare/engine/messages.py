@@ -1,0 +1,112 @@
+"""Messages between processes: Python objects and descriptors over a local socket.
+
+``SOCK_SEQPACKET`` keeps the bounds of messages, so nothing is ever half read, and a send either
+goes through at once or fails: a process that has stopped reading cannot block the sender.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nbshare.memory import Segment
+
+__all__ = ["Channel", "channel_pair"]
+
+INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
+MAX_FDS = 200  # a packet; the kernel takes 253
+
+_INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
+
+
+class Channel:
+    """One end of a connection.
+
+    Notes
+    -----
+    Sending and receiving are for one thread each.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._fds: list[int] = []
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Channel:
+        """Take over a descriptor that was inherited or received."""
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        """Return the descriptor, for `select`."""
+        return self._sock.fileno()
+
+    def send(self, message: Any, fds: Sequence[int] = (), *, wait: bool = True) -> None:
+        """Send a message and duplicates of `fds`.
+
+        Raises
+        ------
+        OSError
+            If the other end is gone or, with ``wait=False``, does not read its messages.
+        """
+        flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
+        data = pickle.dumps(message, protocol=5)
+        kind, rest = _INLINE, list(fds)
+        segment = None
+        if len(data) > INLINE:
+            segment = Segment.filled(len(data), [(0, data)])
+            kind, data = _SEGMENT, len(data).to_bytes(8, "little")
+            rest.append(segment.fd)
+        while len(rest) > MAX_FDS:
+            socket.send_fds(self._sock, [_FDS_ONLY], rest[:MAX_FDS], flags)
+            del rest[:MAX_FDS]
+        socket.send_fds(self._sock, [kind + data], rest, flags)
+        del segment  # its descriptor is needed until here
+
+    def receive(
+        self, *, wait: bool = True, timeout_s: float | None = None
+    ) -> tuple[Any, list[int]]:
+        """Return the next message and its descriptors, which the receiver closes.
+
+        Raises
+        ------
+        EOFError
+            If the other end is gone.
+        BlockingIOError
+            With ``wait=False``, if there is none.
+        TimeoutError
+            If there is none for `timeout_s` seconds.
+        """
+        if timeout_s is not None:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            if not poll.poll(timeout_s * 1e3):
+                raise TimeoutError(f"no message for {timeout_s} s")
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        while True:
+            data, fds, _, _ = socket.recv_fds(self._sock, INLINE + 256, MAX_FDS + 1, flags)
+            if not data:
+                raise EOFError
+            self._fds += fds
+            if data[:1] != _FDS_ONLY:
+                break
+        received, self._fds = self._fds, []
+        if data[:1] == _SEGMENT:
+            nbytes = int.from_bytes(data[1:], "little")
+            segment = Segment.attach(received.pop(), writable=False)
+            return pickle.loads(segment.array(np.uint8, (nbytes,)).data), received
+        return pickle.loads(memoryview(data)[1:]), received
+
+    def close(self) -> None:
+        """Close this end."""
+        self._sock.close()
+
+
+def channel_pair() -> tuple[Channel, socket.socket]:
+    """Return our end, and the other process's end as a socket to hand over and close."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Channel(ours), theirs

@@ -1,0 +1,289 @@
+"""Where results go: an array in shared memory that all workers fill, or the workers' logs.
+
+The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
+does not fit it, and any other object, is pickled into a segment of the worker's own, its log;
+the board says where each one lies. So no work is lost when results turn out to differ.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.create import empty
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, Board
+from nbshare.errors import MixedResultsWarning, TaskError
+from nbshare.memory import Segment
+
+__all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "spec_for"]
+
+LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
+
+
+class _Missing:
+    """The gap in a list of partial results."""
+
+    def __repr__(self) -> str:
+        return "nbshare.MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+class OutputSpec(NamedTuple):
+    """What one result looks like."""
+
+    dtype: np.dtype[Any] | None  # None: objects, which go to the logs
+    shape: tuple[int, ...]
+    number: type | None  # Python's own number class that fits, for scalars
+    is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
+
+
+OBJECTS = OutputSpec(None, (), None)
+
+
+def spec_for(value: Any) -> OutputSpec:
+    """Return the output that a first result asks for."""
+    if type(value) in (bool, int, float, complex):
+        dtype = np.asarray(value).dtype
+        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
+    if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
+        if value.dtype.kind in "biufcmM" or (value.ndim and not value.dtype.hasobject):
+            return OutputSpec(value.dtype, value.shape, None)
+    return OBJECTS
+
+
+class ResultStore:
+    """A worker's side: puts results into the output array or into its log.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    slot : int
+        This worker's row.
+    ask : callable
+        ``ask(spec)`` returns the call's spec and output array (None for objects); used once, with
+        the first result.
+    announce : callable
+        ``announce(segment)`` tells the caller of a new log.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        slot: int,
+        ask: Callable[[OutputSpec], tuple[OutputSpec, npt.NDArray[Any] | None]],
+        announce: Callable[[Segment], None],
+    ) -> None:
+        self._board, self._slot = board, slot
+        self._ask, self._announce = ask, announce
+        self._spec: OutputSpec | None = None
+        self._out: Any = None
+        self._log: Segment | None = None
+        self._n_logs = 0
+        self._position = 0  # bytes, in the log
+
+    def put(self, i: int, value: Any) -> None:
+        """Store the result of item `i`, then mark it as done."""
+        if self._spec is None:
+            self._spec, self._out = self._ask(spec_for(value))
+        if self._spec.is_given:
+            self._fill(i, value)
+        elif not self._fits(value):
+            return self._append(i, value)
+        else:
+            try:
+                self._out[i] = value
+            except OverflowError:  # a Python int too large for the dtype of those before it
+                return self._append(i, value)
+        self._board.done[i] = IN_OUTPUT
+        return None
+
+    def _fill(self, i: int, value: Any) -> None:
+        """Fill a row of the array that the caller gave, or say why the result does not fit."""
+        row = self._out[i, ...]
+        # NumPy's rule for a Python number: it takes the array's dtype if the kind allows.
+        weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
+        if np.shape(weak) != row.shape:
+            raise ValueError(
+                f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
+            )
+        np.copyto(row, weak, casting="same_kind")
+
+    def _fits(self, value: Any) -> bool:
+        spec = self._spec
+        assert spec is not None
+        if spec.dtype is None:
+            return False
+        if type(value) is spec.number:
+            return True
+        return (
+            isinstance(value, np.ndarray | np.generic)
+            and value.dtype == spec.dtype
+            and value.shape == spec.shape
+            and not isinstance(value, np.ma.MaskedArray)
+        )
+
+    def _append(self, i: int, value: Any) -> None:
+        data = _dumps(value)
+        if self._log is None or self._position + len(data) > self._log.nbytes:
+            size = max(LOG_BYTES, 2 * (self._log.nbytes if self._log else 0), len(data))
+            self._log = Segment.create(size)
+            self._announce(self._log)
+            self._n_logs += 1
+            self._position = 0
+        self._log[self._position : self._position + len(data)] = data
+        self._board.index[i] = (self._slot << 32) + self._n_logs - 1, self._position, len(data)
+        self._position += len(data)
+        self._board.done[i] = IN_LOG
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        data = pickle.dumps(value, protocol=5)
+        if b"__main__" not in data:
+            return data
+    except Exception:  # noqa: BLE001, S110 - tried again by value
+        pass
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value, protocol=5))
+
+
+class Results:
+    """The caller's side: what is there, as an array or a list.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    spec : OutputSpec or None
+        None: the first result decides.
+    array : ndarray or None
+        The output, if the caller gave one.
+    """
+
+    def __init__(
+        self, board: Board, spec: OutputSpec | None, array: npt.NDArray[Any] | None
+    ) -> None:
+        self._board = board
+        self.spec = spec
+        self.array = array
+        self._logs: dict[tuple[int, int], Segment] = {}
+
+    def decide(self, spec: OutputSpec) -> None:
+        """Take the first result's spec and allocate the output."""
+        if spec.dtype is not None:
+            self.array = empty((self._board.n_tasks, *spec.shape), spec.dtype)
+        self.spec = spec
+
+    def add_log(self, slot: int, segment: Segment) -> None:
+        """Take a worker's next log."""
+        number = sum(1 for known, _ in self._logs if known == slot)
+        self._logs[slot, number] = segment
+
+    def clear_rows(self, rows: npt.NDArray[Any]) -> None:
+        """Zero rows that a worker was killed in the middle of writing."""
+        if self.array is not None:
+            self.array[rows] = np.zeros((), self.array.dtype)
+
+    def final(self) -> Any:
+        """Return all results: one array if they fit, else a list."""
+        done = self._board.done
+        if self.spec is not None and self.spec.dtype is not None:
+            odd = np.flatnonzero(done == IN_LOG)
+            if not odd.size:
+                return self.array
+            return collect(self._list())
+        return self._list()
+
+    def partial(self) -> Any:
+        """Return what is there now: a masked array, a list with gaps, or None before any."""
+        if self.spec is None:
+            return None
+        if self.array is None or (self._board.done == IN_LOG).any():
+            return self._list()
+        missing = self._board.done != IN_OUTPUT
+        rows = missing.reshape(-1, *[1] * (self.array.ndim - 1))
+        # A mask of stride 0 within rows: a full one would cost a byte per value at every frame.
+        return np.ma.MaskedArray(  # type: ignore[no-untyped-call]
+            np.asarray(self.array), mask=np.broadcast_to(rows, self.array.shape), copy=False
+        )
+
+    def _list(self) -> list[Any]:
+        return [self._get(i, state) for i, state in enumerate(self._board.done.tolist())]
+
+    def _get(self, i: int, state: int) -> Any:
+        if state == IN_OUTPUT:
+            assert self.array is not None
+            value = self.array[i]
+            return value.copy() if isinstance(value, np.ndarray) else value.item()
+        if state != IN_LOG:
+            return MISSING
+        key, offset, nbytes = map(int, self._board.index[i])
+        log = self._logs[key >> 32, key & 0xFFFFFFFF]
+        try:
+            return pickle.loads(log.array(np.uint8, (nbytes,), offset).data)
+        except Exception as error:
+            raise TaskError(
+                f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
+                i,
+            ) from error
+
+
+def collect(values: list[Any]) -> Any:
+    """Return results as one array in shared memory if they fit one, else as the list they are.
+
+    Warns if they are numbers or arrays that differ.
+    """
+    specs = [spec_for(value) for value in values]
+    if specs[0].dtype is None:
+        return values
+    stacked = _stack(values, specs)
+    if stacked is not None:
+        return stacked
+    odd = next((i for i, spec in enumerate(specs) if spec[:2] != specs[0][:2]), 0)
+    warnings.warn(
+        f"results differ in kind, so they come as a list: item 0 gave a {_kind(values[0])}, "
+        f"item {odd} a {_kind(values[odd])}. Return one dtype and shape to get one array, or say "
+        'out="list".',
+        MixedResultsWarning,
+        stacklevel=5,
+    )
+    return values
+
+
+def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | None:
+    """Return one array in shared memory if every value survives the common dtype."""
+    if any(s.dtype is None or s.shape != specs[0].shape for s in specs):
+        return None
+    try:
+        dtype = np.result_type(*{s.dtype for s in specs if s.dtype is not None})
+    except TypeError:
+        return None
+    array = empty((len(values), *specs[0].shape), dtype)
+    for row, value in enumerate(values):
+        array[row] = value
+        back = array[row].astype(np.asarray(value).dtype, casting="unsafe")
+        if not np.array_equal(back, value, equal_nan=np.asarray(value).dtype.kind in "fcmM"):
+            return None
+    return array
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}"
+    return type(value).__name__

@@ -1,0 +1,191 @@
+"""The owner's side of worker processes: starting, signalling and burying them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nbshare.engine.messages import Channel, channel_pair
+from nbshare.errors import WorkerDiedError
+
+__all__ = ["Nursery", "WorkerProcess"]
+
+# One thread each in the server, or forking it would not be safe; workers may raise it later.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+REAP_S = 1.0  # the server answers in microseconds unless somebody has stopped it
+
+# What has to be importable in a new interpreter, whose own path comes first: a random.py beside
+# the notebook must not be taken for the standard library's.
+_PATHS = [str(Path(m).parents[1]) for m in (__file__.removesuffix("process.py"), np.__file__)]
+_BOOT = f"import sys; sys.path += {_PATHS!r}; from nbshare.engine.server import serve, spawned; "
+
+
+class WorkerProcess:
+    """A worker as its owner sees it.
+
+    Attributes
+    ----------
+    channel : Channel
+        To the worker.
+    generation : int
+        Workers of an older generation than the engine's have stale code or environment.
+    pid, pidfd : int
+        Known once it has said that it is ready; 0 and -1 before.
+    """
+
+    def __init__(self, channel: Channel, nursery: Nursery, popen: Any, generation: int) -> None:
+        self.channel = channel
+        self.generation = generation
+        self.pid = 0
+        self.pidfd = -1
+        self._nursery = nursery
+        self._popen = popen  # None: a child of the server
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has started."""
+        return self.pid != 0
+
+    def greet(self, pid: int) -> None:
+        """Note that it has started."""
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """End it and the processes it has started."""
+        if self.pid:
+            try:
+                # Not reaped before `bury`, so the number still means this group.
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        elif self._popen is not None:
+            self._popen.kill()
+
+    def bury(self) -> int | None:
+        """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
+        self.kill()  # what it started may have outlived it
+        status = None
+        if self._popen is not None:
+            status = self._popen.wait()
+        elif self.pid:
+            status = self._nursery.reap(self.pid)
+        self.channel.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        return status
+
+
+class Nursery:
+    """Starts workers: by the fork server, or where that fails in interpreters of their own.
+
+    Parameters
+    ----------
+    use_server : bool
+        False: only interpreters of their own.
+
+    Notes
+    -----
+    For the dispatcher's thread only.
+    """
+
+    def __init__(self, use_server: bool = True) -> None:
+        self.use_server = use_server
+        self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self.lock_fd = os.memfd_create("nbshare-lock", os.MFD_CLOEXEC)
+        self._channel: Channel | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self, environ: Mapping[str, str], generation: int) -> WorkerProcess:
+        """Start a worker; it says by itself when it is ready.
+
+        Raises
+        ------
+        WorkerDiedError
+            If the system gives no more processes or descriptors.
+        """
+        try:
+            ours, theirs = channel_pair()
+            with theirs:
+                popen = self._fork(theirs) if self.use_server else self._spawn(theirs)
+            ours.send(dict(environ), wait=False)
+        except OSError as error:
+            raise WorkerDiedError(f"no worker could be started: {error}") from error
+        return WorkerProcess(ours, self, popen, generation)
+
+    def reap(self, pid: int) -> int | None:
+        """Return the exit status of a dead child of the server; None if nobody knows it."""
+        if self._channel is None:
+            return None
+        try:
+            self._channel.send(("reap", pid), wait=False)
+            while True:
+                (_, reaped, status), _ = self._channel.receive(timeout_s=REAP_S)
+                if reaped == pid:
+                    return status  # type: ignore[no-any-return]
+        except (OSError, EOFError):
+            self._end_server()
+            return None
+
+    def close(self) -> None:
+        """End the server and whoever is left: closing the life pipe kills them all."""
+        os.close(self._life_write)
+        self._end_server()
+        os.close(self._life_read)
+        os.close(self.lock_fd)
+
+    def forget(self) -> None:
+        """Let go of what a forked child of the owner has inherited."""
+        os.close(self._life_write)
+
+    def _fork(self, theirs: socket.socket) -> None:
+        for attempt in range(2):
+            if self._server is not None and self._server.poll() is not None:
+                self._end_server()
+            if self._channel is None:
+                self._channel, server_end = channel_pair()
+                with server_end:
+                    call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
+                    self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
+            try:
+                self._channel.send("fork", [theirs.fileno(), self.lock_fd], wait=False)
+                return
+            except OSError:
+                self._end_server()
+                if attempt:
+                    raise
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        fds = (theirs.fileno(), self._life_read, self.lock_fd)
+        return self._interpreter(f"spawned({', '.join(map(str, fds))}, {os.getpid()})", fds)
+
+    @staticmethod
+    def _interpreter(call: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        return subprocess.Popen(
+            [sys.executable, *flags, "-P", "-c", _BOOT + call],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
+            # Of its own group it does not see the terminal's or the kernel's interrupt.
+            process_group=0,
+        )
+
+    def _end_server(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None

@@ -1,0 +1,123 @@
+"""Every exception and warning of nbshare.
+
+::
+
+    NbshareError
+    ├── NotBuiltYetError     (NotImplementedError)   an argument of the contract that comes later
+    ├── UnsendableError      (TypeError)             something that cannot travel to a worker
+    ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
+    ├── TaskError            (RuntimeError)          a failure that could not travel as itself
+    └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
+    MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
+    PartialResultWarning     (UserWarning)           a map was stopped: n of N results
+    MixedResultsWarning      (UserWarning)           results of different kinds became a list
+    DisplayWarning           (UserWarning)           drawing failed; the map goes on
+
+Every exception is also the built-in that a user would catch. `MapInterrupted` alone is no
+`Exception`: like any interrupt it must not be swallowed by an ``except Exception`` in a cell.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+__all__ = [
+    "DisplayWarning",
+    "MapInterrupted",
+    "MixedResultsWarning",
+    "NbshareError",
+    "NotBuiltYetError",
+    "OutOfMemoryError",
+    "PartialResultWarning",
+    "TaskError",
+    "UnsendableError",
+    "WorkerDiedError",
+]
+
+
+class NbshareError(Exception):
+    """Root of everything that nbshare raises for reasons of its own."""
+
+
+class NotBuiltYetError(NbshareError, NotImplementedError):
+    """An argument that belongs to the contract but is not built yet."""
+
+
+class UnsendableError(NbshareError, TypeError):
+    """A function, item or shared object that cannot travel to a worker process."""
+
+
+class OutOfMemoryError(NbshareError, MemoryError):
+    """A request for more memory than this machine or container has left."""
+
+
+class TaskError(NbshareError, RuntimeError):
+    """A failure of one task that could not be raised as itself.
+
+    Raised when the exception does not survive pickling, or when the function raised
+    `SystemExit` or `KeyboardInterrupt`, which must not end the caller.
+
+    Attributes
+    ----------
+    index : int
+        Index of the item.
+    item : str
+        The item's `repr`, cut at 200 characters.
+    type_name : str
+        Qualified name of the exception's class in the worker.
+    """
+
+    def __init__(self, message: str, index: int = -1, item: str = "", type_name: str = "") -> None:
+        super().__init__(message)
+        self.index = index
+        self.item = item
+        self.type_name = type_name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.index, self.item, self.type_name))
+
+
+class WorkerDiedError(NbshareError, BrokenProcessPool):
+    """A worker process ended in the middle of an item, or none could be started.
+
+    Attributes
+    ----------
+    index : int
+        Index of the item it was working on; -1 if it had none.
+    """
+
+    def __init__(self, message: str, index: int = -1) -> None:
+        super().__init__(message)
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.index))
+
+
+class MapInterrupted(KeyboardInterrupt):
+    """The kernel's interrupt (■) or Ctrl-C ended a map; what was done is kept.
+
+    ``nbshare.last_job().partial()`` gives the results that were ready.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython's hook: one line in the notebook instead of the frames of the waiting loop.
+        return [f"{type(self).__name__}: {self}"]
+
+
+class PartialResultWarning(UserWarning):
+    """A map was stopped: its result holds n of N items."""
+
+
+class MixedResultsWarning(UserWarning):
+    """Results of different kinds that fit no one array came back as a list."""
+
+
+class DisplayWarning(UserWarning):
+    """Drawing a bar or a picture failed; the map itself goes on."""
+
+
+def cut(text: str) -> str:
+    """Shorten to what a message can bear: an item's repr may be a gigabyte long."""
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,150 @@
+"""Modules imported by the path of their file, under a name that workers know too."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nbshare.functions.freshness import Stamp, stamp_of
+
+__all__ = ["import_file", "imported_files", "register_files"]
+
+_paths: dict[str, str] = {}  # module name -> path of its file
+_stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the source each time.
+
+    The cached bytecode is compared by whole seconds: it would hide an edit made within the second
+    of the last import.
+    """
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("without these, the bytecode cache is neither read nor written")
+
+
+class _FileFinder:
+    """Finds the registered modules, so that ``import workers`` and pickle find them too."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = _paths.get(name)
+        return file and spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+
+
+def import_file(path: str | os.PathLike[str]) -> ModuleType:
+    """Import the module in a file, fresh: again if the file has changed since.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A Python source file, absolute or relative to the current directory. Its folder need not
+        be on ``sys.path``.
+
+    Returns
+    -------
+    module
+        Named like the file (with a suffix if another module has that name). Its functions can be
+        given to `parallel_map`: workers import the same file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not a ``.py`` file.
+    Exception
+        What the module raises while it is imported; the module of before then stays in place.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nbshare import import_file
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "squares.py")
+    >>> _ = file.write_text("def square(x): return x * x")
+    >>> import_file(file).square(3)
+    9
+
+    Notes
+    -----
+    Not for concurrent use: like any import it changes ``sys.modules``.
+    """
+    file = Path(path).expanduser().resolve()
+    if file.suffix != ".py":
+        raise ValueError(f"{str(path)!r} is not a Python file: its name must end with .py")
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"there is no file {str(path)!r} (looked for {str(file)!r}). Write the module first, "
+            "or give a path relative to the notebook's folder."
+        )
+    name = _name_for(file)
+    stamp = stamp_of(str(file))
+    known = sys.modules.get(name)
+    if known is not None and _stamps.get(name) == stamp:
+        return known
+    register_files({name: str(file)})
+    module = _execute(name)
+    _stamps[name] = stamp
+    return module
+
+
+def imported_files() -> dict[str, str]:
+    """Names and paths of the modules imported by path, for the workers."""
+    return dict(_paths)
+
+
+def register_files(paths: Mapping[str, str]) -> None:
+    """Make modules importable by name that live in these files."""
+    if not any(finder is _FileFinder for finder in sys.meta_path):
+        # First: another module of that name further down must not be taken in its place.
+        sys.meta_path.insert(0, _FileFinder)
+    _paths.update(paths)
+
+
+def _name_for(file: Path) -> str:
+    for name, path in _paths.items():
+        if path == str(file):
+            return name
+    known = sys.modules.get(file.stem)
+    taken = known is not None and getattr(known, "__file__", None) != str(file)
+    if file.stem.isidentifier() and not taken and not _importable_elsewhere(file):
+        return file.stem
+    digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
+
+
+def _importable_elsewhere(file: Path) -> bool:
+    """Whether the plain name already means another module, such as one of the library's."""
+    try:
+        spec = find_spec(file.stem)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin != str(file)
+
+
+def _execute(name: str) -> ModuleType:
+    spec = _FileFinder.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.modules.get(name)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    return module

@@ -1,0 +1,89 @@
+"""The function of a call: found, checked and named before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nbshare.functions.files import import_file
+
+__all__ = ["bind_arguments", "label_of", "resolve"]
+
+
+def resolve(func: Any) -> Callable[..., Any]:
+    """Return the function that a user means: a callable, or ``"workers.py:horizon"``.
+
+    Raises
+    ------
+    TypeError
+        If it is not callable.
+    ValueError, FileNotFoundError, AttributeError
+        If the string names no file or no function in it.
+    """
+    if isinstance(func, str):
+        return _from_file(func)
+    if not callable(func):
+        raise TypeError(
+            f"func must be callable or 'file.py:name', not {type(func).__name__}. "
+            "The order is parallel_map(function, items), as in the built-in map."
+        )
+    return func  # type: ignore[no-any-return]
+
+
+def _from_file(reference: str) -> Callable[..., Any]:
+    path, _, name = reference.rpartition(":")
+    if not path or not name:
+        raise ValueError(
+            f"func={reference!r}: a string must name a file and a function: 'workers.py:horizon'"
+        )
+    found: Any = import_file(path)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
+            raise AttributeError(
+                f"{path} has no {part!r}; it has {', '.join(names[:10]) or 'no function'}"
+            ) from None
+    if not callable(found):
+        raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
+    return found  # type: ignore[no-any-return]
+
+
+def bind_arguments(
+    func: Callable[..., Any], n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str] = ()
+) -> None:
+    """Check that ``func(item, ..., **shared)`` fits the function's signature.
+
+    Raises
+    ------
+    TypeError
+        If it does not, before any worker has started.
+    """
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    given = functools.reduce(lambda f, _: getattr(f, "func", f), range(9), func)
+    preset = func.keywords if isinstance(func, functools.partial) else {}
+    for name in shared:
+        if name in preset:
+            raise TypeError(f"{name!r} is given twice: in the functools.partial and in shared=")
+    try:
+        signature.bind(*[None] * n_iterables, **dict.fromkeys([*shared, *extra]))
+    except TypeError as error:
+        names = [*["item"] * n_iterables, *(f"{name}=..." for name in shared)]
+        raise TypeError(
+            f"{label_of(given)}{signature} cannot be called as {label_of(given)}"
+            f"({', '.join(names)}): {error}. Each iterable gives one positional argument, "
+            "shared= the keyword arguments."
+        ) from None
+
+
+def label_of(func: Any) -> str:
+    """Return the name that progress and messages show."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return str(getattr(func, "__name__", None) or type(func).__name__)

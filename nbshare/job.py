@@ -1,0 +1,152 @@
+"""One running map, as its caller sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.engine.call import Call
+from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.failures import rebuild
+from nbshare.engine.schedule import IN_OUTPUT
+
+__all__ = ["Job", "last_job", "remember"]
+
+State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+
+
+class Job:
+    """A map that is running, has ended, or was ended early.
+
+    Given by `last_job`; not made by hand.
+
+    Attributes
+    ----------
+    label : str
+        Name of the function.
+    n_tasks : int
+        Number of items.
+    n_workers : int
+        Worker processes wanted.
+
+    Notes
+    -----
+    Everything may be read from any thread while the map runs: it comes from shared memory, and
+    costs the workers nothing.
+    """
+
+    def __init__(self, call: Call, dispatcher: Dispatcher, label: str) -> None:
+        self._call = call
+        self._dispatcher = dispatcher
+        self._is_interrupted = False
+        self._copied: npt.NDArray[np.bool_] | None = None
+        self.label = label
+        self.n_tasks = call.request.n_tasks
+        self.n_workers = min(call.request.max_workers, call.request.n_tasks)
+
+    @property
+    def state(self) -> State:
+        """One of starting, running, done, stopped, interrupted, failed."""
+        if self._is_interrupted and self._call.state == "stopped":
+            return "interrupted"
+        return self._call.state
+
+    @property
+    def n_done(self) -> int:
+        """Number of results that are there."""
+        return self._call.board.n_done()
+
+    @property
+    def n_ready(self) -> int:
+        """Number of workers that have started and are at work."""
+        return self._call.n_ready
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which results are there: a bool array of shape (n_tasks,), True where done."""
+        return self._call.board.done != 0
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """The failures so far, by the index of their items."""
+        return {failure.index: rebuild(failure) for failure in list(self._call.failures)}
+
+    def partial(self) -> Any:
+        """Return what is there now.
+
+        Returns
+        -------
+        numpy.ma.MaskedArray, list or None
+            Results that are one array: the shared output itself, not a copy, with the rows masked
+            that are not there. Other results: a list with `nbshare.MISSING` in the gaps. None
+            before the first result.
+        """
+        return self._call.results.partial()
+
+    def start(self) -> None:
+        """Hand the call to the workers."""
+        self._dispatcher.submit(self._call)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end, at most `timeout_s` seconds; returns whether it has come."""
+        self.fill_out()
+        return self._call.wait(timeout_s)
+
+    def result(self) -> Any:
+        """Return the result of a map that has ended, or raise what ended it."""
+        if self._call.error is not None:
+            raise self._call.error
+        self.fill_out()
+        out = self._call.request.out
+        return out if isinstance(out, np.ndarray) else self._call.results.final()
+
+    def stop(self) -> None:
+        """End the map early; results that are there are kept."""
+        self._dispatcher.stop(self._call)
+
+    def interrupt(self) -> None:
+        """End the map early on behalf of the user's interrupt."""
+        self._is_interrupted = True
+        self.stop()
+
+    def fill_out(self) -> None:
+        """Copy new rows into the plain array that the caller gave as ``out=``."""
+        out, shared = self._call.request.out, self._call.results.array
+        if not isinstance(out, np.ndarray) or shared is None or shared is out:
+            return
+        done = self._call.board.done == IN_OUTPUT
+        if self._copied is None:
+            self._copied = np.zeros_like(done)
+        new = np.flatnonzero(done & ~self._copied)
+        if new.size:
+            out[new] = shared[new]
+            self._copied[new] = True
+
+    def __repr__(self) -> str:
+        return f"<Job {self.label}: {self.state}, {self.n_done} of {self.n_tasks} done>"
+
+
+_last_job: Job | None = None
+
+
+def last_job() -> Job | None:
+    """Return the newest job that was stopped, interrupted or failed; None after a finished one.
+
+    Its results are kept until the next call.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.last_job() is None
+    True
+    """
+    return _last_job
+
+
+def remember(job: Job | None) -> None:
+    """Make a job the last one; None lets go of the one before."""
+    global _last_job
+    _last_job = job

@@ -1,0 +1,318 @@
+"""parallel_map: a request is checked once, then handed down."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays import SharedArray
+from nbshare.engine.call import Request, prepare
+from nbshare.engine.context import current_context
+from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.local import dispatcher
+from nbshare.engine.output import collect
+from nbshare.engine.worker import is_worker
+from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning
+from nbshare.functions import bind_arguments, label_of, resolve
+from nbshare.job import Job, remember
+from nbshare.notebook import check_display, open_display
+
+__all__ = ["map_async", "parallel_map"]
+
+INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+
+
+def parallel_map(
+    func: Callable[..., Any] | str,
+    /,
+    *iterables: Iterable[Any],
+    shared: Mapping[str, Any] | None = None,
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
+    max_workers: int | None = None,
+    chunksize: int | None = None,
+    progress: bool | str | type | None = None,
+    plot: str | Callable[..., Any] | None = None,
+    on_error: Literal["raise", "return"] = "raise",
+    retries: int = 0,
+    timeout: float | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+    initializer: Callable[..., Any] | None = None,
+    initargs: Sequence[Any] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    backend: Any = None,
+) -> Any:
+    """Call a function for every item, on all cores, with large arrays in shared memory.
+
+    Like the built-in `map`, but parallel and not lazy: returns when all results are there.
+
+    Parameters
+    ----------
+    func : callable or str
+        A function from a module file (``from workers import horizon``), or ``"workers.py:horizon"``;
+        `functools.partial`, bound methods and callable objects of such modules. A function, lambda
+        or closure of the notebook itself is sent by value.
+    *iterables : iterable
+        As in `map`: one positional argument each; the shortest ends. An ndarray gives its rows
+        along the first axis without a copy per item: read-only for a plain array, writable for a
+        SharedArray. Other iterables are gone through once, before the start.
+    shared : mapping of str to object, optional
+        Keyword arguments, the same for every call, placed in shared memory once. Arrays are
+        read-only in the workers: a write raises `ValueError` there.
+    out : None, "list" or ndarray, optional
+        None (default): results that are numbers or arrays of one shape come as one SharedArray of
+        shape ``(n, *shape)``, others as a list. ``"list"``: always a list. An ndarray of shape
+        ``(n, *shape)`` is filled and returned. ``"stack"`` is not built yet.
+    max_workers : int, optional
+        Number of worker processes; default: the CPUs that this process may use.
+    chunksize : int, optional
+        Items that a worker takes at a time; default: chosen by measured time.
+    progress : None, bool, str or tqdm class, optional
+        None (default): a bar when a person is looking, in a notebook or a terminal. True, False,
+        a label, or a tqdm class to use instead.
+    plot : None, "image" or callable, optional
+        A picture that is drawn again as results come, at most a few times a second.
+        ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far.
+    on_error : {"raise"}, optional
+        The first failure stops the map and is raised as itself, with the worker's traceback and a
+        note naming the item. ``"return"`` is not built yet.
+    retries, timeout, seed, initializer, initargs, checkpoint, backend
+        Not built yet: anything but the default raises `NotBuiltYetError`.
+
+    Returns
+    -------
+    SharedArray, ndarray or list
+        Results in the order of the items. With 0 items ``np.empty(0)``, or ``[]`` for ``"list"``.
+
+    Raises
+    ------
+    TypeError, ValueError, FileNotFoundError
+        Wrong use; before any worker starts.
+    nbshare.errors.UnsendableError
+        Something cannot be pickled; before any worker starts. A `TypeError`.
+    nbshare.errors.OutOfMemoryError
+        Inputs or results do not fit into memory. A `MemoryError`.
+    nbshare.errors.WorkerDiedError
+        A worker was killed or crashed in the middle of an item, which the message names.
+    nbshare.MapInterrupted
+        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
+    Exception
+        What `func` raised.
+
+    See Also
+    --------
+    share : put an array into shared memory for several calls.
+    last_job : what a failed or interrupted call had done.
+
+    Examples
+    --------
+    >>> import math
+    >>> from nbshare import parallel_map
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], progress=False)
+    SharedArray([1., 2., 3.])
+
+    Notes
+    -----
+    Workers are kept for the next call, and started anew when a file that they imported, or
+    ``os.environ``, has changed. They see the caller's working directory, import path, warning
+    filters, umask and CPU affinity. They end with this process, however it ends.
+
+    May be called from any thread, and from several at once: each call then has workers of its
+    own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
+    caller changes later is not seen; what it changes later in a SharedArray is.
+    """
+    _refuse_unbuilt(
+        on_error=(on_error, "raise"),
+        retries=(retries, 0),
+        timeout=(timeout, None),
+        seed=(seed, None),
+        initializer=(initializer, None),
+        initargs=(tuple(initargs), ()),
+        checkpoint=(checkpoint, None),
+        backend=(backend, None),
+    )
+    check_display(progress, plot)
+    function = resolve(func)
+    if not iterables:
+        raise TypeError("parallel_map(func, items) needs at least one iterable of items")
+    keywords = _checked_shared(shared)
+    bind_arguments(function, len(iterables), keywords)
+    workers = _checked_count("max_workers", max_workers) or usable_cpus()
+    size = _checked_count("chunksize", chunksize)
+    sources, n_tasks = _sources(iterables)
+    output = _checked_out(out, n_tasks)
+    if n_tasks == 0:
+        return output if isinstance(output, np.ndarray) else [] if output else np.empty(0)
+    request = Request(
+        func=function,
+        shared=keywords,
+        iterables=sources,
+        n_tasks=n_tasks,
+        max_workers=min(workers, n_tasks),
+        chunksize=size,
+        out=output,
+        context=current_context(),
+        environ=dict(os.environ),
+    )
+    if is_worker():
+        return _run_inline(request)
+    return _run(request, label_of(function), progress, plot)
+
+
+def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any) -> Job:
+    """Start a map in the background; not built yet.
+
+    Raises
+    ------
+    nbshare.errors.NotBuiltYetError
+        Always. Use `parallel_map`, which waits for the results.
+    """
+    raise NotBuiltYetError("map_async is not built yet; use parallel_map, which waits")
+
+
+# ------------------------------------------------------------------------- running
+
+
+def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
+    """Run a request on this process's workers, draw while waiting, and return what it gave."""
+    remember(None)
+    job: Job | None = None
+    display = None
+    try:
+        engine = dispatcher()
+        job = Job(prepare(request), engine, label)
+        job.start()
+        display = open_display(job, progress=progress, plot=plot)
+        pause_s = 0.0
+        while not job.wait(pause_s):
+            pause_s = display.update()
+    except KeyboardInterrupt:
+        if job is None:
+            raise MapInterrupted(f"{label}: interrupted before it had started") from None
+        _settle(job)
+    except BaseException:
+        if job is not None:
+            job.stop()
+        raise
+    if display is not None:
+        with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
+            display.close()
+    return _outcome(job)
+
+
+def _settle(job: Job) -> None:
+    """Stop an interrupted job and wait until nobody works on it, whatever else is pressed."""
+    deadline = time.monotonic() + INTERRUPT_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(KeyboardInterrupt):
+            job.interrupt()
+            if job.wait(left_s):
+                return
+
+
+def _outcome(job: Job) -> Any:
+    """Return or raise what a job that has ended gave."""
+    if job.state == "done":
+        return job.result()
+    remember(job)
+    done = f"{job.label}: {job.n_done} of {job.n_tasks} items are done"
+    kept = "nbshare.last_job().partial() has their results"
+    if job.state == "failed":
+        return job.result()
+    if job.state == "interrupted":
+        raise MapInterrupted(f"{done}; {kept}") from None
+    warnings.warn(f"{done}; the map was stopped", PartialResultWarning, stacklevel=4)
+    return job.partial()
+
+
+def _run_inline(request: Request) -> Any:
+    """Run a map that a worker asks for in that worker: no more processes than were asked for."""
+    calls = zip(*request.iterables, strict=True)
+    values = [request.func(*args, **request.shared) for args in calls]
+    if isinstance(request.out, np.ndarray):
+        for row, value in enumerate(values):
+            request.out[row] = value
+        return request.out
+    return values if request.out == "list" else collect(values)
+
+
+# ------------------------------------------------------------------------ checking
+
+
+def _refuse_unbuilt(**arguments: Any) -> None:
+    """Raise for what the contract has and nbshare has not yet."""
+    for name, (value, default) in arguments.items():
+        if value != default:
+            raise NotBuiltYetError(
+                f"{name}={value!r} is not built yet; leave it out (default {default!r})"
+            )
+
+
+def _checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
+    if shared is None:
+        return {}
+    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
+        raise TypeError(
+            "shared= takes a mapping of argument names to objects, such as "
+            f'shared={{"elevation": dem}}, not {type(shared).__name__}'
+        )
+    return dict(shared)
+
+
+def _checked_count(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: must be an integer, or None for the default") from None
+    if count < 1:
+        raise ValueError(f"{name}={count}: must be 1 or more, or None for the default")
+    return count
+
+
+def _checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | None:
+    if out is None:
+        return None
+    if isinstance(out, str):
+        if out == "stack":
+            raise NotBuiltYetError('out="stack" is not built yet; use out="list"')
+        if out == "list":
+            return "list"
+    elif isinstance(out, np.ndarray):
+        if out.dtype.hasobject or isinstance(out, np.ma.MaskedArray):
+            raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
+        if not out.flags.writeable:
+            raise ValueError("out= is read-only")
+        if out.ndim == 0 or len(out) != n_tasks:
+            raise ValueError(
+                f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
+                f"have length {n_tasks}, the others are the shape of one result"
+            )
+        return out
+    raise ValueError(f'out={out!r}: allowed are None, "list" and an ndarray with a row per item')
+
+
+def _sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
+    """Return sequences of one length for the iterables, and that length."""
+    if all(_has_rows(x) for x in iterables):
+        n_tasks = min(map(len, iterables))
+        return [x if len(x) == n_tasks else x[:n_tasks] for x in iterables], n_tasks
+    columns = list(zip(*iterables, strict=False))
+    return [list(column) for column in zip(*columns, strict=True)], len(columns)
+
+
+def _has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range)

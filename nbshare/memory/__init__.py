@@ -1,0 +1,7 @@
+"""Bytes that several processes map: segments, and how much of them this machine can hold."""
+
+from nbshare.memory.budget import check_room
+from nbshare.memory.cgroup import ancestors
+from nbshare.memory.segment import ALIGNMENT, Segment, segment_of
+
+__all__ = ["ALIGNMENT", "Segment", "ancestors", "check_room", "segment_of"]

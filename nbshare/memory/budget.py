@@ -1,0 +1,76 @@
+"""How much memory may still be allocated.
+
+A memfd never reports that memory is short: the kernel's OOM killer ends a process instead, and
+since the pages count in nobody's resident size it is often a bystander. So the room is read
+before anything large is allocated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from nbshare.errors import OutOfMemoryError
+from nbshare.memory.cgroup import ancestors
+
+__all__ = ["available", "check_room"]
+
+LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
+MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
+SHARE = 0.9  # of what is available may be used; the rest is for everyone's next small request
+
+_reading = (-1.0, 0)  # (when, bytes left); a race between threads costs one reading too many
+
+
+def check_room(nbytes: int) -> None:
+    """Raise `OutOfMemoryError` if `nbytes` more would not fit."""
+    global _reading
+    if nbytes < LARGE:
+        return
+    when, left = _reading
+    now = time.monotonic()
+    if now - when > MAX_AGE:
+        when, left = now, available()
+    if nbytes > SHARE * left:
+        raise OutOfMemoryError(
+            f"{_size(nbytes)} of shared memory were asked for, {_size(left)} are available on this "
+            "machine or in its container. Use a smaller dtype, fewer or smaller results, or "
+            "process the data in parts."
+        )
+    _reading = (when, left - nbytes)
+
+
+def available() -> int:
+    """Bytes that can be allocated now: the least of the machine's and of each cgroup's room."""
+    return min([_machine_room(), *_cgroup_rooms()])
+
+
+def _machine_room() -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 1 << 62
+
+
+def _cgroup_rooms() -> Iterator[int]:
+    for version, folder in ancestors("memory"):
+        names = {
+            1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            2: ("memory.max", "memory.current", "inactive_file"),
+        }
+        limit_name, usage_name, cache_name = names[version]
+        try:
+            limit = (folder / limit_name).read_text().strip()
+            if limit == "max":
+                continue
+            usage = int((folder / usage_name).read_text())
+            entries = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+            # A cache of files gives way to a program's memory.
+            yield max(0, int(limit) - usage + int(entries.get(cache_name, 0)))
+        except (OSError, ValueError):
+            continue
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"

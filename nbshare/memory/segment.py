@@ -1,0 +1,216 @@
+"""A segment: anonymous memory of the kernel's (a memfd) that several processes map.
+
+It has no name, so nothing can be left behind: the kernel frees it when the last process that
+holds its descriptor or a mapping ends, however it ends. Nor does the size of ``/dev/shm`` limit it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.memory.budget import check_room
+
+__all__ = ["ALIGNMENT", "Segment", "segment_of"]
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+
+# Pieces of a copy into a segment. Between two of them an interrupt is served: 16 MiB take some
+# 7 ms; smaller ones cost system calls, larger ones delay Ctrl-C.
+PIECE = 16 << 20  # bytes
+
+# From linux/fcntl.h; the module fcntl has the first four only.
+F_SEAL_FUTURE_WRITE = 0x0010
+
+if sys.version_info >= (3, 13):
+    _MAP_OPTIONS: dict[str, Any] = {"trackfd": False}  # else mmap keeps a duplicate descriptor
+else:
+    _MAP_OPTIONS = {}
+
+
+class Segment(mmap.mmap):
+    """Mapped shared memory that knows its descriptor.
+
+    Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
+    any view leads back to its segment (`segment_of`). It is never unmapped by hand: closing a map
+    under a live array is a segmentation fault.
+
+    Attributes
+    ----------
+    fd : int
+        Descriptor; closed with the object.
+    nbytes : int
+        Size in bytes, at least 1 page.
+    address : int
+        Where this process has it mapped.
+    writable : bool
+        Whether this process may write through this mapping.
+
+    Notes
+    -----
+    Creating and attaching are safe from any thread. `__del__` makes one system call and takes no
+    lock, since it may run inside any allocation of any thread.
+    """
+
+    fd: int
+    nbytes: int
+    address: int
+    writable: bool
+
+    # Bound here because the module `os` may be gone when the last segment is, at exit.
+    _close: ClassVar[Any] = staticmethod(os.close)
+
+    def __new__(cls, fd: int, nbytes: int, *, writable: bool) -> Self:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self = super().__new__(cls, fd, nbytes, mmap.MAP_SHARED, protection, **_MAP_OPTIONS)
+        self.fd = fd
+        self.nbytes = nbytes
+        self.writable = writable
+        self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
+        return self
+
+    @classmethod
+    def create(cls, nbytes: int) -> Self:
+        """Fresh, zeroed, writable memory; pages come into being when first touched.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If the machine or its container has not that much left.
+        """
+        fd, size = _new_memfd(nbytes)
+        return cls._adopt(fd, size, writable=True)
+
+    @classmethod
+    def filled(cls, nbytes: int, parts: Iterable[tuple[int, Any]]) -> Self:
+        """Memory holding `parts` (offset, buffer or array), which nobody else can ever write.
+
+        The caller's own mapping stays writable; every later mapping and descriptor is read-only
+        by the kernel's hand (``F_SEAL_FUTURE_WRITE``).
+        """
+        fd, size = _new_memfd(nbytes)
+        strided = []
+        try:
+            for offset, part in parts:
+                # write(2) into fresh pages costs half of what page faults through a mapping do.
+                if isinstance(part, np.ndarray) and not part.flags.c_contiguous:
+                    strided.append((offset, part))
+                else:
+                    _write_at(fd, offset, _bytes_of(part))
+        except BaseException:
+            os.close(fd)
+            raise
+        self = cls._adopt(fd, size, writable=True)
+        for offset, part in strided:
+            _copy_strided(self.array(part.dtype, part.shape, offset), part)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+        return self
+
+    @classmethod
+    def attach(cls, fd: int, *, writable: bool) -> Self:
+        """Map a segment whose descriptor was received; takes the descriptor over.
+
+        Raises
+        ------
+        ValueError
+            If its owner could shrink it: reading past the end would kill this process (SIGBUS).
+        """
+        try:
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ValueError(f"descriptor {fd} is not sealed against shrinking")
+            size = os.fstat(fd).st_size
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls._adopt(fd, size, writable=writable)
+
+    @classmethod
+    def _adopt(cls, fd: int, nbytes: int, *, writable: bool) -> Self:
+        try:
+            return cls(fd, nbytes, writable=writable)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def array(
+        self,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
+        # frombuffer takes a buffer of the mapping, which ndarray(buffer=mmap) does not.
+        flat = np.frombuffer(self, np.uint8)
+        return np.ndarray(shape, dtype, buffer=flat, offset=offset, strides=strides)
+
+    def read_only_fd(self) -> int:
+        """Open a descriptor through which the segment can only be read; the caller closes it."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            self._close(fd)
+
+
+def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
+    """Find the segment that an array lies in, and the offset of its first element in bytes.
+
+    Follows the chain of bases, so any view of any class is recognised. None for other arrays.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not isinstance(base, Segment):
+        return None
+    return base, array.__array_interface__["data"][0] - base.address
+
+
+def _new_memfd(nbytes: int) -> tuple[int, int]:
+    """Return descriptor and size (whole pages, at least one) of a memfd that keeps its size."""
+    size = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+    check_room(size)
+    fd = os.memfd_create("nbshare", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, size
+
+
+def _bytes_of(part: Any) -> memoryview:
+    # datetime64 and other dtypes have no buffer format of their own; bytes always do.
+    if isinstance(part, np.ndarray):
+        part = part.reshape(-1).view(np.uint8)
+    view = memoryview(part)
+    return view.cast("B") if view.nbytes else view
+
+
+def _write_at(fd: int, offset: int, data: memoryview) -> None:
+    for start in range(0, data.nbytes, PIECE):
+        piece = data[start : start + PIECE]
+        position = offset + start
+        while piece.nbytes:  # a signal can cut a write short
+            written = os.pwrite(fd, piece, position)
+            position, piece = position + written, piece[written:]
+
+
+def _copy_strided(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    """Copy block by block along the first axis, so that an interrupt need not wait for all."""
+    rows = max(1, PIECE * max(1, len(source)) // max(1, source.nbytes)) if source.ndim else 1
+    if source.ndim == 0:
+        target[...] = source
+    for start in range(0, len(source) if source.ndim else 0, rows):
+        target[start : start + rows] = source[start : start + rows]

@@ -1,0 +1,199 @@
+"""Everything that draws: the row of a running map, and its picture.
+
+A map is seen only through its job (:class:`~nbshare.notebook.base.JobView`), and drawing happens
+only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map:
+no thread is started here, and a display that fails costs one warning, never the map.
+
+``environment``  kernel, terminal or log
+``bar``          the row of a notebook, a terminal's bar, a log's lines
+``live_plot``    when to draw the picture, and where to
+``figure``       the picture itself: a Figure with an Agg canvas, never pyplot
+``image``        ``plot="image"``, at the cost of the new results only
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from nbshare.errors import DisplayWarning, NotBuiltYetError
+from nbshare.notebook.base import NEVER_S, CannotDrawError
+from nbshare.notebook.environment import is_static, surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from nbshare.notebook.base import Drawer, JobView
+
+__all__ = ["Display", "check_display", "open_display"]
+
+_LATER_PLOTS = ("line", "hist")
+
+
+class Display:
+    """What is shown of one map while somebody waits for it.
+
+    Parameters
+    ----------
+    drawers
+        What draws; none where nothing is to be seen.
+    live
+        False: only the last frame is drawn.
+    """
+
+    def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
+        self._live = live
+        self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
+
+    def update(self) -> float:
+        """Redraw what is due.
+
+        Returns
+        -------
+        float
+            Seconds until the next call is wanted; an hour where nothing is shown.
+        """
+        if not self._live:
+            return NEVER_S
+        for drawer, due in list(self._due.items()):
+            if due <= time.monotonic():
+                self._draw(drawer, final=False)
+        now = time.monotonic()
+        return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
+
+    def close(self) -> None:
+        """Draw the last frame. Calling it again does nothing."""
+        drawers, self._due = list(self._due), {}
+        for drawer in drawers:
+            self._draw(drawer, final=True)
+
+    def _draw(self, drawer: Drawer, *, final: bool) -> None:
+        try:
+            pause_s = drawer.draw(final=final)
+        except CannotDrawError as error:
+            self._due.pop(drawer, None)
+            _warn(str(error))
+        except Exception as error:  # noqa: BLE001  a plot function or front end may raise anything
+            self._due.pop(drawer, None)
+            _warn(
+                "Drawing failed and is off for the rest of this call; the map itself is not "
+                f"affected.\n\n{_traceback(error)}"
+            )
+        else:
+            if not final:
+                self._due[drawer] = time.monotonic() + pause_s
+
+
+def check_display(progress: Any, plot: Any) -> None:
+    """Refuse a bad ``progress=`` or ``plot=`` before anything is started.
+
+    Parameters
+    ----------
+    progress
+        None, False, True, a label, or a tqdm class.
+    plot
+        None, ``"image"``, or ``callable(ax, partial)``.
+
+    Raises
+    ------
+    TypeError
+        The argument is of no kind that is allowed.
+    ValueError
+        ``plot`` is a string that names no plot.
+    NotBuiltYetError
+        ``plot`` names one that comes later.
+    """
+    if not (progress is None or isinstance(progress, bool | str) or _is_bar_class(progress)):
+        raise TypeError(
+            f"progress={progress!r} is not allowed: pass None (shown when a person is looking), "
+            "True, False, a label, or a tqdm class (the class itself, with the methods update "
+            "and close)."
+        )
+    if isinstance(plot, str):
+        if plot in _LATER_PLOTS:
+            raise NotBuiltYetError(
+                f"plot={plot!r} is not built yet; use plot='image' or plot=callable(ax, partial)."
+            )
+        if plot != "image":
+            raise ValueError(
+                f"plot={plot!r} names no plot: pass 'image', a callable(ax, partial), or None."
+            )
+    elif not (plot is None or callable(plot)):
+        raise TypeError(
+            f"plot={plot!r} is not allowed: pass 'image', a callable(ax, partial), or None."
+        )
+
+
+def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Display:
+    """Decide what is shown of a job, and where.
+
+    Parameters
+    ----------
+    job
+        The running map.
+    progress, plot
+        As checked by :func:`check_display`.
+
+    Returns
+    -------
+    Display
+        To be updated while waiting, and closed at the end. Nothing is drawn before that.
+    """
+    place = surroundings()
+    label = progress if isinstance(progress, str) else job.label
+    drawers: list[Drawer] = []
+    # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
+    if place != "log" if progress is None else progress is not False:
+        from nbshare.notebook import bar
+
+        if isinstance(progress, type):
+            drawers.append(bar.ForeignBar(job, label, progress))
+        elif place == "kernel":
+            drawers.append(bar.NotebookRow(job, label, timed=not is_static()))
+        elif place == "terminal":
+            drawers.append(bar.TerminalBar(job, label))
+        else:
+            drawers.append(bar.LogLines(job, label))
+    if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
+        from nbshare.notebook.live_plot import LiveFrames
+
+        drawers.append(LiveFrames(job, plot, label))
+    return Display(drawers, live=not (place == "kernel" and is_static()))
+
+
+def _is_bar_class(progress: Any) -> bool:
+    return isinstance(progress, type) and all(
+        callable(getattr(progress, name, None)) for name in ("update", "close")
+    )
+
+
+def _warn(message: str) -> None:
+    """Warn; where warnings are made errors, say it without ending the map."""
+    try:
+        warnings.warn(message, DisplayWarning, stacklevel=_frames_of_ours())
+    except DisplayWarning:
+        sys.stderr.write(f"DisplayWarning: {message}\n")
+
+
+def _frames_of_ours() -> int:
+    """Return the stack level, for our caller's caller, of the first line that is not nbshare's."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
+def _traceback(error: Exception) -> str:
+    """Format an error, without nbshare's frames if it happened in the user's."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] == "nbshare"

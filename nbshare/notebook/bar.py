@@ -1,0 +1,243 @@
+"""How far a map is: a row in a notebook, tqdm in a terminal, a line now and then in a log.
+
+The arithmetic (smoothed rate, time left, formatting) is tqdm's. The notebook's display is our own:
+tqdm's widget is saved in the .ipynb as "0%" for ever, ours keeps its last state.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from tqdm.std import EMA, tqdm
+
+from nbshare.notebook.environment import KernelOutput
+
+if TYPE_CHECKING:
+    from nbshare.notebook.base import JobView, State
+
+_ROW_INTERVAL_S = 1 / 3
+_TERMINAL_INTERVAL_S = 0.1
+_LOG_INTERVAL_S = 10.0
+_LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
+
+_RUNNING, _DONE, _STOPPED, _FAILED = "#0072B2", "#009E73", "#D55E00", "#B2182B"
+_LOOKS: dict[State, tuple[str, str]] = {  # glyph and colour, always beside the state's word
+    "starting": ("▷", _RUNNING),
+    "running": ("▶", _RUNNING),
+    "done": ("✓", _DONE),
+    "stopped": ("■", _STOPPED),
+    "interrupted": ("■", _STOPPED),
+    "failed": ("✗", _FAILED),
+}
+
+
+class Pace:
+    """Elapsed time, rate and time left of a job, by tqdm's smoothing."""
+
+    def __init__(self, job: JobView) -> None:
+        self._job = job
+        self._began = self._counted_at = time.monotonic()
+        self._counted = self._first = job.n_done
+        self._results, self._seconds = EMA(), EMA()
+
+    def count(self) -> int:
+        """Take in the results that came since the last call; return how many there are."""
+        n_done, now = self._job.n_done, time.monotonic()
+        if n_done > self._counted:
+            self._results(n_done - self._counted)
+            self._seconds(now - self._counted_at)
+            self._counted, self._counted_at = n_done, now
+        elif self._job.state == "starting":
+            self._counted_at = now  # the workers' start tells nothing about their speed
+        return n_done
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the job is watched."""
+        return time.monotonic() - self._began
+
+    @property
+    def rate(self) -> float:
+        """Results a second, of late; 0.0 before the first."""
+        seconds = self._seconds()
+        return self._results() / seconds if seconds else 0.0
+
+    @property
+    def mean_rate(self) -> float:
+        """Results a second, over the whole time."""
+        return (self._counted - self._first) / max(self.elapsed_s, 1e-9)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at the present rate; None before the first result."""
+        return (self._job.n_tasks - self._counted) / self.rate if self.rate else None
+
+
+def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
+    """Put a job's state into words: the count, and what is known besides.
+
+    Parameters
+    ----------
+    job, pace
+        The job and its clock.
+    timed
+        False: nothing that differs from one run to the next (seconds, rates).
+    """
+    n_done = pace.count()
+    count = f"{n_done}/{job.n_tasks}"
+    if job.state == "done":
+        timing = f" in {_duration(pace.elapsed_s)} ({_rate(pace.mean_rate)})"
+        return count, timing if timed and n_done else ""
+    details = [f"{_percent(n_done, job.n_tasks)} %"]
+    if job.state in ("starting", "running"):
+        if timed and pace.left_s is not None:
+            details.append(_rate(pace.rate))
+            details.append(f"{_duration(int(pace.elapsed_s))} elapsed")
+            details.append(f"{_duration(int(pace.left_s))} left")
+    elif timed:
+        details.append(f"after {_duration(pace.elapsed_s)}")
+    return count, "".join(f" · {detail}" for detail in details)
+
+
+class NotebookRow:
+    """One output of a cell, in HTML and in plain text; its last state is what gets saved."""
+
+    def __init__(self, job: JobView, label: str, *, timed: bool) -> None:
+        self._job, self._label, self._timed = job, label, timed
+        self._pace = Pace(job)
+        self._output = KernelOutput()
+        self._shown: dict[str, str] = {}
+
+    def draw(self, *, final: bool) -> float:  # noqa: ARG002  the state says it all
+        """Send the row if it differs from the one that is shown."""
+        bundle = self._bundle()
+        if bundle != self._shown:
+            self._output.show(bundle)
+            self._shown = bundle
+        return _ROW_INTERVAL_S
+
+    def _bundle(self) -> dict[str, str]:
+        job = self._job
+        glyph, colour = _LOOKS[job.state]
+        word = f"starting {_workers(job.n_workers)}…" if job.state == "starting" else job.state
+        count, details = describe(job, self._pace, timed=self._timed)
+        name = " ".join(filter(None, [self._label, word]))
+        plain = f"{glyph} {name}  {count}{details}"
+        # Spaces and bold are in the markup, so that it reads well where styles are stripped
+        # (GitHub does); text takes the theme's colour. U+FE0E: a glyph, not an emoji.
+        label = f"<b>{html.escape(self._label)}</b> " if self._label else ""
+        percent = _percent(self._pace.count(), job.n_tasks)
+        fill = "height:6px;border-radius:3px;background:"
+        row = (
+            '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
+            f'<div style="padding-bottom:4px"><span style="color:{colour}">{glyph}&#xFE0E;</span> '
+            f"{label}{word} &emsp; <b>{count}</b>{details.replace(' · ', ' &emsp; ')}</div>"
+            f'<div style="{fill}rgba(128,128,128,0.25)">'
+            f'<div style="width:{percent}%;{fill}{colour}"></div></div></div>'
+        )
+        return {"text/html": row, "text/plain": plain}
+
+
+class TerminalBar:
+    """tqdm as it is, fed with what is done."""
+
+    def __init__(self, job: JobView, label: str) -> None:
+        self._job = job
+        self._label = label
+        self._bar: tqdm[Any] | None = None
+
+    def draw(self, *, final: bool) -> float:
+        """Redraw the bar; at the end leave it where it stands, with a word if that is early."""
+        job = self._job
+        if self._bar is None:
+            # Every update is drawn: how often is decided here.
+            self._bar = _UnwatchedTqdm(
+                total=job.n_tasks,
+                desc=self._label or None,
+                file=sys.stderr,
+                miniters=1,
+                mininterval=0,
+                dynamic_ncols=True,
+                leave=True,
+            )
+        self._bar.update(job.n_done - self._bar.n)
+        if not final:
+            self._bar.refresh()
+        else:
+            if job.state != "done":
+                self._bar.set_postfix_str(job.state, refresh=False)
+            self._bar.close()
+        return _TERMINAL_INTERVAL_S
+
+
+class _UnwatchedTqdm(tqdm):  # type: ignore[misc, type-arg, unused-ignore]  # with and without its stubs
+    """Without tqdm's watching thread: this bar is refreshed by hand anyway."""
+
+    monitor_interval = 0
+
+
+class LogLines:
+    """Plain lines on stderr: now and then, and one at the end."""
+
+    def __init__(self, job: JobView, label: str) -> None:
+        self._job, self._label = job, label
+        self._pace = Pace(job)
+        self._told_at, self._told = time.monotonic(), job.n_done
+
+    def draw(self, *, final: bool) -> float:
+        """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
+        n_done, since_s = self._pace.count(), time.monotonic() - self._told_at
+        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= self._job.n_tasks / 10
+        if final or a_good_step or since_s >= _LOG_SILENCE_S:
+            count, details = describe(self._job, self._pace)
+            name = " ".join(filter(None, [self._label, self._job.state]))
+            sys.stderr.write(f"{name}: {count}{details.replace(' · ', ', ')}\n")
+            sys.stderr.flush()
+            self._told_at, self._told = time.monotonic(), n_done
+        return 1.0
+
+
+class ForeignBar:
+    """The user's own tqdm class, used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
+
+    def __init__(self, job: JobView, label: str, bar_class: type) -> None:
+        self._job = job
+        self._label = label
+        self._bar_class: Any = bar_class
+        self._bar: Any = None
+        self._told = 0
+
+    def draw(self, *, final: bool) -> float:
+        """Tell the bar of new results; at the end close it."""
+        if self._bar is None:
+            self._bar = self._bar_class(total=self._job.n_tasks, desc=self._label or None)
+        new = self._job.n_done - self._told
+        if new:
+            self._told += new
+            self._bar.update(new)
+        if final:
+            self._bar.close()
+        return _TERMINAL_INTERVAL_S
+
+
+def _percent(n_done: int, n_tasks: int) -> int:
+    return 100 * n_done // n_tasks if n_tasks else 100  # rounded down: 100 only when all is done
+
+
+def _workers(n: int) -> str:
+    return f"{n} worker" if n == 1 else f"{n} workers"
+
+
+def _rate(rate: float) -> str:
+    if rate >= 1:
+        return f"{tqdm.format_sizeof(rate)}/s"
+    return f"{_duration(1 / rate)} each" if rate else "0/s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 60:
+        return str(tqdm.format_interval(seconds))
+    return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

@@ -1,0 +1,58 @@
+"""What the drawing room sees of a map, and what a thing that draws must offer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+State: TypeAlias = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+
+NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
+
+
+class JobView(Protocol):
+    """A running map as seen by everything that draws: it is read, never changed."""
+
+    @property
+    def n_tasks(self) -> int:
+        """Tasks in all."""
+
+    @property
+    def n_done(self) -> int:
+        """Results that are there; cheap to read, never goes down."""
+
+    @property
+    def n_workers(self) -> int:
+        """Workers wanted."""
+
+    @property
+    def n_ready(self) -> int:
+        """Workers started and running now."""
+
+    @property
+    def state(self) -> State:
+        """Where the map stands."""
+
+    @property
+    def label(self) -> str:
+        """What the map is called in front of the user; may be empty."""
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """A fresh copy: which results are there."""
+
+    def partial(self) -> np.ma.MaskedArray[Any, Any] | list[Any] | None:
+        """Return the results so far: a masked array without a copy, a list, or None before any."""
+
+
+class Drawer(Protocol):
+    """Something that shows a job."""
+
+    def draw(self, *, final: bool) -> float:
+        """Show the present state; return the seconds until the next call is wanted."""
+
+
+class CannotDrawError(Exception):
+    """These results do not suit the plot; the message tells the user what would."""

@@ -1,0 +1,85 @@
+"""Run every notebook of this folder from the top and save it with what it shows.
+
+    python notebooks/rebuild.py
+
+What is saved depends on the notebook alone, as far as that is possible: no widgets, no time
+stamps, no metadata of the machine; large pictures get a small palette.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+from nbshare.__main__ import main as nbshare_command
+
+FOLDER = Path(__file__).resolve().parent
+README_PICTURE = FOLDER / "images" / "horizon.png"
+README_PICTURE_BYTES = 150_000
+PICTURE_BYTES = 80_000  # of each picture in a notebook
+
+
+def rebuild(path: Path) -> None:
+    """Execute a notebook in place, in a kernel of its own."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=300,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for cell in notebook.cells:
+        cell.metadata = {}
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = shrink(base64.b64decode(data["image/png"]), PICTURE_BYTES)
+                data["image/png"] = base64.b64encode(picture).decode()
+    nbformat.write(notebook, path)
+
+
+def shrink(png: bytes, limit: int) -> bytes:
+    """Return the picture with the largest palette, at the largest size, that fits the limit."""
+    if len(png) <= limit:
+        return png
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    for scale in (1.0, 0.8, 0.65, 0.5):
+        size = (round(picture.width * scale), round(picture.height * scale))
+        scaled = picture.resize(size, Image.Resampling.LANCZOS)
+        for n_colours in (128, 64, 48):
+            file = io.BytesIO()
+            scaled.quantize(n_colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+            if file.tell() <= limit:
+                return file.getvalue()
+    raise ValueError(f"a picture of {len(png)} bytes cannot be brought down to {limit}")
+
+
+def draw_readme_picture() -> None:
+    """Draw the demo's picture, small enough for a README."""
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "picture.png"
+        if nbshare_command(["demo", "--out", str(picture)]) != 0:
+            sys.exit("the demo failed: the picture is as it was")
+        README_PICTURE.parent.mkdir(exist_ok=True)
+        README_PICTURE.write_bytes(shrink(picture.read_bytes(), README_PICTURE_BYTES))
+
+
+if __name__ == "__main__":
+    os.environ["NBSHARE_STATIC"] = "1"  # last frames only, no seconds in the rows
+    draw_readme_picture()
+    for notebook_path in sorted(FOLDER.glob("*.ipynb")):
+        print(f"running {notebook_path.name}", flush=True)  # noqa: T201  a command line prints
+        rebuild(notebook_path)

@@ -1,0 +1,151 @@
+"""The tutorials run, and what is saved of them is what a reader should see."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from nbshare.demo import terrain
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MACHINE_PATH = re.compile(r"(/home/|/root/|/tmp/|/work/|/Users/|/var/|site-packages|[A-Z]:\\)")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def outputs_of(notebook):
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def execute(path):
+    """Run a notebook in a kernel of its own, in its folder; any error in a cell is raised."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=100,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.execute()
+    return notebook
+
+
+def test_there_are_tutorials():
+    """Without this the tests below would pass in an empty folder."""
+    assert NOTEBOOKS
+
+
+def test_the_tutorial_uses_the_demo_s_functions():
+    """One source of truth: the file beside the notebooks is the demo's, word for word."""
+    assert (FOLDER / "terrain.py").read_text() == Path(terrain.__file__).read_text()
+
+
+@each_notebook
+def test_runs_from_the_top(path, tmp_path, monkeypatch):
+    """A copy of the folder is enough; no cell fails, and what it shows are the saved kinds."""
+    monkeypatch.setenv("NBSHARE_STATIC", "1")
+    for file in [path, *FOLDER.glob("*.py")]:
+        shutil.copy(file, tmp_path)
+    saved, executed = nbformat.read(path, as_version=4), execute(tmp_path / path.name)
+
+    def kinds(notebook):
+        return [
+            [sorted(output.get("data", {output.output_type: 0})) for output in cell.outputs]
+            for cell in notebook.cells
+            if cell.cell_type == "code"
+        ]
+
+    assert kinds(executed) == kinds(saved), "run notebooks/rebuild.py"
+
+
+@each_notebook
+def test_is_saved_as_it_was_run(path):
+    """In one go from the top, in a fresh kernel, without metadata of a machine."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert all(not cell.metadata for cell in notebook.cells)
+    assert all(re.fullmatch(r"[a-z-]+", cell.id) for cell in notebook.cells)
+
+
+@each_notebook
+def test_shows_results_and_a_picture(path):
+    """Without being run: outputs, a small picture, no failure, no bar that stands at 0 %."""
+    notebook = nbformat.read(path, as_version=4)
+    outputs = outputs_of(notebook)
+    pictures = [
+        base64.b64decode(output.data["image/png"])
+        for output in outputs
+        if "image/png" in output.get("data", {})
+    ]
+    assert pictures
+    assert all(1_000 < len(picture) <= 80_000 for picture in pictures)
+    assert not any(output.output_type == "error" for output in outputs)
+    assert not any(output.get("name") == "stderr" for output in outputs)
+    text = path.read_text()
+    assert "widget-view+json" not in text
+    assert "0%|" not in text
+    assert len(text) < 1_000_000
+
+
+@each_notebook
+def test_names_no_place_of_the_machine_it_ran_on(path):
+    """No absolute path, neither in a source nor in an output."""
+    notebook = nbformat.read(path, as_version=4)
+    words = [cell.source for cell in notebook.cells]
+    for output in outputs_of(notebook):
+        words.append(output.get("text", ""))
+        words += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
+    assert not MACHINE_PATH.search("\n".join(words))
+
+
+def fences(language):
+    """Return the README's code blocks of a language, and the comment before each, if any."""
+    pattern = rf"(?:<!-- ([a-z ]+) -->\n)?```{language}\n(.*?)```"
+    return re.findall(pattern, (FOLDER.parent / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_readme_sets_up_with_two_commands():
+    """Each is one line, marked so that a script finds it, and makes its own environment."""
+    commands = {mark: text.strip() for mark, text in fences("sh")}
+    assert set(commands) == {"demo command", "test command"}
+    for command in commands.values():
+        assert "\n" not in command
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
+    assert commands["demo command"].endswith(".venv/bin/python -m nbshare demo")
+    assert commands["test command"].endswith(".venv/bin/python -m pytest")
+
+
+def test_the_readme_s_tour_runs(tmp_path):
+    """The module and the cell, copied from the README into a folder of their own."""
+    (_, module), (_, cell) = fences("python")
+    (tmp_path / "workers.py").write_text(module)
+    (tmp_path / "cell.py").write_text(cell)
+    done = subprocess.run(
+        [sys.executable, "cell.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    mean, _, spread = done.stdout.split()
+    assert float(mean) == pytest.approx(1.65, abs=0.02)
+    assert 0 < float(spread) < 0.02
+
+
+def test_the_readme_s_links_lead_somewhere():
+    """Files and pictures it names are there, and the picture is small."""
+    text = (FOLDER.parent / "README.md").read_text()
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+    assert targets
+    assert [target for target in targets if not (FOLDER.parent / target).exists()] == []
+    assert (FOLDER / "images" / "horizon.png").stat().st_size <= 150_000
