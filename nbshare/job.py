@@ -67,12 +67,12 @@ class Job:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which results are there: a bool array of shape (n_tasks,), True where done."""
-        return self._call.board.done != 0
+        return self._call.board.done.astype(np.bool_)
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
         """The failures so far, by the index of their items."""
-        return {failure.index: rebuild(failure) for failure in list(self._call.failures)}
+        return {failure.item: rebuild(failure) for failure in list(self._call.failures)}
 
     def partial(self) -> Any:
         """Return what is there now.

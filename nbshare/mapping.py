@@ -56,9 +56,9 @@ def parallel_map(
     Parameters
     ----------
     func : callable or str
-        A function from a module file (``from workers import horizon``), or ``"workers.py:horizon"``;
-        `functools.partial`, bound methods and callable objects of such modules. A function, lambda
-        or closure of the notebook itself is sent by value.
+        A function from a module file (``from workers import horizon``), or
+        ``"workers.py:horizon"``; `functools.partial`, bound methods and callable objects of such
+        modules. A function, lambda or closure of the notebook itself is sent by value.
     *iterables : iterable
         As in `map`: one positional argument each; the shortest ends. An ndarray gives its rows
         along the first axis without a copy per item: read-only for a plain array, writable for a
@@ -166,7 +166,12 @@ def parallel_map(
     return _run(request, label_of(function), progress, plot)
 
 
-def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any) -> Job:
+def map_async(
+    func: Callable[..., Any] | str,  # noqa: ARG001 - the contract's signature
+    /,
+    *iterables: Iterable[Any],  # noqa: ARG001
+    **options: Any,  # noqa: ARG001
+) -> Job:
     """Start a map in the background; not built yet.
 
     Raises

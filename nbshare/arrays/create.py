@@ -82,7 +82,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 def full(
-    shape: Shape, fill_value: Any, dtype: npt.DTypeLike = None, order: Order = "C"
+    shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: Order = "C"
 ) -> SharedArray:
     """Return a new array in shared memory filled with `fill_value`; see `empty`.
 

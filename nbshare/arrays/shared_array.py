@@ -84,9 +84,10 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
 
 # NumPy gives the results of these methods the class of the array, wherever their bytes lie. (Its
 # functions go through __array_function__, its operators through __array_ufunc__.)
-for _name in (
-    "__copy__ __deepcopy__ __getitem__ argmax argmin argpartition argsort astype byteswap choose "
-    "clip compress conj conjugate copy cumprod cumsum dot flatten max mean min nonzero prod ravel "
-    "repeat reshape round searchsorted std sum swapaxes take trace var"
-).split():
+_MAKERS = """
+    __copy__ __deepcopy__ __getitem__ argmax argmin argpartition argsort astype byteswap choose clip
+    compress conj conjugate copy cumprod cumsum dot flatten max mean min nonzero prod ravel repeat
+    reshape round searchsorted std sum swapaxes take trace var
+"""
+for _name in _MAKERS.split():
     setattr(SharedArray, _name, _settling(getattr(np.ndarray, _name)))

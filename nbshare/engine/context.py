@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from nbshare.functions import imported_files, register_files
@@ -37,15 +38,11 @@ def apply_context(context: bytes) -> None:
     warnings.filters[:] = values["warnings"]  # type: ignore[index]
     warnings._filters_mutated()  # type: ignore[attr-defined]
     if values["cwd"] is not None:
-        try:
+        with suppress(OSError):  # removed under the caller, who would not notice either
             os.chdir(values["cwd"])
-        except OSError:
-            pass  # the folder was removed under the caller, who would not notice either
     if values["affinity"] is not None:
-        try:
+        with suppress(OSError):  # the cpuset was changed in between
             os.sched_setaffinity(0, values["affinity"])
-        except OSError:
-            pass  # the caller's CPUs went offline, or its cpuset changed, in between
 
 
 def _cwd() -> str | None:

@@ -323,7 +323,7 @@ class Dispatcher:
             call.state = "running"
 
     def _decide(self, worker: WorkerProcess, call: Call | None, spec: OutputSpec) -> None:
-        """Answer a worker that has its first result: where do results go?"""
+        """Tell a worker that has its first result where results go."""
         if call is None:  # it was stopped; the worker is about to be ended
             return
         try:

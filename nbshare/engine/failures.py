@@ -21,8 +21,8 @@ _ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Failure(NamedTuple):
     """What is known of one failed task."""
 
-    index: int  # of the item; -1 if it happened before any
-    item: str  # its repr, cut
+    item: int  # its index; -1 if it happened before any
+    item_repr: str  # cut
     pickled: bytes | None  # the exception, if it survives the way there and back
     type_name: str
     text: str
@@ -33,8 +33,8 @@ class Failure(NamedTuple):
 def describe(error: BaseException, index: int, item: Any) -> Failure:
     """Describe an exception that a task raised; in the worker. Never raises."""
     return Failure(
-        index=index,
-        item=safe_repr(item) if index >= 0 else "",
+        item=index,
+        item_repr=safe_repr(item) if index >= 0 else "",
         pickled=_pickled(error),
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error)),
@@ -46,8 +46,8 @@ def describe(error: BaseException, index: int, item: Any) -> Failure:
 def rebuild(failure: Failure) -> BaseException:
     """Return the exception to raise in the caller, with a note naming item and worker."""
     where = f"in worker {failure.worker}"
-    if failure.index >= 0:
-        where = f"for item {failure.index} ({failure.item}) {where}"
+    if failure.item >= 0:
+        where = f"for item {failure.item} ({failure.item_repr}) {where}"
     error: BaseException | None = None
     if failure.pickled is not None:
         try:
@@ -57,8 +57,8 @@ def rebuild(failure: Failure) -> BaseException:
     if not isinstance(error, BaseException):
         error = TaskError(
             f"{failure.type_name} {where}: {failure.text}",
-            failure.index,
             failure.item,
+            failure.item_repr,
             failure.type_name,
         )
     error.add_note(f"raised {where}:\n{failure.traceback}")

@@ -24,7 +24,7 @@ def arm(life_fd: int) -> int:
     Returns the descriptor that must stay open for it.
     """
     # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share: only the last to set it would be killed. Opening it anew gives one of our own.
+    # processes share: only the last to set it would be killed. Opened anew, it is our own.
     fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())

@@ -60,7 +60,9 @@ def spec_for(value: Any) -> OutputSpec:
         dtype = np.asarray(value).dtype
         return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
     if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
-        if value.dtype.kind in "biufcmM" or (value.ndim and not value.dtype.hasobject):
+        # Of strings and records only arrays are stacked: single ones are objects to their users.
+        is_stacked = value.dtype.kind in "biufcmM" or value.ndim > 0
+        if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
             return OutputSpec(value.dtype, value.shape, None)
     return OBJECTS
 
@@ -219,7 +221,7 @@ class Results:
         missing = self._board.done != IN_OUTPUT
         rows = missing.reshape(-1, *[1] * (self.array.ndim - 1))
         # A mask of stride 0 within rows: a full one would cost a byte per value at every frame.
-        return np.ma.MaskedArray(  # type: ignore[no-untyped-call]
+        return np.ma.MaskedArray(
             np.asarray(self.array), mask=np.broadcast_to(rows, self.array.shape), copy=False
         )
 

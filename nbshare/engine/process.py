@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,9 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it and the processes it has started."""
         if self.pid:
-            try:
-                # Not reaped before `bury`, so the number still means this group.
+            # Not reaped before `bury`, so the number still means this group.
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         elif self._popen is not None:
             self._popen.kill()
 
@@ -117,7 +116,9 @@ class Nursery:
         try:
             ours, theirs = channel_pair()
             with theirs:
-                popen = self._fork(theirs) if self.use_server else self._spawn(theirs)
+                popen = None if self.use_server else self._spawn(theirs)
+                if popen is None:
+                    self._fork(theirs)
             ours.send(dict(environ), wait=False)
         except OSError as error:
             raise WorkerDiedError(f"no worker could be started: {error}") from error

@@ -177,4 +177,3 @@ def give_back(board: Board, items: range, lock_fd: int, lock_byte: int) -> None:
         board.header[RETURNED] = n + 1
     finally:
         fcntl.lockf(lock_fd, fcntl.LOCK_UN, 1, lock_byte)
-

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from nbshare.engine.failures import describe
 from nbshare.engine.messages import Channel
 from nbshare.engine.output import OutputSpec, ResultStore
 from nbshare.engine.schedule import ITEM, NO_ITEM, STOP, Board, Claims
-from nbshare.functions import Stamp, module_stamps
+from nbshare.functions import module_stamps
 from nbshare.memory import Segment
 
 __all__ = ["CallMessage", "Endowment", "is_worker", "run"]
@@ -95,11 +96,9 @@ def _settle_in(birth: Endowment) -> Channel:
     os.setpgid(0, 0)
     orphans.arm(birth.life_fd)
     orphans.watch_owner(birth.owner_pidfd)
-    try:
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(OOM_SCORE)
-    except OSError:
-        pass  # some containers forbid it; then the kernel chooses by size alone
+    # Some containers forbid it; then the kernel chooses by size alone.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()  # the stack of a crash in C goes to the standard error output
     channel = Channel.from_fd(birth.channel_fd)
@@ -164,8 +163,7 @@ def _run_chunk(
     store: ResultStore,
 ) -> Any:
     """Run the items of a chunk; returns the failure that ended it, or None."""
-    current = memoryview(board.slots[slot])
-    header = memoryview(board.header)
+    current, header = board.slots[slot].data, board.header.data
     i = chunk.start
     args: tuple[Any, ...] = ()
     try:

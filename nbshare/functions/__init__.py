@@ -1,6 +1,6 @@
 """The function that a worker can import: where it comes from, and whether it is fresh."""
 
-from nbshare.functions.files import imported_files, import_file, register_files
+from nbshare.functions.files import import_file, imported_files, register_files
 from nbshare.functions.freshness import Stamp, module_stamps, stamp_of
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 

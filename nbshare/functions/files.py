@@ -27,7 +27,7 @@ class _SourceLoader(SourceFileLoader):
     of the last import.
     """
 
-    def path_stats(self, path: Any) -> Any:
+    def path_stats(self, path: Any) -> Any:  # noqa: ARG002 - importlib's signature
         raise OSError("without these, the bytecode cache is neither read nor written")
 
 
@@ -36,10 +36,14 @@ class _FileFinder:
 
     @staticmethod
     def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        file = _paths.get(name)
-        return file and spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+        if name not in _paths:
+            return None
+        file = _paths[name]
+        return spec_from_file_location(name, file, loader=_SourceLoader(name, file))
 
 
 def import_file(path: str | os.PathLike[str]) -> ModuleType:

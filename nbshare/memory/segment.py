@@ -29,10 +29,8 @@ PIECE = 16 << 20  # bytes
 # From linux/fcntl.h; the module fcntl has the first four only.
 F_SEAL_FUTURE_WRITE = 0x0010
 
-if sys.version_info >= (3, 13):
-    _MAP_OPTIONS: dict[str, Any] = {"trackfd": False}  # else mmap keeps a duplicate descriptor
-else:
-    _MAP_OPTIONS = {}
+# Without it, a mapping holds a duplicate of its descriptor.
+_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 class Segment(mmap.mmap):
@@ -67,7 +65,7 @@ class Segment(mmap.mmap):
     # Bound here because the module `os` may be gone when the last segment is, at exit.
     _close: ClassVar[Any] = staticmethod(os.close)
 
-    def __new__(cls, fd: int, nbytes: int, *, writable: bool) -> Self:
+    def __new__(cls, fd: int, nbytes: int, *, writable: bool) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self = super().__new__(cls, fd, nbytes, mmap.MAP_SHARED, protection, **_MAP_OPTIONS)
         self.fd = fd

@@ -180,7 +180,7 @@ def _warn(message: str) -> None:
 
 
 def _frames_of_ours() -> int:
-    """Return the stack level, for our caller's caller, of the first line that is not nbshare's."""
+    """Return the stacklevel, for a warning of our caller, of the first line not nbshare's."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
         level, frame = level + 1, frame.f_back

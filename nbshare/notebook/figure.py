@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
     from nbshare.notebook.base import JobView
 
@@ -51,7 +52,7 @@ class Painter(Protocol):
     def palette(self) -> list[int] | None:
         """All colours of the picture, R, G, B, …, if they are known."""
 
-    def paint(self, job: JobView, partial: Any, *, final: bool) -> tuple[int, str]:
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Bring the axes up to date; return how many results they show, and the title."""
 
 
@@ -65,16 +66,16 @@ class FunctionPainter:
     def __init__(self, axes: Axes, label: str, function: Callable[[Axes, Any], object]) -> None:
         self._axes, self._label, self._function = axes, label, function
 
-    def paint(self, job: JobView, partial: Any, *, final: bool) -> tuple[int, str]:  # noqa: ARG002
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
         """Clear the axes and call the function."""
         figure = self._axes.figure
         for other in figure.axes:
             if other is not self._axes:  # such as the colour bar that the function made last time
                 other.remove()
         self._axes.clear()
-        n_shown = job.n_done
+        n_shown = int(np.count_nonzero(present))
         self._function(self._axes, partial)
-        title = f"{n_shown} of {job.n_tasks}"
+        title = f"{n_shown} of {present.size}"
         title = f"{self._label}: {title}" if self._label else title
         if not any(self._axes.get_title(loc) for loc in ("left", "center", "right")):
             self._axes.set_title(title, parse_math=False)
@@ -110,11 +111,12 @@ class LiveFigure:
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
+        present = self._job.present  # before the results: what is flagged is among them
         partial = self._job.partial()
-        if partial is None or not self._job.n_done:
+        if partial is None or not present.any():
             return None
         with _styled(self._painter.style):
-            n_shown, title = self._painter.paint(self._job, partial, final=final)
+            n_shown, title = self._painter.paint(partial, present, final=final)
             self._lay_out(final=final)
             png = self._final_png() if final else self._live_png()
         return Frame(png, title, n_shown)

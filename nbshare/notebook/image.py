@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
-    from nbshare.notebook.base import JobView
-
 _MAX_SIDE = 1024  # no picture has more pixels a side than a screen shows of it
 _MAX_SCALARS = 2**16
 _BLOCK_BYTES = 8 * 2**20  # results are taken in by blocks of this size, in float64
@@ -193,13 +191,12 @@ class ImagePainter:
         greys = np.linspace(0, 255, 32)[:, np.newaxis].repeat(3, axis=1)
         return [int(value) for value in np.concatenate([colours, greys]).round().ravel()]
 
-    def paint(self, job: JobView, partial: Any, *, final: bool) -> tuple[int, str]:
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Bring the axes up to date; return how many results they show, and the title."""
-        present = job.present  # before the data: what is flagged is there
         data = _real_numbers(partial, present)
         if self._layout is None:
-            layout = choose_layout(job.n_tasks, data.shape[1:])
-            self._mean = RunningMean(job.n_tasks, layout)
+            layout = choose_layout(len(data), data.shape[1:])
+            self._mean = RunningMean(len(data), layout)
         else:
             layout = self._layout
         self._mean.add_new(data, present, math.inf if final else _FOLD_BUDGET_S)
@@ -214,7 +211,7 @@ class ImagePainter:
         self._image.set_data(pixels)
         if not layout.coloured and not math.isnan(self._limits.low):
             self._image.set_clim(self._limits.low, self._limits.high)
-        title = f"{self._mean.n_shown} of {job.n_tasks}"
+        title = f"{self._mean.n_shown} of {len(data)}"
         if layout.n_cells == 1 and len(data.shape) > 2:
             title = f"mean of {title}"
         title = f"{self._label}: {title}" if self._label else title
