@@ -23,7 +23,7 @@ from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning
 from nbshare.functions import bind_arguments, label_of, resolve
 from nbshare.job import Job, remember
-from nbshare.notebook import check_display, open_display
+from nbshare.notebook import Display, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
 
@@ -189,10 +189,10 @@ def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
     """Run a request on this process's workers, draw while waiting, and return what it gave."""
     remember(None)
     job: Job | None = None
-    display = None
+    display: Display | None = None
     try:
         engine = dispatcher()
-        job = Job(prepare(request), engine, label)
+        job = Job(prepare(request, engine.warm_up), engine, label)
         job.start()
         display = open_display(job, progress=progress, plot=plot)
         pause_s = 0.0
@@ -206,9 +206,10 @@ def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
         if job is not None:
             job.stop()
         raise
-    if display is not None:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
-            display.close()
+    finally:
+        if display is not None:
+            with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
+                display.close()
     return _outcome(job)
 
 

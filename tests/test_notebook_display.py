@@ -107,7 +107,10 @@ CELLS = {
     "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
     "interrupted": "play(PlayedJob(images()), 'my <label>', until=3, end='interrupted')",
     "quiet": "play(PlayedJob(images()), progress=False, seconds=0.1)",
-    "callable": "play(PlayedJob(images()), 'mine', plot=lambda ax, partial: ax.plot(partial.mean((1, 2))))",
+    "callable": (
+        "def draw(ax, partial):\n    ax.plot(partial.mean((1, 2)))\n"
+        "play(PlayedJob(images()), 'mine', plot=draw)"
+    ),
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",

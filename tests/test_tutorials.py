@@ -32,6 +32,7 @@ def execute(path):
     client = NotebookClient(
         notebook,
         timeout=100,
+        coalesce_streams=True,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
     )

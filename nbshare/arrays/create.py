@@ -159,10 +159,11 @@ def share(obj: Any, *, mode: str = "r+") -> SharedArray:
     if isinstance(obj, SharedArray) and obj.flags.writeable and segment_of(obj) is not None:
         return obj
     plain = np.asarray(obj)
-    order: Order = "F" if plain.flags.f_contiguous and not plain.flags.c_contiguous else "C"
-    array = empty(plain.shape, plain.dtype, order)
-    np.copyto(array, plain, casting="no")
-    return array
+    dtype = checked_dtype(plain.dtype)
+    if plain.flags.f_contiguous and not plain.flags.c_contiguous:
+        return share(plain.T).T
+    segment = Segment.filled(plain.nbytes, [(0, plain)], sealed=False)
+    return shared_view(segment.array(dtype, plain.shape))
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

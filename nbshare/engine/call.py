@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import _thread
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,8 +96,11 @@ class Call:
         self._over.release()
 
 
-def prepare(request: Request) -> Call:
-    """Place the inputs in shared memory; nothing is started.
+def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
+    """Place the inputs in shared memory.
+
+    `warm_up` is called when nothing can be refused any more and only copying is left, so that
+    workers can start meanwhile.
 
     Raises
     ------
@@ -110,6 +113,7 @@ def prepare(request: Request) -> Call:
     func = arena.pack(request.func, "the function", writable=True)
     packed_shared = _pack_shared(arena, request.shared)
     sources = arena.pack([_source(arena, x) for x in request.iterables], "the items")
+    warm_up()
     segment = arena.close()
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)

@@ -84,6 +84,11 @@ class Dispatcher:
         """Whether it has ended, or is about to."""
         return self._is_closing
 
+    def warm_up(self) -> None:
+        """Start the server, if there is none, while the caller still copies inputs."""
+        if not self._nursery.is_up:
+            self._post(self._nursery.warm_up)
+
     def submit(self, call: Call) -> None:
         """Begin a call."""
         self._post(lambda: self._begin(call))

@@ -149,22 +149,34 @@ class Nursery:
         """Let go of what a forked child of the owner has inherited."""
         os.close(self._life_write)
 
+    def warm_up(self) -> None:
+        """Start the server if it is not running; errors are for `start` to report."""
+        if self.use_server:
+            with suppress(OSError):
+                self._running_server()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server has been started, or none is used."""
+        return self._channel is not None or not self.use_server
+
     def _fork(self, theirs: socket.socket) -> None:
-        for attempt in range(2):
-            if self._server is not None and self._server.poll() is not None:
-                self._end_server()
-            if self._channel is None:
-                self._channel, server_end = channel_pair()
-                with server_end:
-                    call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
-                    self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
-            try:
-                self._channel.send("fork", [theirs.fileno(), self.lock_fd], wait=False)
-                return
-            except OSError:
-                self._end_server()
-                if attempt:
-                    raise
+        message = "fork", [theirs.fileno(), self.lock_fd]
+        try:
+            self._running_server().send(*message, wait=False)
+        except OSError:  # the server has died or was stopped since it was last used
+            self._end_server()
+            self._running_server().send(*message, wait=False)
+
+    def _running_server(self) -> Channel:
+        if self._server is not None and self._server.poll() is not None:
+            self._end_server()
+        if self._channel is None:
+            self._channel, server_end = channel_pair()
+            with server_end:
+                call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
+                self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
+        return self._channel
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         fds = (theirs.fileno(), self._life_read, self.lock_fd)

@@ -87,11 +87,12 @@ class Segment(mmap.mmap):
         return cls._adopt(fd, size, writable=True)
 
     @classmethod
-    def filled(cls, nbytes: int, parts: Iterable[tuple[int, Any]]) -> Self:
-        """Memory holding `parts` (offset, buffer or array), which nobody else can ever write.
+    def filled(cls, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True) -> Self:
+        """Memory holding `parts` (offset, buffer or array).
 
-        The caller's own mapping stays writable; every later mapping and descriptor is read-only
-        by the kernel's hand (``F_SEAL_FUTURE_WRITE``).
+        If `sealed`, nobody else can ever write to it: the caller's own mapping stays writable,
+        every later mapping and descriptor is read-only by the kernel's hand
+        (``F_SEAL_FUTURE_WRITE``).
         """
         fd, size = _new_memfd(nbytes)
         strided = []
@@ -108,7 +109,8 @@ class Segment(mmap.mmap):
         self = cls._adopt(fd, size, writable=True)
         for offset, part in strided:
             _copy_strided(self.array(part.dtype, part.shape, offset), part)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+        if sealed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
         return self
 
     @classmethod
