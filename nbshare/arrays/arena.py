@@ -5,7 +5,7 @@
     caller                                     worker
     arena = Arena()
     packed = arena.pack(obj, "shared")
-    arrays, handles = arena.close()   ──────►  inputs = Inputs(segments)
+    lease = arena.close()   ────────────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
 Arrays of 4 KiB and more do not enter the pickle. One that lies in a segment already is sent as a
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
-from nbshare.memory import ALIGNMENT, Segment, segment_of
+from nbshare.memory import ALIGNMENT, Segment, pool, segment_of
 
 __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 
@@ -124,12 +124,12 @@ class Arena:
         self._seen[key] = (array, reference)
         return reference
 
-    def close(self) -> Segment:
-        """Place everything; the arena cannot be added to any more."""
-        segment = Segment.filled(self._nbytes, self._parts)
+    def close(self) -> npt.NDArray[np.uint8]:
+        """Place everything and return the lease of the memory; nothing can be added any more."""
+        lease = pool.filled(self._nbytes, self._parts)
         self._parts.clear()
         self._seen.clear()
-        return segment
+        return lease
 
     def _add(self, part: Any) -> int:
         offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT

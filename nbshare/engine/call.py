@@ -52,7 +52,7 @@ class Call:
 
     request: Request
     board: Board
-    arena: Segment
+    arena: npt.NDArray[np.uint8]  # a lease
     others: list[tuple[Segment, bool]]  # segments referred to, and whether workers may write
     func: Packed
     shared: Packed
@@ -79,6 +79,13 @@ class Call:
         """Count the workers at work that have started."""
         return sum(worker.is_ready for worker in list(self.workers))
 
+    @property
+    def arena_segment(self) -> Segment:
+        """The segment that holds the inputs."""
+        found = segment_of(self.arena)
+        assert found is not None
+        return found[0]
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end; returns whether it has come."""
         if not self.is_over and self._over.acquire(timeout=timeout_s):
@@ -88,8 +95,8 @@ class Call:
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
         self.state, self.error = state, error
-        if self.torn_rows:
-            self.results.clear_rows(np.asarray(self.torn_rows))
+        if state != "done":
+            self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
         del self.arena, self.others
         self.is_over = True
@@ -143,7 +150,7 @@ def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
     """Return what `nbshare.engine.worker.Source` takes."""
     if isinstance(iterable, np.ndarray) and not iterable.dtype.hasobject:
         is_shared = isinstance(iterable, SharedArray)
-        return "rows", tuple(arena.refer(iterable, writable=is_shared))
+        return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range):
         return "range", iterable
     return "blocks", *arena.pack_items(iterable, "item")

@@ -31,10 +31,10 @@ from nbshare.engine.failures import Failure, rebuild
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.schedule import NO_ITEM, give_back
-from nbshare.engine.worker import CallMessage
+from nbshare.engine.work import CallMessage
 from nbshare.errors import WorkerDiedError
 from nbshare.functions import Stamp, stamp_of
-from nbshare.memory import Segment, segment_of
+from nbshare.memory import Segment, pool, segment_of
 
 __all__ = ["Dispatcher"]
 
@@ -143,6 +143,7 @@ class Dispatcher:
         """Return how long to wait for events: until the next deadline."""
         deadlines = [call.kill_at for call in self._calls.values() if call.kill_at is not None]
         deadlines += [since + IDLE_S for since in self._idle.values()]
+        deadlines += [when for when in [pool.trim()] if when is not None]
         if not deadlines:
             return None
         return max(0.0, min(deadlines) - time.monotonic()) * 1e3 + 1
@@ -193,6 +194,7 @@ class Dispatcher:
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
+        worker.lend(call.arena_segment, *(segment for segment, _ in call.others))
         self._workers[worker] = call_id
         call.workers[worker] = call.n_assigned
         call.n_assigned += 1
@@ -226,7 +228,7 @@ class Dispatcher:
             sources=call.sources,
             writable=tuple(writable for _, writable in call.others),
         )
-        fds = [call.board.segment.fd, call.arena.read_only_fd()]
+        fds = [call.board.segment.fd, call.arena_segment.read_only_fd()]
         for segment, writable in call.others:
             fds.append(os.dup(segment.fd) if writable else segment.read_only_fd())
         return message, fds
@@ -318,8 +320,9 @@ class Dispatcher:
                     self._calls[call_id].results.add_log(slot, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
-            case ("finished", call_id, stamps):
+            case ("finished", _, stamps, are_gone):
                 self._stamps.update(stamps)
+                worker.give_back(are_gone)
                 self._release(worker)
 
     def _is_running(self, worker: WorkerProcess) -> None:
@@ -340,6 +343,7 @@ class Dispatcher:
                 found = segment_of(array)
                 assert found is not None
                 segment, offset = found
+                worker.lend(segment)
                 reference = ArrayReference(
                     0, offset, array.shape, array.strides, array.dtype, is_shared=False
                 )
@@ -384,7 +388,7 @@ class Dispatcher:
         item = call.board.item_of(slot)
         if item == NO_ITEM:
             rest = call.board.unbegun(slot)
-            give_back(call.board, rest, self._nursery.lock_fd, self._id_of(call))
+            give_back(call.board, rest, (self._nursery.lock_fd, self._id_of(call)))
         else:
             call.torn_rows.append(item)
             if not call.board.stopped:

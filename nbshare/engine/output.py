@@ -7,6 +7,7 @@ the board says where each one lies. So no work is lost when results turn out to 
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 from collections.abc import Callable
@@ -16,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.create import empty
-from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, Board
 from nbshare.errors import MixedResultsWarning, TaskError
-from nbshare.memory import Segment
+from nbshare.memory import Segment, pool
 
 __all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "spec_for"]
 
@@ -185,11 +186,14 @@ class Results:
         self.spec = spec
         self.array = array
         self._logs: dict[tuple[int, int], Segment] = {}
+        self._is_fresh = True
 
     def decide(self, spec: OutputSpec) -> None:
         """Take the first result's spec and allocate the output."""
         if spec.dtype is not None:
-            self.array = empty((self._board.n_tasks, *spec.shape), spec.dtype)
+            shape = (self._board.n_tasks, *spec.shape)
+            lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
+            self.array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
         self.spec = spec
 
     def add_log(self, slot: int, segment: Segment) -> None:
@@ -197,9 +201,14 @@ class Results:
         number = sum(1 for known, _ in self._logs if known == slot)
         self._logs[slot, number] = segment
 
-    def clear_rows(self, rows: npt.NDArray[Any]) -> None:
-        """Zero rows that a worker was killed in the middle of writing."""
+    def clear_missing(self, torn: list[int]) -> None:
+        """Zero the rows that are not there, before anybody sees them.
+
+        In fresh memory these are the `torn` ones, in whose middle a worker was ended; in used
+        memory all of them hold somebody's old results.
+        """
         if self.array is not None:
+            rows = torn if self._is_fresh else np.flatnonzero(self._board.done != IN_OUTPUT)
             self.array[rows] = np.zeros((), self.array.dtype)
 
     def final(self) -> Any:

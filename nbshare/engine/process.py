@@ -16,6 +16,7 @@ import numpy as np
 
 from nbshare.engine.messages import Channel, channel_pair
 from nbshare.errors import WorkerDiedError
+from nbshare.memory import Segment
 
 __all__ = ["Nursery", "WorkerProcess"]
 
@@ -51,11 +52,25 @@ class WorkerProcess:
         self.pidfd = -1
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
+        self._borrowed: list[Segment] = []
 
     @property
     def is_ready(self) -> bool:
         """Whether it has started."""
         return self.pid != 0
+
+    def lend(self, *segments: Segment) -> None:
+        """Note that it has been sent these segments."""
+        for segment in segments:
+            segment.n_borrowed += 1
+        self._borrowed += segments
+
+    def give_back(self, are_gone: bool) -> None:
+        """Note its word on the segments of its last call: whether no view is left there."""
+        for segment in self._borrowed:
+            segment.n_borrowed -= 1
+            segment.was_kept_elsewhere |= not are_gone
+        self._borrowed.clear()
 
     def greet(self, pid: int) -> None:
         """Note that it has started."""
@@ -79,6 +94,7 @@ class WorkerProcess:
             status = self._popen.wait()
         elif self.pid:
             status = self._nursery.reap(self.pid)
+        self.give_back(are_gone=True)
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)

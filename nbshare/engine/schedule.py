@@ -110,9 +110,9 @@ class Claims:
         Of the call.
     slot : int
         This worker's row.
-    lock_fd, lock_byte : int
-        A file and a byte in it to lock. The file is opened once per process and never mapped or
-        closed: closing any descriptor of it would drop the lock.
+    lock : (int, int)
+        Descriptor of a file and a byte in it to lock. The file is opened once per process and
+        never mapped or closed: closing any descriptor of it would drop the lock.
     n_workers : int
         Who share what is left.
     chunksize : int or None
@@ -123,14 +123,13 @@ class Claims:
         self,
         board: Board,
         slot: int,
-        lock_fd: int,
-        lock_byte: int,
+        lock: tuple[int, int],
         n_workers: int,
         chunksize: int | None,
     ) -> None:
         self._board = board
         self._slot = board.slots[slot]
-        self._lock = (lock_fd, lock_byte)
+        self._lock = lock
         self._n_workers = n_workers
         self._chunksize = chunksize
         self._last = 0
@@ -166,14 +165,15 @@ class Claims:
         return min(n_left, max(1, int(min(by_time, share, GROWTH * self._last))))
 
 
-def give_back(board: Board, items: range, lock_fd: int, lock_byte: int) -> None:
+def give_back(board: Board, items: range, lock: tuple[int, int]) -> None:
     """Let others claim what a worker that died had claimed and not begun."""
     if not items:
         return
-    fcntl.lockf(lock_fd, fcntl.LOCK_EX, 1, lock_byte)
+    fd, byte = lock
+    fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
     try:
         n = int(board.header[RETURNED])
         board.returned[n] = items.start, items.stop
         board.header[RETURNED] = n + 1
     finally:
-        fcntl.lockf(lock_fd, fcntl.LOCK_UN, 1, lock_byte)
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)

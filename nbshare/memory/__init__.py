@@ -3,5 +3,6 @@
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
 from nbshare.memory.segment import ALIGNMENT, Segment, segment_of
+from nbshare.memory.warm import pool
 
-__all__ = ["ALIGNMENT", "Segment", "ancestors", "check_room", "segment_of"]
+__all__ = ["ALIGNMENT", "Segment", "ancestors", "check_room", "pool", "segment_of"]

@@ -8,16 +8,19 @@ before anything large is allocated.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory.cgroup import ancestors
 
-__all__ = ["available", "check_room"]
+__all__ = ["available", "check_room", "reliefs"]
 
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
 MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
 SHARE = 0.9  # of what is available may be used; the rest is for everyone's next small request
+
+# Called when memory is short, to give back what is kept for convenience only.
+reliefs: list[Callable[[], None]] = []
 
 _reading = (-1.0, 0)  # (when, bytes left); a race between threads costs one reading too many
 
@@ -31,6 +34,10 @@ def check_room(nbytes: int) -> None:
     now = time.monotonic()
     if now - when > MAX_AGE:
         when, left = now, available()
+    if nbytes > SHARE * left:
+        for relieve in reliefs:
+            relieve()
+        left = available()
     if nbytes > SHARE * left:
         raise OutOfMemoryError(
             f"{_size(nbytes)} of shared memory were asked for, {_size(left)} are available on this "

@@ -50,6 +50,12 @@ class Segment(mmap.mmap):
         Where this process has it mapped.
     writable : bool
         Whether this process may write through this mapping.
+    is_sealed : bool
+        Whether only this mapping can write, and no other process ever.
+    n_borrowed : int
+        Workers that have been sent the segment and have not confirmed that it is unmapped.
+    was_kept_elsewhere : bool
+        Whether some process kept a view of it longer than the call: it may not be used again.
 
     Notes
     -----
@@ -61,6 +67,9 @@ class Segment(mmap.mmap):
     nbytes: int
     address: int
     writable: bool
+    is_sealed: bool
+    n_borrowed: int
+    was_kept_elsewhere: bool
 
     # Bound here because the module `os` may be gone when the last segment is, at exit.
     _close: ClassVar[Any] = staticmethod(os.close)
@@ -71,6 +80,9 @@ class Segment(mmap.mmap):
         self.fd = fd
         self.nbytes = nbytes
         self.writable = writable
+        self.is_sealed = False
+        self.n_borrowed = 0
+        self.was_kept_elsewhere = False
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
@@ -99,7 +111,7 @@ class Segment(mmap.mmap):
         try:
             for offset, part in parts:
                 # write(2) into fresh pages costs half of what page faults through a mapping do.
-                if isinstance(part, np.ndarray) and not part.flags.c_contiguous:
+                if _is_strided(part):
                     strided.append((offset, part))
                 else:
                     _write_at(fd, offset, _bytes_of(part))
@@ -107,11 +119,17 @@ class Segment(mmap.mmap):
             os.close(fd)
             raise
         self = cls._adopt(fd, size, writable=True)
-        for offset, part in strided:
-            _copy_strided(self.array(part.dtype, part.shape, offset), part)
+        self.refill(strided)
         if sealed:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+            self.is_sealed = True
         return self
+
+    def refill(self, parts: Iterable[tuple[int, Any]]) -> None:
+        """Write `parts` through this mapping: the only way once the segment is sealed."""
+        for offset, part in parts:
+            source = part if _is_strided(part) else np.frombuffer(_bytes_of(part), np.uint8)
+            _copy(self.array(source.dtype, source.shape, offset), source)
 
     @classmethod
     def attach(cls, fd: int, *, writable: bool) -> Self:
@@ -190,6 +208,10 @@ def _new_memfd(nbytes: int) -> tuple[int, int]:
     return fd, size
 
 
+def _is_strided(part: Any) -> bool:
+    return isinstance(part, np.ndarray) and not part.flags.c_contiguous
+
+
 def _bytes_of(part: Any) -> memoryview:
     # datetime64 and other dtypes have no buffer format of their own; bytes always do.
     if isinstance(part, np.ndarray):
@@ -207,7 +229,7 @@ def _write_at(fd: int, offset: int, data: memoryview) -> None:
             position, piece = position + written, piece[written:]
 
 
-def _copy_strided(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+def _copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
     """Copy block by block along the first axis, so that an interrupt need not wait for all."""
     rows = max(1, PIECE * max(1, len(source)) // max(1, source.nbytes)) if source.ndim else 1
     if source.ndim == 0:
