@@ -26,11 +26,13 @@ class Job:
     Attributes
     ----------
     label : str
-        Name of the function.
+        What the row shows: the ``progress=`` label, or the function's name.
     n_tasks : int
         Number of items.
     n_workers : int
         Worker processes wanted.
+    was_interrupted : bool
+        Whether Ctrl-C or the kernel's interrupt ended it.
 
     Notes
     -----
@@ -41,7 +43,7 @@ class Job:
     def __init__(self, call: Call, dispatcher: Dispatcher, label: str) -> None:
         self._call = call
         self._dispatcher = dispatcher
-        self._is_interrupted = False
+        self.was_interrupted = False
         self._copied: npt.NDArray[np.bool_] | None = None
         self.label = label
         self.n_tasks = call.request.n_tasks
@@ -50,7 +52,7 @@ class Job:
     @property
     def state(self) -> State:
         """One of starting, running, done, stopped, interrupted, failed."""
-        if self._is_interrupted and self._call.state == "stopped":
+        if self.was_interrupted and self._call.state != "done":
             return "interrupted"
         return self._call.state
 
@@ -109,7 +111,7 @@ class Job:
 
     def interrupt(self) -> None:
         """End the map early on behalf of the user's interrupt."""
-        self._is_interrupted = True
+        self.was_interrupted = True
         self.stop()
 
     def fill_out(self) -> None:

@@ -163,7 +163,8 @@ def parallel_map(
     )
     if is_worker():
         return _run_inline(request)
-    return _run(request, label_of(function), progress, plot)
+    label = progress if isinstance(progress, str) else label_of(function)
+    return _run(request, label, progress, plot)
 
 
 def map_async(
@@ -225,15 +226,15 @@ def _settle(job: Job) -> None:
 
 def _outcome(job: Job) -> Any:
     """Return or raise what a job that has ended gave."""
-    if job.state == "done":
+    if job.state == "done" and not job.was_interrupted:
         return job.result()
     remember(job)
     done = f"{job.label}: {job.n_done} of {job.n_tasks} items are done"
-    kept = "nbshare.last_job().partial() has their results"
+    if job.was_interrupted:
+        kept = "nbshare.last_job().partial() has their results"
+        raise MapInterrupted(f"{done}; {kept}") from None
     if job.state == "failed":
         return job.result()
-    if job.state == "interrupted":
-        raise MapInterrupted(f"{done}; {kept}") from None
     warnings.warn(f"{done}; the map was stopped", PartialResultWarning, stacklevel=4)
     return job.partial()
 

@@ -35,6 +35,7 @@ def rebuild(path: Path) -> None:
         timeout=300,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()
     notebook.metadata = {
@@ -59,7 +60,7 @@ def shrink(png: bytes, limit: int) -> bytes:
     for scale in (1.0, 0.8, 0.65, 0.5):
         size = (round(picture.width * scale), round(picture.height * scale))
         scaled = picture.resize(size, Image.Resampling.LANCZOS)
-        for n_colours in (128, 64, 48):
+        for n_colours in (128, 64, 48, 32):
             file = io.BytesIO()
             scaled.quantize(n_colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
             if file.tell() <= limit:

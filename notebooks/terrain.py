@@ -35,7 +35,7 @@ def load() -> tuple[Array, Array, float]:
     """
     from matplotlib import cbook  # here, not above: the workers have no use for it
 
-    with cbook.get_sample_data("jacksboro_fault_dem.npz") as data:
+    with np.load(cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as data:
         elevation = data["elevation"].astype(np.float32)
         cell_height, cell_width = float(data["dy"]), float(data["dx"])  # degrees
         north_edge = max(float(data["ymin"]), float(data["ymax"]))  # the file swaps the two

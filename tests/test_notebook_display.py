@@ -105,7 +105,7 @@ CELLS = {
     "image": "play(PlayedJob(images()), plot='image', seconds=2.0)",
     "pyplot": "print('matplotlib.pyplot' in sys.modules)",
     "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
-    "interrupted": "play(PlayedJob(images()), 'my <label>', until=3, end='interrupted')",
+    "interrupted": "play(PlayedJob(images(), 'my <label>'), True, until=3, end='interrupted')",
     "quiet": "play(PlayedJob(images()), progress=False, seconds=0.1)",
     "callable": (
         "def draw(ax, partial):\n    ax.plot(partial.mean((1, 2)))\n"

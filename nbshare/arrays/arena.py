@@ -8,8 +8,9 @@
     lease = arena.close()   ────────────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
-Arrays of 4 KiB and more do not enter the pickle. One that lies in a segment already is sent as a
-reference to it; any other is copied into the arena, once, and arrives as a read-only view.
+Arrays do not enter the pickle, but for small ones among the items. One that lies in a segment
+already is sent as a reference to it; any other is copied into the arena, once, and arrives as a
+read-only view.
 """
 
 from __future__ import annotations
@@ -223,7 +224,8 @@ def _pickler_class(by_value: bool) -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) in (np.ndarray, SharedArray) and not obj.dtype.hasobject:
-                if obj.nbytes < IN_BAND and segment_of(obj) is None:
+                # In the pickle it would arrive writable: only what may be written to goes there.
+                if self.writable and obj.nbytes < IN_BAND and segment_of(obj) is None:
                     return NotImplemented
                 return _attach, tuple(self.arena.refer(obj, writable=self.writable))
             return super().reducer_override(obj) if by_value else NotImplemented

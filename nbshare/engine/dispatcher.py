@@ -198,6 +198,8 @@ class Dispatcher:
         self._workers[worker] = call_id
         call.workers[worker] = call.n_assigned
         call.n_assigned += 1
+        if worker.is_ready:
+            self._note_running(worker)
 
     def _hand_over(self, message: CallMessage, fds: list[int], call: Call) -> WorkerProcess:
         while self._idle:
@@ -312,7 +314,7 @@ class Dispatcher:
             case ("ready", pid):
                 worker.greet(pid)
                 self._watch(worker.pidfd, lambda: self._lose(worker))
-                self._is_running(worker)
+                self._note_running(worker)
             case ("first", call_id, spec):
                 self._decide(worker, self._calls.get(call_id), spec)
             case ("log", call_id, slot):
@@ -325,7 +327,7 @@ class Dispatcher:
                 worker.give_back(are_gone)
                 self._release(worker)
 
-    def _is_running(self, worker: WorkerProcess) -> None:
+    def _note_running(self, worker: WorkerProcess) -> None:
         call = self._call_of(worker)
         if call is not None and call.state == "starting":
             call.state = "running"

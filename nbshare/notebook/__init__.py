@@ -144,24 +144,23 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
         To be updated while waiting, and closed at the end. Nothing is drawn before that.
     """
     place = surroundings()
-    label = progress if isinstance(progress, str) else job.label
     drawers: list[Drawer] = []
     # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
     if place != "log" if progress is None else progress is not False:
         from nbshare.notebook import bar
 
         if isinstance(progress, type):
-            drawers.append(bar.ForeignBar(job, label, progress))
+            drawers.append(bar.ForeignBar(job, job.label, progress))
         elif place == "kernel":
-            drawers.append(bar.NotebookRow(job, label, timed=not is_static()))
+            drawers.append(bar.NotebookRow(job, job.label, timed=not is_static()))
         elif place == "terminal":
-            drawers.append(bar.TerminalBar(job, label))
+            drawers.append(bar.TerminalBar(job, job.label))
         else:
-            drawers.append(bar.LogLines(job, label))
+            drawers.append(bar.LogLines(job, job.label))
     if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
         from nbshare.notebook.live_plot import LiveFrames
 
-        drawers.append(LiveFrames(job, plot, label))
+        drawers.append(LiveFrames(job, plot, job.label))
     return Display(drawers, live=not (place == "kernel" and is_static()))
 
 

@@ -1,0 +1,443 @@
+"""A laboratory for accidents: subjects own workers, and are interrupted, killed and looked at.
+
+A subject is a script or a kernel in a session of its own, with a tag in its environment by which
+all its processes are found in ``/proc``, a private ``TMPDIR`` and, where the system allows it, a
+private ``/dev/shm`` of 64 MB. Whatever happened to it, `Lab.close` sees to it that nothing is left.
+
+Subjects import this module too: `tell` what they saw, raise and await flags (files in the working
+directory, which workers share), and `provoke` failures.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+TESTS = Path(__file__).resolve().parent
+TAG = "NBSHARE_FAULTLAB"
+SOON_S = 2.0  # what the catalogue allows 1 s for, on a machine that does other things as well
+LIMIT_S = 20.0  # after which a subject hangs
+FACTS = "facts.json"
+
+_MOUNT = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+# The kernel's OOM killer is to take a subject, nobody else.
+_VICTIM = "echo 1000 > /proc/self/oom_score_adj"
+
+
+# ------------------------------------------------------------------------ anywhere
+
+
+def wait_until(predicate: Callable[[], T], limit_s: float = LIMIT_S, what: str = "") -> T:
+    """Return the first true value of `predicate`; an error if there is none in `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'nothing'} after {limit_s} s")
+        time.sleep(0.005)
+    return value
+
+
+def tagged(tag: str | None = None) -> set[int]:
+    """Return the processes that have a tag; zombies have no environment. Default: our own tag."""
+    entry = f"{TAG}={tag or os.environ[TAG]}".encode()
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if entry in Path("/proc", pid, "environ").read_bytes().split(b"\0"):
+                found.add(int(pid))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """Return a process's parent; 0 if it is gone."""
+    return int((_stat(pid) or ["", "0"])[1])
+
+
+def cpu_s(pid: int) -> float | None:
+    """Return the seconds of processor time that a process has had; None if it is gone."""
+    fields = _stat(pid)
+    return fields and sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> Any:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields
+
+
+def memfd_bytes(pids: Iterable[int]) -> int:
+    """Return the memory in the segments that these processes hold, each counted once."""
+    sizes = {}
+    for pid in pids:
+        for fd in _descriptors(pid):
+            path = f"/proc/{pid}/fd/{fd}"
+            try:
+                if os.readlink(path).startswith("/memfd:"):
+                    status = os.stat(path)
+                    sizes[status.st_ino] = status.st_blocks * 512
+            except OSError:  # closed meanwhile
+                continue
+    return sum(sizes.values())
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+
+
+# --------------------------------------------------------------------- in subjects
+
+
+def raise_flag(name: str) -> None:
+    """Tell whoever waits for it that something has come about."""
+    Path(name).touch()
+
+
+def await_flag(name: str) -> None:
+    """Wait until somebody has raised a flag."""
+    wait_until(Path(name).exists, what=f"no flag {name!r}")
+
+
+def tell(**facts: Any) -> None:
+    """Leave facts for the test, whole or not at all."""
+    Path("facts.new").write_text(json.dumps(facts))
+    os.replace("facts.new", FACTS)
+
+
+def helpers() -> tuple[set[int], set[int]]:
+    """Return the servers (our children) and the workers (theirs) of this process."""
+    others = tagged() - {os.getpid()}
+    servers = {pid for pid in others if parent_of(pid) == os.getpid()}
+    return servers, others - servers
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes; returns when they are dead."""
+    pids = set(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(_stat, pids)), what=f"{pids} alive")
+
+
+def provoke(way: str) -> None:
+    """Run a map whose item 3 fails in some way, then a good one; tell what the caller sees."""
+    import faultlab_tasks as tasks
+
+    from nbshare import last_job, parallel_map
+
+    items = [f"stone-{i}" for i in range(8)]
+    tasks.check_double()  # workers are warm
+    start = time.monotonic()
+    error: BaseException | None = None
+    try:
+        task = functools.partial(tasks.stumble, way)
+        parallel_map(task, items, max_workers=2, chunksize=1, progress=False)
+    except BaseException as caught:
+        error = caught
+    failed_s = time.monotonic() - start
+    job = last_job()
+    try:
+        text = str(error)
+    except Exception:
+        text = "<no str>"
+    partial = None if job is None else job.partial()
+    kept = {} if job is None else {int(i): partial[i] for i in job.present.nonzero()[0]}
+    start = time.monotonic()
+    tasks.check_double()
+    tell(
+        classes=[cls.__name__ for cls in type(error).__mro__],
+        text="\n".join([text, *getattr(error, "__notes__", ())]),
+        index=getattr(error, "index", None),
+        failed_s=failed_s,
+        kept=kept,
+        returned=sorted(int(path.name[9:]) for path in Path().glob("returned-*")),
+        next_s=time.monotonic() - start,
+    )
+
+
+@dataclass(frozen=True)
+class Stumble:
+    """A way in which item 3 of 8 fails, and what the caller must learn."""
+
+    id: str
+    way: str  # of faultlab_tasks.WAYS
+    error: str  # the class, or one of its bases
+    says: tuple[str, ...]
+    limit_s: float = 1.0
+    stderr: str = ""
+
+    def check(self, facts: dict[str, Any]) -> None:
+        """Compare with what `provoke` told."""
+        assert self.error in facts["classes"]
+        assert "KeyboardInterrupt" not in facts["classes"]
+        for words in self.says:
+            assert words in facts["text"]
+        assert len(facts["text"]) < 3000
+        assert facts["failed_s"] < self.limit_s
+        # Whatever returned is kept; the items after the failure need not have been begun.
+        assert {0, 1, 2} <= set(facts["returned"])
+        assert facts["kept"] == {str(i): i * 10.0 for i in facts["returned"]}
+        assert facts["next_s"] < SOON_S
+
+
+_PLACE = ("item 3", "'stone-3'", 'faultlab_tasks.py", line')
+_DEAD = ("item 3",)
+
+STUMBLES = [
+    Stumble("E1-exception", "raises", "ValueError", (*_PLACE, "in raises", "no way on")),
+    Stumble("E2-two-arguments", "raises_odd", "TaskError", (*_PLACE, "OddError", "in raises_odd")),
+    Stumble("E2-lambda", "raises_lambda", "TaskError", (*_PLACE, "ValueError", "holds a lambda")),
+    Stumble("E3-result-unpicklable", "gives_generator", "Exception", ("item 3", "generator")),
+    Stumble("E3-result-unloadable", "gives_unloadable", "Exception", ("item 3", "never loads")),
+    Stumble("E4-str-fails", "raises_mute", "Exception", (*_PLACE, "MuteError")),
+    Stumble("E4-endless-text", "raises_endless", "ValueError", ("item 3", "'stone-3'")),
+    Stumble("E5-SystemExit", "exits", "TaskError", (*_PLACE, "SystemExit")),
+    Stumble("E5-KeyboardInterrupt", "interrupts", "TaskError", (*_PLACE, "KeyboardInterrupt")),
+    Stumble("D1-SIGKILL", "is_killed", "WorkerDiedError", (*_DEAD, "SIGKILL", "memory"), SOON_S),
+    Stumble(
+        "D2-segfault",
+        "segfaults",
+        "WorkerDiedError",
+        (*_DEAD, "SIGSEGV"),
+        SOON_S,
+        stderr="Fatal Python error: Segmentation fault",
+    ),
+    Stumble(
+        "D2-abort",
+        "aborts",
+        "WorkerDiedError",
+        (*_DEAD, "SIGABRT"),
+        SOON_S,
+        stderr="Fatal Python error: Aborted",
+    ),
+    Stumble("D3-exit", "leaves", "WorkerDiedError", (*_DEAD, "exited with status 3"), SOON_S),
+]
+
+
+# -------------------------------------------------------------------- in the tests
+
+
+@functools.cache
+def may_mount() -> bool:
+    """Whether a subject can have a ``/dev/shm`` of its own."""
+    try:
+        ended = subprocess.run(["unshare", "-m", "sh", "-c", _MOUNT], capture_output=True)
+    except FileNotFoundError:
+        return False
+    return ended.returncode == 0
+
+
+class Subject:
+    """A script that runs, or has run."""
+
+    def __init__(self, lab: Lab, popen: subprocess.Popen[bytes], number: int) -> None:
+        self._lab, self.popen, self._number = lab, popen, number
+        self.pid = popen.pid
+
+    @property
+    def stdout(self) -> str:
+        """What it and its workers have printed so far."""
+        return self._lab.folder.joinpath(f"stdout-{self._number}").read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it and its workers have written to the standard error output so far."""
+        return self._lab.folder.joinpath(f"stderr-{self._number}").read_text(errors="replace")
+
+    def signal(self, number: int, *, group: bool = False) -> float:
+        """Signal it, or its process group as a terminal does; returns when, before it."""
+        now = time.monotonic()
+        (os.killpg if group else os.kill)(self.pid, number)
+        return now
+
+    def interrupt(self) -> float:
+        """Press Ctrl-C; returns when."""
+        return self.signal(signal.SIGINT, group=True)
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Wait for its end; returns the status."""
+        try:
+            return self.popen.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it hangs; so far:\n{self.stdout}\n{self.stderr}") from None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.popen.poll() is None
+
+
+class Lab:
+    """Where subjects live.
+
+    Parameters
+    ----------
+    folder : Path
+        Their working directory, empty.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.tag = uuid.uuid4().hex
+        self.folder = folder
+        self.tmp = folder / "tmp"
+        self.tmp.mkdir()
+        self.environ = {
+            **os.environ,
+            TAG: self.tag,
+            "TMPDIR": str(self.tmp),
+            "HOME": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self.strangers: set[int] = set()  # tagged processes that are no business of the library
+        self._subjects: list[Subject] = []
+        self._shm_fds: list[int] = []
+        self._shm_before = set(os.listdir("/dev/shm"))
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line that runs Python with these arguments as a subject."""
+        script = f'{_VICTIM}; {_MOUNT} && exec "$@"' if may_mount() else f'{_VICTIM}; exec "$@"'
+        unshare = ["unshare", "-m"] if may_mount() else []
+        # A test that was itself started in the background ignores SIGINT, and would pass that on.
+        return [
+            *("env", "--default-signal=INT", *unshare, "sh", "-c", script, "sh"),
+            *(sys.executable, *arguments),
+        ]
+
+    def start(self, code: str, *, stdout: Any = None) -> Subject:
+        """Start a script, whose first lines are given to every one."""
+        number = len(self._subjects)
+        path = self.folder / f"subject_{number}.py"
+        path.write_text(PREAMBLE + code)
+        with (
+            self.folder.joinpath(f"stdout-{number}").open("wb") as out,
+            self.folder.joinpath(f"stderr-{number}").open("wb") as err,
+        ):
+            popen = subprocess.Popen(
+                self.command(str(path)),
+                cwd=self.folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+                start_new_session=True,
+            )
+        subject = Subject(self, popen, number)
+        self._subjects.append(subject)
+        self.watch_shm(subject.pid, lambda: subject.runs)
+        return subject
+
+    def run(self, code: str, limit_s: float = LIMIT_S) -> Subject:
+        """Run a script that must end well."""
+        subject = self.start(code)
+        status = subject.wait(limit_s)
+        assert status == 0, f"status {status}\n{subject.stdout}\n{subject.stderr}"
+        return subject
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the subject has told."""
+        return json.loads(self.folder.joinpath(FACTS).read_text())
+
+    def told(self) -> dict[str, Any]:
+        """Wait for what the subject tells."""
+        self.await_flag(FACTS)
+        return self.facts
+
+    def await_flag(self, pattern: str, n: int = 1) -> list[str]:
+        """Wait until flags of these names are raised; returns their names."""
+
+        def names() -> list[str]:
+            found = sorted(path.name for path in self.folder.glob(pattern))
+            return found if len(found) >= n else []
+
+        return wait_until(names, what=f"fewer than {n} flags {pattern!r}; {self._stderr()}")
+
+    def raise_flag(self, name: str) -> None:
+        """Raise a flag for the subject and its workers."""
+        self.folder.joinpath(name).touch()
+
+    def processes(self) -> set[int]:
+        """Return the subjects' processes: owners, servers, workers and what those started."""
+        return tagged(self.tag) - self.strangers
+
+    def nobody_left(self) -> bool:
+        """Whether all of them are gone within the time that is allowed."""
+        wait_until(lambda: not self.processes(), SOON_S, f"alive: {self.processes()}")
+        return True
+
+    def watch_shm(self, pid: int, runs: Callable[[], bool]) -> None:
+        """Keep a subject's own ``/dev/shm`` in sight, beyond its end."""
+        if not may_mount():
+            return
+
+        def is_mounted() -> bool:
+            try:
+                return os.path.samefile(f"/proc/{pid}/exe", sys.executable) or not runs()
+            except OSError:
+                return not runs()
+
+        wait_until(is_mounted)
+        try:
+            self._shm_fds.append(os.open(f"/proc/{pid}/root/dev/shm", os.O_RDONLY))
+        except OSError:
+            assert not runs()
+
+    def shm(self) -> set[str]:
+        """Return what is in ``/dev/shm`` that was not there before."""
+        if may_mount():
+            return {name for fd in self._shm_fds for name in os.listdir(fd)}
+        return set(os.listdir("/dev/shm")) - self._shm_before
+
+    def close(self) -> None:
+        """End what still runs; nothing may be left of anybody."""
+        try:
+            for subject in self._subjects:
+                if subject.runs:
+                    subject.signal(signal.SIGKILL, group=True)
+                    subject.wait()
+            assert self.nobody_left()
+            assert not self.shm()
+            assert not list(self.tmp.iterdir())
+            assert "leaked" not in self._stderr()
+            assert "resource_tracker" not in self._stderr()
+        finally:
+            for pid in tagged(self.tag):
+                os.kill(pid, signal.SIGKILL)
+            for fd in self._shm_fds:
+                os.close(fd)
+
+    def _stderr(self) -> str:
+        return "\n".join(path.read_text() for path in self.folder.glob("stderr-*"))
+
+
+PREAMBLE = """\
+import functools, gc, os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+import faultlab, faultlab_tasks as tasks
+from faultlab import await_flag, helpers, kill, raise_flag, tell, wait_until
+import nbshare
+from nbshare import MapInterrupted, last_job, parallel_map
+quiet = functools.partial(parallel_map, progress=False)
+pair = functools.partial(quiet, max_workers=2, chunksize=1)
+"""

@@ -1,0 +1,411 @@
+"""What subjects let their workers do: fail, hang, misbehave."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faultlab import await_flag, raise_flag
+
+from nbshare import parallel_map
+
+FOREVER_S = 40.0  # longer than any subject may live
+
+
+def double(x: float) -> float:
+    return 2.0 * x
+
+
+def check_double() -> None:
+    """Run a good map; an error if its results are wrong."""
+    found = parallel_map(double, range(20), max_workers=2, chunksize=1, progress=False)
+    assert found.tolist() == [2.0 * i for i in range(20)]
+
+
+def pause(seconds: float, i: int) -> float:
+    time.sleep(seconds)
+    return 10.0 * i
+
+
+def worker_of(_: object) -> int:
+    return os.getpid()
+
+
+# ----------------------------------------------------------------- ways to stumble
+
+
+class OddError(Exception):
+    """Cannot be unpickled: it is made from two arguments and keeps one."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where}: {why}")
+
+
+class MuteError(Exception):
+    """Cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _never_loads, ()
+
+
+def _never_loads() -> None:
+    raise RuntimeError("never loads")
+
+
+def raises() -> None:
+    raise ValueError("no way on")
+
+
+def raises_odd() -> None:
+    raise OddError("bridge", "broken")
+
+
+def raises_lambda() -> None:
+    error = ValueError("holds a lambda")
+    error.remedy = lambda: None  # type: ignore[attr-defined]
+    raise error
+
+
+def raises_mute() -> None:
+    raise MuteError
+
+
+def raises_endless() -> None:
+    raise ValueError("no end " * 3_000_000)
+
+
+def gives_generator() -> Any:
+    return (i for i in range(3))
+
+
+def gives_unloadable() -> Any:
+    return Unloadable()
+
+
+def exits() -> None:
+    sys.exit(4)
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def is_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfaults() -> None:
+    ctypes.string_at(0)
+
+
+def aborts() -> None:
+    os.abort()
+
+
+def leaves() -> None:
+    os._exit(3)
+
+
+WAYS = {
+    way.__name__: way
+    for way in (
+        *(raises, raises_odd, raises_lambda, raises_mute, raises_endless),
+        *(gives_generator, gives_unloadable, exits, interrupts),
+        *(is_killed, segfaults, aborts, leaves),
+    )
+}
+
+
+def stumble(way: str, stone: str) -> Any:
+    """Return ten times the stone's number; stumble over number 3, when those before are done."""
+    number = int(stone.removeprefix("stone-"))
+    if number == 3:
+        for before in range(3):
+            await_flag(f"returned-{before}")
+        time.sleep(0.02)  # from the flag to the stored result it takes microseconds
+        return WAYS[way]()
+    raise_flag(f"returned-{number}")
+    return 10.0 * number
+
+
+# ------------------------------------------------------------- ways not to return
+
+
+def _sleeps() -> None:
+    time.sleep(FOREVER_S)
+
+
+def _beats() -> None:
+    """Leave a trace all the time."""
+    end = time.monotonic() + FOREVER_S
+    with Path(f"beat-{os.getpid()}").open("ab", buffering=0) as file:
+        while time.monotonic() < end:
+            file.write(b".")
+            time.sleep(0.001)
+
+
+def _spins() -> None:
+    end = time.monotonic() + FOREVER_S
+    while time.monotonic() < end:
+        pass
+
+
+def _holds_gil() -> None:
+    ctypes.PyDLL(None).sleep(int(FOREVER_S))
+
+
+def _counts_in_c() -> None:
+    sum(range(1 << 40))  # no signal handler runs in between, the GIL is held; hours
+
+
+def _starts_program() -> None:
+    subprocess.Popen(["sleep", "1000"])
+    raise_flag("program")
+    time.sleep(FOREVER_S)
+
+
+HANGS = {
+    "sleep": _sleeps,
+    "beat": _beats,
+    "spin": _spins,
+    "gil": _holds_gil,
+    "c": _counts_in_c,
+    "program": _starts_program,
+}
+
+
+def hang(how: str, i: int) -> float:
+    """Return at once for items 0 to 3, and never for others: a flag says so."""
+    if i >= 4:
+        raise_flag(f"busy-{i}-{os.getpid()}")
+        HANGS[how]()
+    return 10.0 * i
+
+
+def start_program(i: int) -> int:
+    """Start a program that outlives the item."""
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+
+# ---------------------------------------------------------------------- large ones
+
+
+def large_row(i: int, nbytes: int) -> np.ndarray:
+    """Return a large row; for item 1, the worker dies while it is stored."""
+    row = np.full(nbytes // 8, i + 1.0)
+    if i == 1:
+        threading.Thread(target=_die_while_output_grows, args=(nbytes,), daemon=True).start()
+    return row
+
+
+def _die_while_output_grows(nbytes: int) -> None:
+    """Kill this process when a fifth of a row has been written into the output."""
+    fd = next(fd for fd in os.listdir("/proc/self/fd") if _memfd_size(fd) >= 2 * nbytes)
+    path = f"/proc/self/fd/{fd}"
+    before = os.stat(path).st_blocks
+    while (written := (os.stat(path).st_blocks - before) * 512) < nbytes // 5:
+        pass
+    Path("torn").write_text(str(written))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _memfd_size(fd: str) -> int:
+    try:
+        is_memfd = os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")
+        return os.stat(f"/proc/self/fd/{fd}").st_size if is_memfd else 0
+    except OSError:
+        return 0
+
+
+def last_of(_: int, elevation: np.ndarray) -> float:
+    return float(elevation[-1])
+
+
+# --------------------------------------------------------------- bad housekeeping
+
+
+def litter(nbytes: int, _: int) -> bool:
+    """Print a lot, close the standard output, change whatever belongs to the process."""
+    line = "x" * 999 + "\n"
+    threads = [
+        threading.Thread(target=lambda: [sys.stdout.write(line) for _ in range(nbytes // 2000)])
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.stdout.close()
+    os.chdir("/")
+    os.environ["LITTER"] = "left"
+    os.umask(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return True
+
+
+def surroundings(_: int) -> tuple[str, str | None, int]:
+    """Print, and say where we are."""
+    umask = os.umask(0)
+    os.umask(umask)
+    print("tidy")
+    return os.getcwd(), os.environ.get("LITTER"), umask
+
+
+# ---------------------------------------------------- ways to write what is shared
+
+
+def _assign(a: np.ndarray) -> None:
+    a[0] = 666.0
+
+
+def _add_in_place(a: np.ndarray) -> None:
+    np.add(a, 666.0, out=a)
+
+
+def _set_flag(a: np.ndarray) -> None:
+    a.flags.writeable = True
+    a[0] = 666.0
+
+
+def _set_flag_of_base(a: np.ndarray) -> None:
+    base: Any = a
+    while isinstance(base, np.ndarray):
+        base.flags.writeable = True
+        base = base.base
+    a.flags.writeable = True
+    a[0] = 666.0
+
+
+def _unprotect(a: np.ndarray) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = a.ctypes.data // 4096 * 4096
+    if libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(4096), 3):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    ctypes.memset(a.ctypes.data, 66, 8)
+
+
+def _segment_paths() -> list[str]:
+    fds = os.listdir("/proc/self/fd")
+    return [f"/proc/self/fd/{fd}" for fd in fds if _memfd_size(fd) >= 1 << 20]
+
+
+def _write_descriptor(a: np.ndarray) -> None:
+    paths = _segment_paths()
+    assert paths
+    for path in paths:
+        fd = os.open(path, os.O_RDWR)
+        for page in range(0, os.fstat(fd).st_size, 4096):
+            os.pwrite(fd, b"B" * 4096, page)
+
+
+def _map_descriptor(a: np.ndarray) -> None:
+    import mmap
+
+    paths = _segment_paths()
+    assert paths
+    for path in paths:
+        fd = os.open(path, os.O_RDWR)
+        with mmap.mmap(fd, os.fstat(fd).st_size) as mapped:
+            mapped[:] = b"B" * len(mapped)
+
+
+def _truncate_descriptor(a: np.ndarray) -> None:
+    for path in _segment_paths():
+        os.truncate(path, 0)
+
+
+def _poke(a: np.ndarray) -> None:
+    ctypes.memset(a.ctypes.data, 66, 8)
+
+
+ATTACKS = {
+    "assign": _assign,
+    "in-place": _add_in_place,
+    "flag": _set_flag,
+    "flag-of-base": _set_flag_of_base,
+    "mprotect": _unprotect,
+    "pwrite": _write_descriptor,
+    "mmap": _map_descriptor,
+    "truncate": _truncate_descriptor,
+    "poke": _poke,
+}
+
+
+def attack(how: str, elevation: np.ndarray) -> tuple[str, bool]:
+    """Try to write; return what came of it, and whether the shared bytes are unchanged."""
+    outcome = "allowed"
+    try:
+        ATTACKS[how](elevation)
+    except (ValueError, OSError) as error:
+        outcome = type(error).__name__
+    return outcome, bool((elevation == 1.0).all())
+
+
+def seen_later(row: np.ndarray, elevation: np.ndarray) -> tuple[float, float]:
+    """Return what an item and a shared array hold after the caller has had time to change them."""
+    raise_flag("begun")
+    await_flag("changed")
+    return float(row[0]), float(elevation[0])
+
+
+# -------------------------------------------------------------------------- others
+
+
+def flagged(i: int) -> float:
+    """Take 5 ms, and say so from time to time."""
+    time.sleep(0.005)
+    if i % 50 == 0:
+        raise_flag(f"reached-{i}")
+    return 10.0 * i
+
+
+def slow_worker_of(seconds: float, _: object) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def echo(x: Any) -> Any:
+    return x
+
+
+def plus(x: float, a: np.ndarray) -> Any:
+    return x + a
+
+
+def row_in(i: int, a: np.ndarray) -> Any:
+    return a[i]
+
+
+def first_of(_: int, elevation: np.ndarray) -> float:
+    return float(elevation[0])
+
+
+def sum_and_last(row: np.ndarray, elevation: np.ndarray) -> float:
+    return float(row.sum() + elevation[-1])
+
+
+def row_of(i: int, fail_at: int = -1) -> np.ndarray:
+    if i == fail_at:
+        raise ValueError("asked for")
+    return np.arange(1000.0) + i
+
+
+def zeros_but_last(i: int, nbytes: int) -> np.ndarray:
+    row = np.zeros(nbytes, np.uint8)
+    row[-1] = i
+    return row

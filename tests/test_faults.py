@@ -1,0 +1,853 @@
+"""The fault catalogue in scripts: what holds when items, workers and owners come to grief.
+
+The ids are the catalogue's. E: errors, D: deaths of workers, I: interrupts, K: ends of the owner,
+M: memory, C: code, N: nested processes, P: parallel use, W: writes, R: values. That nothing is left
+in ``/dev/shm``, ``TMPDIR`` or among the processes is checked after every one (`Lab.close`).
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from faultlab import (
+    SOON_S,
+    STUMBLES,
+    Lab,
+    cpu_s,
+    may_mount,
+    memfd_bytes,
+    parent_of,
+    wait_until,
+)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """Give a laboratory that must be clean when the test is over."""
+    lab = Lab(tmp_path)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+# ------------------------------------------------------------ E, D: items that fail
+
+
+@pytest.mark.parametrize("row", STUMBLES, ids=lambda row: row.id)
+def test_a_failing_item(lab, row):
+    """The failure is named with its item at once, what is done is kept, the next call works."""
+    subject = lab.run(f"faultlab.provoke({row.way!r})")
+    row.check(lab.facts)
+    assert row.stderr in subject.stderr
+    assert "Traceback" not in subject.stderr
+
+
+BROKEN_MODULES = [
+    ("C3-syntax-error", "def broken(:\n", "SyntaxError", "broken_1.py"),
+    ("C3-import-error", "import no_such_module_anywhere\n", "ModuleNotFoundError", "no_such_mod"),
+    ("C3-name-gone", "other = 1\n", "AttributeError", "double"),
+    ("C3-asks", "name = input('who? ')\n", "EOFError", "broken_1.py"),
+    ("D3-module-exits", "import sys; sys.exit(5)\n", "TaskError", "SystemExit"),
+    ("D3-module-ends-process", "import os; os._exit(6)\n", "WorkerDiedError", "status 6"),
+    (
+        "D3-module-is-killed",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n",
+        "WorkerDiedError",
+        "SIGKILL",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [row[1:] for row in BROKEN_MODULES],
+    ids=[r[0] for r in BROKEN_MODULES],
+)
+def test_a_module_that_workers_cannot_import(lab, text, error, says):
+    """A module that is broken by an edit is one clear error, and its repair is seen."""
+    lab.run(f"""
+good = "def double(x): return 2 * x\\n"
+module = Path("broken_1.py")
+module.write_text(good)
+import broken_1
+assert quiet(broken_1.double, range(4)).tolist() == [0, 2, 4, 6]
+module.write_text({text!r})
+start = time.monotonic()
+try:
+    quiet(broken_1.double, range(4))
+except BaseException as caught:
+    error = caught
+failed_s = time.monotonic() - start
+module.write_text(good)
+assert quiet(broken_1.double, range(4)).tolist() == [0, 2, 4, 6]
+tell(classes=[cls.__name__ for cls in type(error).__mro__], failed_s=failed_s,
+     text="\\n".join([str(error), *getattr(error, "__notes__", ())]))
+""")
+    facts = lab.facts
+    assert error in facts["classes"]
+    assert says in facts["text"]
+    assert facts["failed_s"] < 3
+
+
+def test_d4_idle_workers_are_killed(lab):
+    """Idle workers killed between calls, one or all, are replaced unnoticed."""
+    subject = lab.run("""
+tasks.check_double()
+for n_killed in (1, 2, 1, 2, 1, 1, 2):
+    _, workers = helpers()
+    assert len(workers) == 2
+    for pid in list(workers)[:n_killed]:
+        os.kill(pid, signal.SIGKILL)
+    start = time.monotonic()
+    tasks.check_double()
+    assert time.monotonic() - start < faultlab.SOON_S
+    wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
+""")
+    assert subject.stderr == ""
+
+
+def test_d4_all_workers_are_killed_at_once_during_a_call(lab):
+    """When all workers die in their items, the call fails at once and names one."""
+    lab.run("""
+from nbshare.errors import WorkerDiedError
+def killer():
+    wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
+    for pid in helpers()[1]:
+        os.kill(pid, signal.SIGKILL)
+    tell(at=time.monotonic())
+threading.Thread(target=killer).start()
+try:
+    pair(functools.partial(tasks.hang, "sleep"), range(8))
+except WorkerDiedError as error:
+    assert "SIGKILL" in str(error)
+    assert error.index in (4, 5)
+else:
+    raise AssertionError("no error")
+back = time.monotonic()
+assert last_job().present.tolist() == [True] * 4 + [False] * 4
+tasks.check_double()
+wait_until(Path("facts.json").exists)
+import json
+assert back - json.loads(Path("facts.json").read_text())["at"] < faultlab.SOON_S
+""")
+
+
+def test_d5_a_worker_is_killed_while_it_writes_its_result(lab):
+    """A row that was half written is never seen, and its memory is given back."""
+    lab.run("""
+from nbshare.errors import WorkerDiedError
+tasks.check_double()
+before = faultlab.memfd_bytes(faultlab.tagged())
+NBYTES = 100 << 20
+try:
+    quiet(functools.partial(tasks.large_row, nbytes=NBYTES), range(2), max_workers=1, chunksize=1)
+except WorkerDiedError as error:
+    assert error.index == 1
+else:
+    raise AssertionError("no error")
+written = int(Path("torn").read_text())
+assert 0 < written < NBYTES, written
+partial = last_job().partial()
+assert last_job().present.tolist() == [True, False]
+assert (partial[0] == 1.0).all() and partial[0].size == NBYTES // 8
+assert partial.mask[1].all()
+assert not partial.data[1].any()
+del partial
+tasks.check_double()
+nbshare.shutdown()
+def freed():
+    return faultlab.memfd_bytes(faultlab.tagged()) <= before
+wait_until(freed, faultlab.SOON_S, "memory is kept")
+""")
+
+
+@pytest.mark.parametrize(
+    ("when", "how"),
+    [
+        ("idle", "SIGKILL"),
+        ("idle", "SIGSTOP"),
+        ("idle, workers killed", "SIGKILL"),
+        ("idle, workers killed", "SIGSTOP"),
+        ("in a call", "SIGKILL"),
+        ("in a call", "SIGSTOP"),
+    ],
+)
+def test_d7_the_server_of_workers_is_lost(lab, when, how):
+    """Without the server a call still gives the right result, and so does the next one."""
+    lab.run(f"""
+tasks.check_double()
+def strike():
+    servers, workers = helpers()
+    assert len(servers) == 1 and len(workers) == 2, (servers, workers)
+    os.kill(servers.pop(), signal.{how})
+    if {when!r} == "idle, workers killed":
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+thread = threading.Timer(0.1, strike)
+if {when!r} == "in a call":
+    thread.start()
+    found = pair(functools.partial(tasks.pause, 0.1), range(8))
+    thread.join()
+    assert found.tolist() == [10.0 * i for i in range(8)]
+else:
+    strike()
+start = time.monotonic()
+tasks.check_double()
+seconds = time.monotonic() - start
+assert seconds < 2 * faultlab.SOON_S, seconds
+tasks.check_double()
+""")
+
+
+# ------------------------------------------------------------------- I: interrupts
+
+INTERRUPTED = """
+tasks.check_double()
+try:
+    pair(functools.partial(tasks.hang, {how!r}), range(8))
+except BaseException as caught:
+    error, back = caught, time.monotonic()
+job = last_job()
+partial = job.partial()
+start = time.monotonic()
+tasks.check_double()
+tell(error=type(error).__name__, is_interrupt=isinstance(error, KeyboardInterrupt), back=back,
+     text=str(error), present=job.present.tolist(), state=job.state,
+     partial=[partial[i] for i in range(4)], next_s=time.monotonic() - start)
+await_flag("looked at")
+"""
+
+
+@pytest.mark.parametrize("how", ["sleep", "beat", "spin", "gil", "c", "program"])
+def test_i1_i4_an_interrupt_ends_a_map_of_long_items(lab, how):
+    """Ctrl-C comes back at once with what is done, nobody computes on, the next call works."""
+    subject = lab.start(INTERRUPTED.format(how=how))
+    flags = lab.await_flag("busy-*", 2)
+    busy = {int(flag.split("-")[2]) for flag in flags}
+    if how == "program":
+        lab.await_flag("program")
+        busy |= {pid for pid in lab.processes() if parent_of(pid) in busy}
+        assert len(busy) >= 3
+    at = subject.interrupt()
+    facts = lab.told()
+    assert facts["error"] == "MapInterrupted"
+    assert facts["is_interrupt"]
+    assert facts["state"] == "interrupted"
+    assert facts["back"] - at < SOON_S
+    assert "4 of 8" in facts["text"]
+    assert facts["present"] == [True] * 4 + [False] * 4
+    assert facts["partial"] == [0.0, 10.0, 20.0, 30.0]
+    assert facts["next_s"] < SOON_S
+    wait_until(lambda: all(cpu_s(pid) is None for pid in busy), SOON_S, "items run on")
+    assert subject.runs
+    lab.raise_flag("looked at")
+    assert subject.wait() == 0
+
+
+def test_i2_an_interrupt_while_inputs_are_copied(lab):
+    """Ctrl-C in the middle of a copy comes back at once, runs nothing and frees the memory."""
+    subject = lab.start("""
+tasks.check_double()
+large = np.zeros(300 << 20, np.uint8)  # never touched, so it takes no memory itself
+raise_flag("ready")
+try:
+    quiet(tasks.last_of, range(8), shared={"elevation": large})
+except BaseException as caught:
+    error, back = caught, time.monotonic()
+tasks.check_double()
+tell(error=type(error).__name__, back=back, n=faultlab.memfd_bytes([os.getpid()]) >> 20)
+""")
+    lab.await_flag("ready")
+    copied = 0
+    while copied < 20 << 20:
+        copied = memfd_bytes([subject.pid])
+        assert subject.runs
+    at = subject.interrupt()
+    assert copied < 300 << 20
+    assert subject.wait() == 0, subject.stderr
+    assert lab.facts["error"] == "MapInterrupted"
+    assert lab.facts["back"] - at < SOON_S
+    assert lab.facts["n"] < 20
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.06, 0.1, 0.15])
+def test_i2_an_interrupt_while_workers_start(lab, delay_s):
+    """Ctrl-C during the very first call, from the moment its server starts, is served."""
+    subject = lab.start("""
+raise_flag("ready")
+try:
+    pair(functools.partial(tasks.hang, "spin"), range(4, 12))
+except BaseException as caught:
+    error, back = caught, time.monotonic()
+start = time.monotonic()
+tasks.check_double()
+tell(error=type(error).__name__, back=back, next_s=time.monotonic() - start)
+await_flag("looked at")
+""")
+    lab.await_flag("ready")
+    wait_until(lambda: len(lab.processes()) > 1)
+    time.sleep(delay_s)
+    at = subject.interrupt()
+    facts = lab.told()
+    assert facts["error"] == "MapInterrupted"
+    assert facts["back"] - at < SOON_S
+    assert facts["next_s"] < SOON_S
+    busy = {int(flag.name.split("-")[2]) for flag in lab.folder.glob("busy-*")}
+    wait_until(lambda: all(cpu_s(pid) is None for pid in busy), SOON_S, "items run on")
+    lab.raise_flag("looked at")
+    assert subject.wait() == 0
+    assert "Traceback" not in subject.stderr
+
+
+def test_i2_an_interrupt_while_results_come(lab):
+    """Ctrl-C amid many short items keeps exactly those that are done."""
+    subject = lab.start("""
+try:
+    pair(tasks.flagged, range(4000))
+except BaseException as caught:
+    error, back = caught, time.monotonic()
+job = last_job()
+partial, present = job.partial(), job.present
+assert np.array_equal(np.ma.getmaskarray(partial), ~present)
+assert partial.compressed().tolist() == [10.0 * i for i in np.flatnonzero(present)]
+tasks.check_double()
+tell(error=type(error).__name__, back=back, n=job.n_done)
+""")
+    lab.await_flag("reached-50")
+    at = subject.interrupt()
+    assert subject.wait() == 0, subject.stderr
+    assert lab.facts["error"] == "MapInterrupted"
+    assert lab.facts["back"] - at < SOON_S
+    assert 49 <= lab.facts["n"] < 4000
+
+
+@pytest.mark.parametrize("later_s", [0.001, 0.02, 0.05, 0.09])
+def test_i2_a_second_interrupt_during_the_clean_up(lab, later_s):
+    """Whoever presses Ctrl-C twice gets the same interrupt, and a library that still works."""
+    subject = lab.start(f"""
+def again(number, frame):  # the second one comes while the first is being dealt with
+    signal.setitimer(signal.ITIMER_REAL, {later_s})
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, again)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+try:
+    pair(functools.partial(tasks.hang, "gil"), range(8))
+except BaseException as caught:
+    error, back = caught, time.monotonic()
+assert signal.getitimer(signal.ITIMER_REAL)[0] == 0, "too late for a second interrupt"
+job = last_job()
+tasks.check_double()
+tell(error=type(error).__name__, back=back, present=job.present.tolist(), state=job.state)
+""")
+    busy = {int(flag.split("-")[2]) for flag in lab.await_flag("busy-*", 2)}
+    at = subject.interrupt()
+    facts = lab.told()
+    assert subject.wait() == 0, subject.stderr
+    assert facts["error"] == "MapInterrupted"
+    assert facts["state"] == "interrupted"
+    assert facts["back"] - at < SOON_S
+    assert facts["present"] == [True] * 4 + [False] * 4
+    assert all(cpu_s(pid) is None for pid in busy)
+
+
+def test_i3_many_interrupts_at_any_time(lab):
+    """After 40 calls interrupted anywhere, and idle workers killed, all is as after ten."""
+    lab.run(
+        """
+import random
+dice = random.Random(20261121)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+def census():
+    servers, workers = helpers()
+    return descriptors(), len(servers), len(workers), len(os.listdir("/proc/self/task"))
+data = np.arange(1000.0)
+at_start, interrupted = descriptors(), 0
+for call in range(1, 41):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.1))
+            pair(functools.partial(tasks.pause, 0.03), range(8))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupted += 1
+    start = time.monotonic()
+    assert pair(tasks.last_of, range(4), shared={"elevation": data}).tolist() == [999.0] * 4
+    assert time.monotonic() - start < faultlab.SOON_S
+    if call % 4 == 0:
+        kill([dice.choice(sorted(helpers()[1]))])
+        tasks.check_double()
+    if call == 10:
+        wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
+        at_ten = census()
+assert interrupted > 20, interrupted
+gc.collect()
+wait_until(lambda: census() == at_ten, 2, f"{at_ten}, then {census()}")
+nbshare.shutdown()
+wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
+wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors()}")
+""",
+        limit_s=40,
+    )
+
+
+# ------------------------------------------------------------ K: ends of the owner
+
+LIVES = {
+    "idle": "raise_flag('busy-')",
+    "python": "pair(functools.partial(tasks.hang, 'spin'), range(4, 12))",
+    "gil-held": "pair(functools.partial(tasks.hang, 'gil'), range(4, 12))",
+    "c-code": "pair(functools.partial(tasks.hang, 'c'), range(4, 12))",
+    "N2-programs": "pair(functools.partial(tasks.hang, 'program'), range(4, 12))",
+    "N2-programs-of-idle-workers": "pair(tasks.start_program, range(2)); raise_flag('busy-')",
+    "K3-first-thread-ended": """
+workers = helpers()[1]
+nbshare.shutdown()
+thread = threading.Thread(target=tasks.check_double)
+thread.start()
+thread.join()
+workers = helpers()[1]
+time.sleep(0.1)
+assert helpers()[1] == workers and len(workers) == 2
+pids = set(pair(functools.partial(tasks.slow_worker_of, 0.05), range(8)).tolist())
+assert pids <= workers, "workers did not survive the thread that started them"
+pair(functools.partial(tasks.hang, 'gil'), range(4, 12))
+""",
+    "K3-forked-child": """
+import ctypes
+libc = ctypes.PyDLL(None)  # as a library in C forks: Python is not told
+child = libc.fork()
+if child == 0:
+    while True:
+        libc.pause()
+Path("stranger").write_text(str(child))
+pair(functools.partial(tasks.hang, 'spin'), range(4, 12))
+""",
+    "P2-forked-child-of-python": """
+child = os.fork()
+if child == 0:
+    while True:
+        signal.pause()
+Path("stranger").write_text(str(child))
+pair(functools.partial(tasks.hang, 'gil'), range(4, 12))
+""",
+}
+KILLS = {"K1": False, "K2": True}  # of the owner alone, of its process group
+
+
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize("kill", KILLS)
+def test_nobody_outlives_a_killed_owner(lab, life, kill):
+    """SIGKILL for the owner, or for its group, ends workers and all that they started."""
+    subject = lab.start(f"""
+tasks.check_double()
+shared = nbshare.zeros(1 << 20)
+{LIVES[life]}
+time.sleep(40)
+""")
+    lab.await_flag("busy-*", 1 if "idle" in life else 2)
+    if life == "N2-programs":
+        wait_until(lambda: len(lab.processes()) >= 6, what="no programs")
+    elif life == "N2-programs-of-idle-workers":
+        assert len(lab.processes()) == 6
+    else:
+        assert len(lab.processes()) >= 4
+    stranger = lab.folder / "stranger"
+    if stranger.exists() and not KILLS[kill]:
+        lab.strangers = {int(stranger.read_text())}
+    subject.signal(signal.SIGKILL, group=KILLS[kill])
+    assert lab.nobody_left()
+    if lab.strangers:
+        assert cpu_s(*lab.strangers) is not None
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
+    """SIGKILL at the moment at which server or workers start leaves none of them."""
+    for delay_s in (0.0, 0.005, 0.05, 0.11, 0.13):
+        subject = lab.start("pair(functools.partial(tasks.hang, 'spin'), range(4, 12))")
+        wait_until(lambda: len(lab.processes()) > 1)
+        time.sleep(delay_s)
+        subject.signal(signal.SIGKILL, group=KILLS[kill])
+        assert lab.nobody_left()
+        subject.wait()
+
+
+ENDINGS = {
+    "normal end": ("", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "uncaught exception": ("raise RuntimeError('the end')", 1),
+    "os._exit": ("os._exit(4)", 4),
+    "SIGTERM": ("signal.raise_signal(signal.SIGTERM)", -signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("during", ["idle", "spin", "gil"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_k4_the_owner_ends_by_itself(lab, ending, during):
+    """However the owner ends, amid a map of another thread or not, it does so at once."""
+    code, status = ENDINGS[ending]
+    subject = lab.start(f"""
+tasks.check_double()
+kept = nbshare.zeros(1 << 20)
+if {during!r} != "idle":
+    task = functools.partial(tasks.hang, {during!r})
+    threading.Thread(target=pair, args=(task, range(8)), daemon=True).start()
+    wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
+tell(at=time.monotonic())
+{code}
+""")
+    lab.told()
+    assert subject.wait() == status, subject.stderr
+    assert time.monotonic() - lab.facts["at"] < 2
+    assert lab.nobody_left()
+    assert "Fatal" not in subject.stderr
+    if ending != "uncaught exception":
+        assert "Traceback" not in subject.stderr
+
+
+# --------------------------------------------------------------------- M: memory
+
+
+@pytest.mark.skipif(not may_mount(), reason="no private /dev/shm of 64 MB: mounting is refused")
+def test_m1_a_small_shm_does_not_matter(lab):
+    """Arrays of 200 MB go in and come out where /dev/shm has 64 MB."""
+    lab.run("""
+status = os.statvfs("/dev/shm")
+assert status.f_blocks * status.f_frsize == 64 << 20
+large = np.zeros(200 << 20, np.uint8)
+large[-1] = 7
+assert quiet(tasks.last_of, range(4), shared={"elevation": large}).tolist() == [7.0] * 4
+del large
+nbshare.shutdown()
+rows = quiet(tasks.zeros_but_last, range(4), shared={"nbytes": 50 << 20})
+assert rows.nbytes == 200 << 20
+assert rows[:, -1].tolist() == [0, 1, 2, 3]
+""")
+
+
+SHORTAGES = {
+    "machine": """
+from nbshare.memory import budget
+budget._machine_room = lambda: 100 << 20
+""",
+    "cgroup v2": """
+from nbshare.memory import budget
+group, inner = Path("group"), Path("group/inner")
+inner.mkdir(parents=True)
+for folder, limit in ((group, str(1 << 30)), (inner, "max")):
+    (folder / "memory.max").write_text(limit)
+    (folder / "memory.current").write_text(str((1 << 30) - (100 << 20)))
+    (folder / "memory.stat").write_text("anon 5\\ninactive_file 0\\n")
+budget.ancestors = lambda controller: [(2, inner), (2, group)]
+""",
+    "cgroup v1": """
+from nbshare.memory import budget
+group = Path("group")
+group.mkdir()
+(group / "memory.limit_in_bytes").write_text(str(1 << 30))
+(group / "memory.usage_in_bytes").write_text(str((1 << 30) - (60 << 20)))
+(group / "memory.stat").write_text("cache 5\\ntotal_inactive_file 41943040\\n")
+budget.ancestors = lambda controller: [(1, group)]
+""",
+}
+REQUESTS = {
+    "input": "quiet(tasks.last_of, range(4), shared={'elevation': np.zeros(200 << 20, np.uint8)})",
+    "rows": "quiet(len, np.zeros((20, 10 << 20), np.uint8))",
+    "output": "quiet(tasks.zeros_but_last, range(40), shared={'nbytes': 5 << 20})",
+    "out": "quiet(tasks.double, range(25 << 20), out=np.zeros(25 << 20))",
+    "zeros": "nbshare.zeros(200 << 20, np.uint8)",
+    "share": "nbshare.share(np.zeros(200 << 20, np.uint8))",
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_m3_what_does_not_fit_is_refused(lab, shortage, request_):
+    """A request over the room that is left is a MemoryError with both figures, and costs none."""
+    lab.run(f"""
+{SHORTAGES[shortage]}
+try:
+    {REQUESTS[request_]}
+except MemoryError as caught:
+    error = caught
+else:
+    raise AssertionError("no error")
+assert "200 MiB" in str(error) and "100 MiB" in str(error), error
+assert faultlab.memfd_bytes(faultlab.tagged()) < 20 << 20
+if {request_!r} != "output":
+    assert not any(helpers()), "workers were started"
+tasks.check_double()
+""")
+
+
+# ---------------------------------------------------- C, N, P: code and processes
+
+
+def test_c4_a_script_without_a_main_guard(lab):
+    """The body of a script runs once, whatever function it gives to the workers."""
+    lab.run("""
+with open("runs", "a") as file:
+    file.write("run\\n")
+def own(x):
+    return x + OFFSET
+OFFSET = 5
+assert quiet(own, range(4)).tolist() == [5, 6, 7, 8]
+assert quiet(lambda x: x * OFFSET, range(4)).tolist() == [0, 5, 10, 15]
+tasks.check_double()
+""")
+    assert lab.folder.joinpath("runs").read_text() == "run\n"
+
+
+def test_c6_a_worker_that_litters(lab):
+    """Workers that print 20 MB, close stdout and change cwd, environment, umask leave no trace."""
+    subject = lab.start(
+        """
+tasks.check_double()
+os.umask(0o027)
+def clean():
+    return pair(tasks.surroundings, range(8)) == [(os.getcwd(), None, 0o027)] * 8
+assert clean()
+assert pair(functools.partial(tasks.litter, 10_000_000), range(2)).tolist() == [True, True]
+assert clean()
+tasks.check_double()
+assert os.environ.get("LITTER") is None
+""",
+        stdout=subprocess.PIPE,
+    )
+    printed, _ = subject.popen.communicate(timeout=20)
+    assert subject.wait() == 0, subject.stderr
+    assert printed.count(b"x" * 999) >= 20_000
+    assert subject.stderr == ""
+
+
+def test_p1_two_threads_call_at_once(lab):
+    """Calls from several threads at once each get their own results."""
+    lab.run("""
+found = {}
+def call(name, offset):
+    for _ in range(5):
+        data = np.full(1000, float(offset))
+        items = np.arange(60.0).reshape(30, 2) + offset
+        found.setdefault(name, []).append(
+            (pair(tasks.sum_and_last, items, shared={"elevation": data}), items)
+        )
+threads = [threading.Thread(target=call, args=(n, 1000 * n)) for n in range(1, 4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert sorted(found) == [1, 2, 3]
+for n, pairs in found.items():
+    assert len(pairs) == 5
+    for result, items in pairs:
+        assert np.array_equal(result, items.sum(axis=1) + 1000 * n)
+""")
+
+
+@pytest.mark.parametrize("child_does", ["calls", "ends", "shuts down", "is killed in a call"])
+def test_p2_the_owner_forks(lab, child_does):
+    """A forked child has workers of its own or none; the parent's workers are unaffected."""
+    lab.run(f"""
+tasks.check_double()
+kept = quiet(tasks.double, range(1000))
+workers = helpers()[1]
+child = os.fork()
+if child == 0:
+    status = 1
+    try:
+        if {child_does!r} == "ends":
+            sys.exit(0)
+        if {child_does!r} == "shuts down":
+            nbshare.shutdown()
+        if {child_does!r} == "is killed in a call":
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            pair(functools.partial(tasks.hang, "gil"), range(4, 12))
+        assert kept[-1] == 1998.0
+        for _ in range(3):
+            tasks.check_double()
+        assert not helpers()[1] & workers
+        status = 0
+    finally:
+        os._exit(status) if {child_does!r} != "ends" else None
+end = time.monotonic() + 10
+while True:
+    tasks.check_double()
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        break
+    assert time.monotonic() < end, "the child hangs"
+expected = -signal.SIGKILL if "killed" in {child_does!r} else 0
+assert os.waitstatus_to_exitcode(status) == expected
+assert helpers()[1] == workers, "the parent's workers were replaced"
+wait_until(lambda: faultlab.tagged() == {{os.getpid(), *helpers()[0], *workers}}, 2, "orphans")
+tasks.check_double()
+""")
+
+
+# ------------------------------------------------------- W, R: writes and values
+
+
+@pytest.mark.parametrize("kind", ["plain", "SharedArray"])
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        ("assign", "ValueError"),
+        ("in-place", "ValueError"),
+        ("flag", "ValueError"),
+        ("flag-of-base", "ValueError"),
+        ("mprotect", "PermissionError"),
+        ("pwrite", "PermissionError"),
+        ("mmap", "PermissionError"),
+        ("truncate", "PermissionError"),
+        ("poke", "dies"),
+    ],
+)
+def test_w1_shared_inputs_cannot_be_written(lab, kind, how, outcome):
+    """Whatever a worker tries, the shared bytes stay as they are, and it is told."""
+    if kind == "SharedArray" and how in ("pwrite", "mmap"):
+        pytest.skip("a writable segment is open to its own user's descriptors")
+    lab.run(f"""
+from nbshare.errors import WorkerDiedError
+elevation = np.ones(1 << 18)
+given = nbshare.share(elevation) if {kind!r} == "SharedArray" else elevation
+attack = functools.partial(quiet, tasks.attack, shared={{"elevation": given}}, out="list")
+try:
+    outcome = attack([{how!r}])[0]
+except WorkerDiedError as error:
+    assert "SIGSEGV" in str(error)
+    outcome = ("dies", True)
+assert outcome == ({outcome!r}, True), outcome
+assert (elevation == 1.0).all() and (given == 1.0).all()
+assert given.flags.writeable
+given[0] = 2.0
+assert quiet(tasks.first_of, range(2), shared={{"elevation": given}}).tolist() == [2.0, 2.0]
+""")
+
+
+def test_w2_the_caller_changes_its_arrays_during_a_call(lab):
+    """Workers see the values of the call's start of plain arrays, and the present of shared."""
+    lab.run("""
+rows, plain = np.ones((3, 5000)), np.ones(5000)
+live = nbshare.share(np.ones(5000))
+found = {}
+def call(name, items, array):
+    found[name] = pair(tasks.seen_later, items, shared={"elevation": array}, out="list")
+for name, items, array in (("plain", rows, plain), ("shared", list(rows), live)):
+    for flag in ("begun", "changed"):
+        Path(flag).unlink(missing_ok=True)
+    thread = threading.Thread(target=call, args=(name, items, array))
+    thread.start()
+    await_flag("begun")
+    rows[:] = array[:] = 9.0
+    raise_flag("changed")
+    thread.join()
+    rows[:] = 1.0
+assert found["plain"] == [(1.0, 1.0)] * 3, found
+assert found["shared"] == [(1.0, 9.0)] * 3, found
+""")
+
+
+def test_w3_a_result_outlives_its_workers(lab):
+    """Results, partial results and their views stay readable and writable after everything."""
+    lab.run("""
+rows = quiet(tasks.row_of, range(200))
+column, plain = rows[::2, 3], np.asarray(rows)[5:]
+try:
+    pair(functools.partial(tasks.row_of, fail_at=50), range(60))
+except ValueError:
+    partial = last_job().partial()
+kill(helpers()[1])
+nbshare.shutdown()
+tasks.check_double()
+nbshare.shutdown()
+del rows
+gc.collect()
+for _ in range(3):
+    fresh = quiet(tasks.row_of, range(200)) + 1  # uses memory anew
+assert column.tolist() == [3.0 + i for i in range(0, 200, 2)]
+assert plain[0].tolist() == [5.0 + i for i in range(1000)]
+assert partial[3].tolist() == [3.0 + i for i in range(1000)]
+column[:] = 7.0
+plain[:] = 8.0
+partial[3] = 9.0
+assert (plain == 8.0).all() and (column[3:] == 8.0).all() and (partial[3] == 9.0).all()
+""")
+
+
+VALUES = {
+    "no items": "quiet(tasks.double, []), np.empty(0)",
+    "no items, list": "quiet(tasks.double, [], out='list'), []",
+    "no rows": "quiet(tasks.double, np.empty((0, 3))), np.empty(0)",
+    "one item": "quiet(tasks.double, [4]), np.array([8.0])",
+    "one row": "quiet(tasks.echo, np.arange(3.0)[None]), np.arange(3.0)[None]",
+    "rows of 0 bytes": "quiet(tasks.echo, np.empty((4, 0))), np.empty((4, 0))",
+    "0 bytes": "quiet(tasks.echo, [np.empty((2, 0), 'i2')] * 3), np.empty((3, 2, 0), 'i2')",
+    "0-d items": "quiet(tasks.echo, [np.array(1.5), np.array(2.5)]), np.array([1.5, 2.5])",
+    "strided": "quiet(tasks.echo, GRID[::2, ::-3]), GRID[::2, ::-3]",
+    "negative": "quiet(tasks.echo, GRID[::-1]), GRID[::-1]",
+    "Fortran": "quiet(tasks.echo, FORTRAN), GRID",
+    "broadcast": "quiet(tasks.echo, np.broadcast_to(GRID[0], (5, 40))), GRID[:1].repeat(5, 0)",
+    "structured": "quiet(tasks.echo, [RECORDS, RECORDS]), np.stack([RECORDS, RECORDS])",
+    "big-endian": "quiet(tasks.echo, GRID.astype('>f4')), GRID.astype('>f4')",
+    "datetime": "quiet(tasks.echo, DAYS.reshape(4, 3)), DAYS.reshape(4, 3)",
+    "float16": "quiet(tasks.echo, GRID.astype('f2')), GRID.astype('f2')",
+    "complex256": "quiet(tasks.echo, GRID.astype('G')), GRID.astype('G')",
+    "strings": "quiet(tasks.echo, [np.array(['a', 'bcd'])] * 2), np.array([['a', 'bcd']] * 2)",
+    "read-only source": "quiet(tasks.echo, READ_ONLY), GRID",
+    "shared Fortran": "quiet(tasks.row_in, range(3), shared={'a': FORTRAN}), GRID[:3]",
+    "shared strided": "quiet(tasks.row_in, range(3), shared={'a': GRID[:, ::-2]}), GRID[:3, ::-2]",
+    "shared 0-d": "quiet(tasks.plus, range(3), shared={'a': np.array(2.5)}), np.arange(3) + 2.5",
+    "shared records": "quiet(tasks.row_in, [1], shared={'a': RECORDS}, out='list'), [RECORDS[1]]",
+}
+
+
+def test_r3_values_are_exact(lab):
+    """Awkward arrays go in and come out with their values, dtype and shape, and are writable."""
+    rows = "\n".join(f"    {name!r}: lambda: ({code})," for name, code in VALUES.items())
+    lab.run(
+        f"""
+GRID = np.arange(400.0).reshape(10, 40)
+FORTRAN = np.asfortranarray(GRID)
+READ_ONLY = GRID.copy()
+READ_ONLY.flags.writeable = False
+RECORDS = np.array([(1, 2.5, b"ab"), (3, 4.5, b"c")], [("n", "i2"), ("x", ">f8"), ("s", "S3")])
+DAYS = np.arange("2026-01-01", "2026-01-13", dtype="M8[D]")
+CASES = {{
+{rows}
+}}
+wrong = []
+for name, case in CASES.items():
+    found, expected = case()
+    same = type(found) in (nbshare.SharedArray, np.ndarray) if name[:2] != "no" else True
+    if isinstance(expected, list):
+        same = found == expected and list(map(type, found)) == list(map(type, expected))
+    else:
+        same = same and found.dtype == expected.dtype and found.shape == expected.shape
+        same = same and np.array_equal(found, expected) and found.flags.writeable
+    if not same:
+        wrong.append((name, repr(found)[:200], repr(expected)[:200]))
+assert not wrong, wrong
+"""
+    )
+
+
+def test_r3_an_array_beyond_2_gib(lab):
+    """Offsets beyond 2 GiB are right: a sparse array, of which one page is touched."""
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(meminfo["MemAvailable"].split()[0]) << 10
+    if available < 3 << 30:
+        pytest.skip(f"{available >> 20} MiB are available; room for 3 GiB is asked for")
+    lab.run("""
+sparse = nbshare.zeros((1 << 31) + 4096, np.uint8)
+sparse[-1] = 7
+assert quiet(tasks.last_of, range(2), shared={"elevation": sparse}).tolist() == [7.0, 7.0]
+assert faultlab.memfd_bytes([os.getpid()]) < 10 << 20
+""")
