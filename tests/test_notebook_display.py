@@ -71,6 +71,7 @@ class PlayedJob:
 def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
     """Do what a map does while it waits."""
     check_display(progress, plot)
+    job.label = progress if isinstance(progress, str) else job.label  # as parallel_map does
     display = open_display(job, progress=progress, plot=plot)
     display.update()
     job.state = "running"
