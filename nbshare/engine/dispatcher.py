@@ -143,6 +143,7 @@ class Dispatcher:
         """Return how long to wait for events: until the next deadline."""
         deadlines = [call.kill_at for call in self._calls.values() if call.kill_at is not None]
         deadlines += [since + IDLE_S for since in self._idle.values()]
+        deadlines += [worker.ready_by for worker in self._workers if not worker.is_ready]
         deadlines += [when for when in [pool.trim()] if when is not None]
         if not deadlines:
             return None
@@ -161,6 +162,11 @@ class Dispatcher:
         for worker, since in list(self._idle.items()):
             if now - since >= IDLE_S:
                 self._dismiss(worker)
+        overdue = [w for w in self._workers if not w.is_ready and now >= w.ready_by]
+        if overdue:
+            self._nursery.distrust()
+        for worker in overdue:
+            self._lose(worker)
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler

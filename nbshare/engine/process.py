@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["Nursery", "WorkerProcess"]
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
+FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
 REAP_S = 1.0  # the server answers in microseconds unless somebody has stopped it
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
@@ -43,6 +46,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     pid, pidfd : int
         Known once it has said that it is ready; 0 and -1 before.
+    ready_by : float
+        On the monotonic clock; if it is not ready then, its start has failed.
     """
 
     def __init__(self, channel: Channel, nursery: Nursery, popen: Any, generation: int) -> None:
@@ -50,6 +55,7 @@ class WorkerProcess:
         self.generation = generation
         self.pid = 0
         self.pidfd = -1
+        self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
         self._borrowed: list[Segment] = []
@@ -76,6 +82,7 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
+        self._nursery.is_proven = self._popen is None
 
     def kill(self) -> None:
         """End it and the processes it has started."""
@@ -116,6 +123,8 @@ class Nursery:
 
     def __init__(self, use_server: bool = True) -> None:
         self.use_server = use_server
+        self.is_proven = False  # the server has forked a worker that was ready
+        self._n_distrusted = 0
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
         self.lock_fd = os.memfd_create("nbshare-lock", os.MFD_CLOEXEC)
         self._channel: Channel | None = None
@@ -153,6 +162,13 @@ class Nursery:
         except (OSError, EOFError):
             self._end_server()
             return None
+
+    def distrust(self) -> None:
+        """End a server whose worker did not come; after the second time do without."""
+        self._end_server()
+        self._n_distrusted += 1
+        if self._n_distrusted > 1:
+            self.use_server = False
 
     def close(self) -> None:
         """End the server and whoever is left: closing the life pipe kills them all."""
@@ -218,3 +234,4 @@ class Nursery:
             self._server.kill()
             self._server.wait()
             self._server = None
+        self.is_proven = False
