@@ -229,13 +229,12 @@ def _outcome(job: Job) -> Any:
     if job.state == "done" and not job.was_interrupted:
         return job.result()
     remember(job)
-    done = f"{job.label}: {job.n_done} of {job.n_tasks} items are done"
+    done = f"{job.n_done} of {job.n_tasks} items done"
     if job.was_interrupted:
-        kept = "nbshare.last_job().partial() has their results"
-        raise MapInterrupted(f"{done}; {kept}") from None
+        raise MapInterrupted(f"{done}, kept in nbshare.last_job().partial()") from None
     if job.state == "failed":
         return job.result()
-    warnings.warn(f"{done}; the map was stopped", PartialResultWarning, stacklevel=4)
+    warnings.warn(f"{job.label} was stopped: {done}", PartialResultWarning, stacklevel=4)
     return job.partial()
 
 
