@@ -7,7 +7,8 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -307,12 +308,16 @@ def _checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] |
 
 
 def _sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return sequences of one length for the iterables, and that length."""
-    if all(_has_rows(x) for x in iterables):
-        n_tasks = min(map(len, iterables))
-        return [x if len(x) == n_tasks else x[:n_tasks] for x in iterables], n_tasks
-    columns = list(zip(*iterables, strict=False))
-    return [list(column) for column in zip(*columns, strict=True)], len(columns)
+    """Return sequences of one length for the iterables, and that length: that of the shortest."""
+    shortest = min((len(x) for x in iterables if _has_rows(x)), default=None)
+    others = [x for x in iterables if not _has_rows(x)]
+    columns: Iterator[list[Any]] = iter(())
+    if others:
+        gone_through = list(islice(zip(*others, strict=False), shortest))
+        shortest = len(gone_through)
+        columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
+    sources = [x[:shortest] if _has_rows(x) else next(columns) for x in iterables]
+    return sources, shortest or 0
 
 
 def _has_rows(iterable: Any) -> bool:

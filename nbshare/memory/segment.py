@@ -16,15 +16,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.memory import copying
 from nbshare.memory.budget import check_room
 
 __all__ = ["ALIGNMENT", "Segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
-
-# Pieces of a copy into a segment. Between two of them an interrupt is served: 16 MiB take some
-# 7 ms; smaller ones cost system calls, larger ones delay Ctrl-C.
-PIECE = 16 << 20  # bytes
 
 # From linux/fcntl.h; the module fcntl has the first four only.
 F_SEAL_FUTURE_WRITE = 0x0010
@@ -107,19 +104,16 @@ class Segment(mmap.mmap):
         (``F_SEAL_FUTURE_WRITE``).
         """
         fd, size = _new_memfd(nbytes)
-        strided = []
+        parts = list(parts)
         try:
-            for offset, part in parts:
-                # write(2) into fresh pages costs half of what page faults through a mapping do.
-                if _is_strided(part):
-                    strided.append((offset, part))
-                else:
-                    _write_at(fd, offset, _bytes_of(part))
+            # write(2) into fresh pages costs half of what page faults through a mapping do.
+            plain = [part for part in parts if not _is_strided(part[1])]
+            copying.run([job for part in plain for job in copying.write_jobs(fd, *part)])
         except BaseException:
             os.close(fd)
             raise
         self = cls._adopt(fd, size, writable=True)
-        self.refill(strided)
+        self.refill(part for part in parts if _is_strided(part[1]))
         if sealed:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
             self.is_sealed = True
@@ -127,9 +121,11 @@ class Segment(mmap.mmap):
 
     def refill(self, parts: Iterable[tuple[int, Any]]) -> None:
         """Write `parts` through this mapping: the only way once the segment is sealed."""
+        jobs: list[copying.Job] = []
         for offset, part in parts:
-            source = part if _is_strided(part) else np.frombuffer(_bytes_of(part), np.uint8)
-            _copy(self.array(source.dtype, source.shape, offset), source)
+            source = part if _is_strided(part) else copying.as_bytes(part)
+            jobs += copying.copy_jobs(self.array(source.dtype, source.shape, offset), source)
+        copying.run(jobs)
 
     @classmethod
     def attach(cls, fd: int, *, writable: bool) -> Self:
@@ -210,29 +206,3 @@ def _new_memfd(nbytes: int) -> tuple[int, int]:
 
 def _is_strided(part: Any) -> bool:
     return isinstance(part, np.ndarray) and not part.flags.c_contiguous
-
-
-def _bytes_of(part: Any) -> memoryview:
-    # datetime64 and other dtypes have no buffer format of their own; bytes always do.
-    if isinstance(part, np.ndarray):
-        part = part.reshape(-1).view(np.uint8)
-    view = memoryview(part)
-    return view.cast("B") if view.nbytes else view
-
-
-def _write_at(fd: int, offset: int, data: memoryview) -> None:
-    for start in range(0, data.nbytes, PIECE):
-        piece = data[start : start + PIECE]
-        position = offset + start
-        while piece.nbytes:  # a signal can cut a write short
-            written = os.pwrite(fd, piece, position)
-            position, piece = position + written, piece[written:]
-
-
-def _copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
-    """Copy block by block along the first axis, so that an interrupt need not wait for all."""
-    rows = max(1, PIECE * max(1, len(source)) // max(1, source.nbytes)) if source.ndim else 1
-    if source.ndim == 0:
-        target[...] = source
-    for start in range(0, len(source) if source.ndim else 0, rows):
-        target[start : start + rows] = source[start : start + rows]
