@@ -101,7 +101,6 @@ class Job:
         """Return the result of a map that has ended, or raise what ended it."""
         if self._call.error is not None:
             raise self._call.error
-        self.fill_out()
         out = self._call.request.out
         return out if isinstance(out, np.ndarray) else self._call.results.final()
 

@@ -121,9 +121,10 @@ def parallel_map(
 
     Notes
     -----
-    Workers are kept for the next call, and started anew when a file that they imported, or
-    ``os.environ``, has changed. They see the caller's working directory, import path, warning
-    filters, umask and CPU affinity. They end with this process, however it ends.
+    Workers are kept for the next call, and started anew when a file that they imported,
+    ``os.environ`` or ``sys.path`` has changed. They see the caller's working directory, warning
+    filters, umask and CPU affinity of the call's start. They end with this process, however it
+    ends.
 
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
@@ -160,7 +161,6 @@ def parallel_map(
         chunksize=size,
         out=output,
         context=current_context(),
-        environ=dict(os.environ),
     )
     if is_worker():
         return _run_inline(request)
@@ -209,8 +209,10 @@ def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
             job.stop()
         raise
     finally:
-        if display is not None:
-            with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
+        with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
+            if job is not None:
+                job.fill_out()
+            if display is not None:
                 display.close()
     return _outcome(job)
 

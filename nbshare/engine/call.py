@@ -13,6 +13,7 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Arena, Packed
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.context import Context
 from nbshare.engine.failures import Failure
 from nbshare.engine.output import OBJECTS, OutputSpec, Results
 from nbshare.engine.schedule import Board
@@ -39,8 +40,7 @@ class Request:
     max_workers: int
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list"] | None
-    context: bytes
-    environ: Mapping[str, str]
+    context: Context
 
 
 @dataclass(eq=False)

@@ -7,32 +7,41 @@ import pickle
 import sys
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbshare.functions import imported_files, register_files
 
-__all__ = ["apply_context", "current_context"]
+__all__ = ["Context", "apply_context", "current_context"]
 
 
-def current_context() -> bytes:
-    """Return the caller's working directory, import path, warning filters, umask and affinity."""
-    return pickle.dumps(
-        {
-            "cwd": _cwd(),
-            # '' means the working directory of the moment; workers are told which one that is.
-            "path": [os.path.abspath(p) if p == "" else p for p in sys.path],
-            "warnings": _picklable_filters(),
-            "umask": _umask(),
-            "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
-            "files": imported_files(),
-        }
-    )
+class Context(NamedTuple):
+    """What a worker takes over from its caller."""
+
+    # For a worker's life, since modules are imported under them: a change needs new workers.
+    environ: dict[str, str]
+    path: list[str]
+    # For a call: pickled working directory, warning filters, umask, affinity.
+    rest: bytes
 
 
-def apply_context(context: bytes) -> None:
+def current_context() -> Context:
+    """Return the caller's context of this moment."""
+    rest = {
+        "cwd": _cwd(),
+        "warnings": _picklable_filters(),
+        "umask": _umask(),
+        "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "files": imported_files(),
+    }
+    # '' means the working directory of the moment; workers are told which one that is.
+    path = [os.path.abspath(p) if p == "" else p for p in sys.path]
+    return Context(dict(os.environ), path, pickle.dumps(rest))
+
+
+def apply_context(path: list[str], rest: bytes) -> None:
     """Take over what the caller has; in a worker."""
-    values = pickle.loads(context)
-    sys.path[:] = values["path"]
+    values = pickle.loads(rest)
+    sys.path[:] = path
     register_files(values["files"])
     os.umask(values["umask"])
     warnings.filters[:] = values["warnings"]  # type: ignore[index]

@@ -27,6 +27,7 @@ from typing import Any
 
 from nbshare.arrays.arena import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call
+from nbshare.engine.context import Context
 from nbshare.engine.failures import Failure, rebuild
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
@@ -69,7 +70,7 @@ class Dispatcher:
         self._workers: dict[WorkerProcess, int | None] = {}  # with the id of the call it works on
         self._idle: dict[WorkerProcess, float] = {}  # since when
         self._generation = 0
-        self._environ: Any = None
+        self._born_under: Any = None  # environment and import path of this generation
         self._stamps: Stamps = {}  # of the files that workers have imported
         self._is_closing = False
         self._closed = _thread.allocate_lock()
@@ -179,7 +180,7 @@ class Dispatcher:
     # ----------------------------------------------------------------------- calls
 
     def _begin(self, call: Call) -> None:
-        self._renew_if_stale(call.request.environ)
+        self._renew_if_stale(call.request.context)
         self._last_call = self._last_call % MAX_CALL_ID + 1
         call_id = self._last_call
         self._calls[call_id] = call
@@ -216,7 +217,7 @@ class Dispatcher:
                 self._dismiss(worker)
             else:
                 return worker
-        worker = self._nursery.start(call.request.environ, self._generation)
+        worker = self._nursery.start(call.request.context.environ, self._generation)
         self._watch(worker.channel.fileno(), lambda: self._hear(worker))
         worker.channel.send(message, fds, wait=False)
         return worker
@@ -230,7 +231,8 @@ class Dispatcher:
             n_slots=call.n_slots,
             n_workers=request.max_workers,
             chunksize=request.chunksize,
-            context=request.context,
+            path=request.context.path,
+            context=request.context.rest,
             func=call.func,
             shared=call.shared,
             sources=call.sources,
@@ -426,12 +428,13 @@ class Dispatcher:
 
     # ------------------------------------------------------------------- freshness
 
-    def _renew_if_stale(self, environ: Any) -> None:
+    def _renew_if_stale(self, context: Context) -> None:
         """Have new workers if the environment or a file that they imported has changed."""
+        born_under = (context.environ, context.path)
         edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
-        if not edited and environ == self._environ:
+        if not edited and born_under == self._born_under:
             return
-        self._environ = environ
+        self._born_under = born_under
         self._stamps.clear()
         self._generation += 1
         for worker in list(self._idle):

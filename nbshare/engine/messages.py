@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import select
 import socket
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,9 +63,9 @@ class Channel:
             kind, data = _SEGMENT, len(data).to_bytes(8, "little")
             rest.append(segment.fd)
         while len(rest) > MAX_FDS:
-            socket.send_fds(self._sock, [_FDS_ONLY], rest[:MAX_FDS], flags)
+            self._send_packet(_FDS_ONLY, rest[:MAX_FDS], flags)
             del rest[:MAX_FDS]
-        socket.send_fds(self._sock, [kind + data], rest, flags)
+        self._send_packet(kind + data, rest, flags)
         del segment  # its descriptor is needed until here
 
     def receive(
@@ -88,7 +89,7 @@ class Channel:
                 raise TimeoutError(f"no message for {timeout_s} s")
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         while True:
-            data, fds, _, _ = socket.recv_fds(self._sock, INLINE + 256, MAX_FDS + 1, flags)
+            data, fds = self._receive_packet(flags)
             if not data:
                 raise EOFError
             self._fds += fds
@@ -100,6 +101,21 @@ class Channel:
             segment = Segment.attach(received.pop(), writable=False)
             return pickle.loads(segment.array(np.uint8, (nbytes,)).data), received
         return pickle.loads(memoryview(data)[1:]), received
+
+    # Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.
+
+    def _send_packet(self, data: bytes, fds: Sequence[int], flags: int) -> None:
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))
+        self._sock.sendmsg([data], [rights] if fds else [], flags)
+
+    def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
+        room = socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
+        data, ancillary, _, _ = self._sock.recvmsg(INLINE + 256, room, flags)
+        fds = array("i")
+        for level, kind, rights in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+        return data, list(fds)
 
     def close(self) -> None:
         """Close this end."""

@@ -241,7 +241,9 @@ class Results:
         if state == IN_OUTPUT:
             assert self.array is not None
             value = self.array[i]
-            return value.copy() if isinstance(value, np.ndarray) else value.item()
+            if isinstance(value, np.ndarray):
+                return value.copy()
+            return value.item() if self.spec and self.spec.number else value
         if state != IN_LOG:
             return MISSING
         key, offset, nbytes = map(int, self._board.index[i])
@@ -288,10 +290,17 @@ def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | Non
     array = empty((len(values), *specs[0].shape), dtype)
     for row, value in enumerate(values):
         array[row] = value
-        back = array[row].astype(np.asarray(value).dtype, casting="unsafe")
-        if not np.array_equal(back, value, equal_nan=np.asarray(value).dtype.kind in "fcmM"):
+        if not _survives(np.asarray(array[row]), np.asarray(value)):
             return None
     return array
+
+
+def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Whether a value can be had back from what was stored of it."""
+    if stored.dtype.kind == "c" and value.dtype.kind != "c":
+        stored = stored.real  # casting the whole would warn
+    back = stored.astype(value.dtype)
+    return np.array_equal(back, value, equal_nan=value.dtype.kind in "fcmM")
 
 
 def _kind(value: Any) -> str:

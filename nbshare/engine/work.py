@@ -16,6 +16,7 @@ from nbshare.engine.failures import Failure, describe
 from nbshare.engine.messages import Channel
 from nbshare.engine.output import OutputSpec, ResultStore
 from nbshare.engine.schedule import ITEM, NO_ITEM, STOP, Board, Claims
+from nbshare.functions import ImportLog
 from nbshare.memory import Segment
 
 __all__ = ["CallMessage", "are_gone", "work_on"]
@@ -30,7 +31,8 @@ class CallMessage(NamedTuple):
     n_slots: int
     n_workers: int
     chunksize: int | None
-    context: bytes
+    path: list[str]  # of imports
+    context: bytes  # the rest of it
     func: Packed
     shared: Packed
     sources: Packed
@@ -40,14 +42,18 @@ class CallMessage(NamedTuple):
 Mapped = list[weakref.ref[Segment]]
 
 
-def work_on(message: CallMessage, fds: Sequence[int], channel: Channel, lock_fd: int) -> Mapped:
+def work_on(
+    message: CallMessage, fds: Sequence[int], channel: Channel, lock_fd: int, imports: ImportLog
+) -> Mapped:
     """Work on a call until nothing is left to claim; failures are sent, not raised.
 
     Returns what was mapped, so that the caller of this function can see that it is gone.
     """
     mapped: Mapped = []
     try:
-        _Work(message, fds, channel, lock_fd, mapped).run()
+        work = _Work(message, fds, channel, lock_fd, mapped)
+        imports.note()
+        work.run()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         channel.send(("failed", message.call, describe(error, NO_ITEM, None)))
     return mapped
@@ -75,7 +81,7 @@ class _Work:
         modes = (True, False, *message.writable)  # the board, the arena, the others
         board, *segments = map(self._attach, fds, modes)
         self._board = Board(board, message.n_tasks, message.n_slots)
-        apply_context(message.context)
+        apply_context(message.path, message.context)
         inputs = Inputs(segments)
         self._func = inputs.load(message.func)
         self._shared = inputs.load(message.shared)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
 from nbshare.engine.work import CallMessage, are_gone, work_on
-from nbshare.functions import module_stamps
+from nbshare.functions import ImportLog
 
 __all__ = ["Endowment", "is_worker", "run"]
 
@@ -50,7 +50,7 @@ def run(birth: Endowment) -> None:
     """Live as a worker until the owner ends or says so."""
     channel = _settle_in(birth)
     channel.send(("ready", os.getpid()))
-    known = set(sys.modules)
+    imports = ImportLog()
     while True:
         try:
             message, fds = channel.receive()
@@ -60,8 +60,8 @@ def run(birth: Endowment) -> None:
             return
         if not isinstance(message, CallMessage):
             continue  # an answer to a question of a call that was stopped meanwhile
-        gone = are_gone(work_on(message, fds, channel, birth.lock_fd))
-        channel.send(("finished", message.call, module_stamps(known), gone))
+        gone = are_gone(work_on(message, fds, channel, birth.lock_fd, imports))
+        channel.send(("finished", message.call, imports.take(), gone))
 
 
 def _settle_in(birth: Endowment) -> Channel:

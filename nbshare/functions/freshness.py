@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from typing import NamedTuple
 
-__all__ = ["Stamp", "module_stamps", "stamp_of"]
+__all__ = ["ImportLog", "Stamp", "stamp_of"]
 
 
 class Stamp(NamedTuple):
@@ -35,15 +35,26 @@ def stamp_of(path: str) -> Stamp | None:
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def module_stamps(known: set[str]) -> dict[str, Stamp | None]:
-    """Return stamps of the modules imported since: those not in `known`, which is updated.
+class ImportLog:
+    """Stamps of the modules that this process imports from now on, as they were when noted.
 
     Modules of the standard library and of site-packages are left out.
     """
-    stamps = {}
-    for name in sys.modules.keys() - known:
-        known.add(name)
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path and not os.path.realpath(path).startswith(_INSTALLED):
-            stamps[path] = stamp_of(path)
-    return stamps
+
+    def __init__(self) -> None:
+        self._known = set(sys.modules)
+        self._stamps: dict[str, Stamp | None] = {}
+
+    def note(self) -> None:
+        """Take the stamps of the modules imported since: soon after the import, before an edit."""
+        for name in sys.modules.keys() - self._known:
+            self._known.add(name)
+            path = getattr(sys.modules.get(name), "__file__", None)
+            if path and not os.path.realpath(path).startswith(_INSTALLED):
+                self._stamps[path] = stamp_of(path)
+
+    def take(self) -> dict[str, Stamp | None]:
+        """Return what was noted since the last time."""
+        self.note()
+        taken, self._stamps = self._stamps, {}
+        return taken
