@@ -19,7 +19,10 @@ Every exception is also the built-in that a user would catch. `MapInterrupted` a
 
 from __future__ import annotations
 
+import sys
+import warnings
 from concurrent.futures.process import BrokenProcessPool
+from types import FrameType
 from typing import Any
 
 __all__ = [
@@ -116,6 +119,19 @@ class MixedResultsWarning(UserWarning):
 
 class DisplayWarning(UserWarning):
     """Drawing a bar or a picture failed; the map itself goes on."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn about the line of the user's that called nbshare."""
+    level, frame = 2, sys._getframe(1)  # 1 would be this line
+    while frame.f_back is not None and is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame belongs to nbshare's own code."""
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__
 
 
 def cut(text: str) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import operator
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.local import dispatcher
 from nbshare.engine.output import collect
 from nbshare.engine.worker import is_worker
-from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning
+from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, warn
 from nbshare.functions import bind_arguments, label_of, resolve
 from nbshare.job import Job, remember
 from nbshare.notebook import Display, check_display, open_display
@@ -237,7 +236,7 @@ def _outcome(job: Job) -> Any:
         raise MapInterrupted(f"{done}, kept in nbshare.last_job().partial()") from None
     if job.state == "failed":
         return job.result()
-    warnings.warn(f"{job.label} was stopped: {done}", PartialResultWarning, stacklevel=4)
+    warn(f"{job.label} was stopped: {done}", PartialResultWarning)
     return job.partial()
 
 

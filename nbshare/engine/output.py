@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, Board
-from nbshare.errors import MixedResultsWarning, TaskError
+from nbshare.errors import MixedResultsWarning, TaskError, warn
 from nbshare.memory import Segment, pool
 
 __all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "spec_for"]
@@ -269,12 +268,11 @@ def collect(values: list[Any]) -> Any:
     if stacked is not None:
         return stacked
     odd = next((i for i, spec in enumerate(specs) if spec[:2] != specs[0][:2]), 0)
-    warnings.warn(
+    warn(
         f"results differ in kind, so they come as a list: item 0 gave a {_kind(values[0])}, "
         f"item {odd} a {_kind(values[odd])}. Return one dtype and shape to get one array, or say "
         'out="list".',
         MixedResultsWarning,
-        stacklevel=5,
     )
     return values
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
 from nbshare.engine.work import CallMessage, are_gone, work_on
-from nbshare.functions import ImportLog
+from nbshare.functions import ImportLog, import_without_cache
 
 __all__ = ["Endowment", "is_worker", "run"]
 
@@ -76,6 +76,7 @@ def _settle_in(birth: Endowment) -> Channel:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()  # the stack of a crash in C goes to the standard error output
+    import_without_cache()
     channel = Channel.from_fd(birth.channel_fd)
     environ, _ = channel.receive()
     os.environ.clear()

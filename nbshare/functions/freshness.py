@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from typing import NamedTuple
 
-__all__ = ["ImportLog", "Stamp", "stamp_of"]
+__all__ = ["ImportLog", "Stamp", "is_installed", "stamp_of"]
 
 
 class Stamp(NamedTuple):
@@ -35,6 +35,11 @@ def stamp_of(path: str) -> Stamp | None:
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
+def is_installed(path: str) -> bool:
+    """Whether a module belongs to the standard library or to site-packages."""
+    return os.path.realpath(path).startswith(_INSTALLED)
+
+
 class ImportLog:
     """Stamps of the modules that this process imports from now on, as they were when noted.
 
@@ -50,7 +55,7 @@ class ImportLog:
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
             path = getattr(sys.modules.get(name), "__file__", None)
-            if path and not os.path.realpath(path).startswith(_INSTALLED):
+            if path and not is_installed(path):
                 self._stamps[path] = stamp_of(path)
 
     def take(self) -> dict[str, Stamp | None]:

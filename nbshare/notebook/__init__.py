@@ -16,16 +16,14 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from nbshare.errors import DisplayWarning, NotBuiltYetError
+from nbshare.errors import DisplayWarning, NotBuiltYetError, is_ours, warn
 from nbshare.notebook.base import NEVER_S, CannotDrawError
 from nbshare.notebook.environment import is_static, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
     from nbshare.notebook.base import Drawer, JobView
 
@@ -173,26 +171,14 @@ def _is_bar_class(progress: Any) -> bool:
 def _warn(message: str) -> None:
     """Warn; where warnings are made errors, say it without ending the map."""
     try:
-        warnings.warn(message, DisplayWarning, stacklevel=_frames_of_ours())
+        warn(message, DisplayWarning)
     except DisplayWarning:
         sys.stderr.write(f"DisplayWarning: {message}\n")
-
-
-def _frames_of_ours() -> int:
-    """Return the stacklevel, for a warning of our caller, of the first line not nbshare's."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame):
-        level, frame = level + 1, frame.f_back
-    return level + 1
 
 
 def _traceback(error: Exception) -> str:
     """Format an error, without nbshare's frames if it happened in the user's."""
     frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame):
+    while frames is not None and is_ours(frames.tb_frame):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).split(".")[0] == "nbshare"
