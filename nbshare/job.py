@@ -97,10 +97,13 @@ class Job:
         self.fill_out()
         return self._call.wait(timeout_s)
 
+    @property
+    def error(self) -> BaseException | None:
+        """What the map has failed with."""
+        return self._call.error
+
     def result(self) -> Any:
-        """Return the result of a map that has ended, or raise what ended it."""
-        if self._call.error is not None:
-            raise self._call.error
+        """Return all results, of a map that is done."""
         out = self._call.request.out
         return out if isinstance(out, np.ndarray) else self._call.results.final()
 

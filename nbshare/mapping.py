@@ -20,13 +20,14 @@ from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.local import dispatcher
 from nbshare.engine.output import collect
 from nbshare.engine.worker import is_worker
-from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, warn
+from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, TaskError, warn
 from nbshare.functions import bind_arguments, label_of, resolve
 from nbshare.job import Job, remember
 from nbshare.notebook import Display, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
 
+NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 
 
@@ -164,7 +165,13 @@ def parallel_map(
     if is_worker():
         return _run_inline(request)
     label = progress if isinstance(progress, str) else label_of(function)
-    return _run(request, label, progress, plot)
+    result, error = _run(request, label, progress, plot)
+    if error is None:
+        return result
+    try:
+        raise error
+    finally:
+        del error  # a cycle with its traceback would keep all of this alive
 
 
 def map_async(
@@ -186,8 +193,14 @@ def map_async(
 # ------------------------------------------------------------------------- running
 
 
-def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
-    """Run a request on this process's workers, draw while waiting, and return what it gave."""
+def _run(
+    request: Request, label: str, progress: Any, plot: Any
+) -> tuple[Any, BaseException | None]:
+    """Run a request on this process's workers and draw while waiting.
+
+    Returns the result and the error to raise. It is not raised here: notebooks keep the last
+    traceback, and with this frame the job with its memory.
+    """
     remember(None)
     job: Job | None = None
     display: Display | None = None
@@ -197,12 +210,11 @@ def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
         job.start()
         display = open_display(job, progress=progress, plot=plot)
         pause_s = 0.0
-        while not job.wait(pause_s):
+        while not job.wait(min(pause_s, NAP_S)):
             pause_s = display.update()
     except KeyboardInterrupt:
-        if job is None:
-            raise MapInterrupted(f"{label}: interrupted before it had started") from None
-        _settle(job)
+        if job is not None:
+            _settle(job)
     except BaseException:
         if job is not None:
             job.stop()
@@ -213,6 +225,8 @@ def _run(request: Request, label: str, progress: Any, plot: Any) -> Any:
                 job.fill_out()
             if display is not None:
                 display.close()
+    if job is None:
+        return None, MapInterrupted(f"{label}: interrupted before it had started")
     return _outcome(job)
 
 
@@ -226,18 +240,22 @@ def _settle(job: Job) -> None:
                 return
 
 
-def _outcome(job: Job) -> Any:
-    """Return or raise what a job that has ended gave."""
-    if job.state == "done" and not job.was_interrupted:
-        return job.result()
-    remember(job)
+def _outcome(job: Job) -> tuple[Any, BaseException | None]:
+    """Return the result of a job that has ended, or the error that it ended with."""
     done = f"{job.n_done} of {job.n_tasks} items done"
+    try:
+        if job.state == "done" and not job.was_interrupted:
+            return job.result(), None
+    except TaskError as error:  # a result that cannot be unpickled here
+        remember(job)
+        return None, error.with_traceback(None)
+    remember(job)
     if job.was_interrupted:
-        raise MapInterrupted(f"{done}, kept in nbshare.last_job().partial()") from None
-    if job.state == "failed":
-        return job.result()
+        return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
+    if job.error is not None:
+        return None, job.error
     warn(f"{job.label} was stopped: {done}", PartialResultWarning)
-    return job.partial()
+    return job.partial(), None
 
 
 def _run_inline(request: Request) -> Any:

@@ -95,6 +95,7 @@ class Call:
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
         self.state, self.error = state, error
+        self.results.is_over = True
         if state != "done":
             self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.

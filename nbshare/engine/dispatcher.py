@@ -253,7 +253,7 @@ class Dispatcher:
             self._finish(call, "stopped")
         elif call.board.n_done() == call.board.n_tasks:
             self._finish(call, "done")
-        elif not call.workers:
+        elif not call.workers:  # the last ones finished just before one gave items back
             self._replace(call)
 
     def _replace(self, call: Call) -> None:
@@ -399,6 +399,8 @@ class Dispatcher:
         if item == NO_ITEM:
             rest = call.board.unbegun(slot)
             give_back(call.board, rest, (self._nursery.lock_fd, self._id_of(call)))
+            if not call.board.stopped and call.board.n_done() < call.board.n_tasks:
+                self._replace(call)
         else:
             call.torn_rows.append(item)
             if not call.board.stopped:

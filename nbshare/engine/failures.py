@@ -13,7 +13,8 @@ from nbshare.errors import TaskError, cut
 __all__ = ["Failure", "describe", "rebuild"]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
-MAX_TEXT = 20_000  # characters of a traceback
+MAX_PART = 10_000  # characters of one frame or message of a traceback
+MAX_LINES = 40  # of a traceback's beginning and end each
 
 _ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -97,11 +98,13 @@ def _pickled(error: BaseException) -> bytes | None:
 
 def _format(error: BaseException) -> str:
     try:
-        lines = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
-        text = "".join(lines)
+        parts = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
     except Exception:  # noqa: BLE001 - formatting calls the exception's __str__
-        text = "".join(traceback.format_tb(error.__traceback__))
-    return text.rstrip() if len(text) <= MAX_TEXT else text[-MAX_TEXT:].rstrip()
+        parts = traceback.format_tb(error.__traceback__)
+    lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
+    if len(lines) > 2 * MAX_LINES:  # of a recursion the ends tell most
+        lines[MAX_LINES:-MAX_LINES] = ["  …"]
+    return "\n".join(lines)
 
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:

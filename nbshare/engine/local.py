@@ -6,6 +6,7 @@ import atexit
 import os
 
 from nbshare.engine.dispatcher import Dispatcher
+from nbshare.memory import pool
 
 __all__ = ["dispatcher", "shutdown"]
 
@@ -25,7 +26,7 @@ def dispatcher() -> Dispatcher:
 
 
 def shutdown() -> None:
-    """End the workers and the fork server now; the next call starts new ones.
+    """End the workers and give back the memory kept for the next call; it starts new ones.
 
     Calls under way in other threads end with what they have. Happens by itself when the process
     ends, however it ends.
@@ -39,6 +40,7 @@ def shutdown() -> None:
     ended, _dispatcher = _dispatcher, None
     if ended is not None:
         ended.shutdown()
+    pool.drop()
 
 
 def _forget() -> None:

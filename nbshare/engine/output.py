@@ -186,6 +186,7 @@ class Results:
         self.array = array
         self._logs: dict[tuple[int, int], Segment] = {}
         self._is_fresh = True
+        self.is_over = False  # nobody writes any more
 
     def decide(self, spec: OutputSpec) -> None:
         """Take the first result's spec and allocate the output."""
@@ -225,16 +226,27 @@ class Results:
         if self.spec is None:
             return None
         if self.array is None or (self._board.done == IN_LOG).any():
-            return self._list()
+            return self._list(gaps=True)
         missing = self._board.done != IN_OUTPUT
         rows = missing.reshape(-1, *[1] * (self.array.ndim - 1))
-        # A mask of stride 0 within rows: a full one would cost a byte per value at every frame.
-        return np.ma.MaskedArray(
-            np.asarray(self.array), mask=np.broadcast_to(rows, self.array.shape), copy=False
-        )
+        mask = np.broadcast_to(rows, self.array.shape)
+        if self.is_over:
+            mask = mask.copy()  # the caller may assign to it
+        # Else of stride 0 within rows: a full one would cost a byte per value at every frame.
+        return np.ma.MaskedArray(np.asarray(self.array), mask=mask, copy=False)
 
-    def _list(self) -> list[Any]:
-        return [self._get(i, state) for i, state in enumerate(self._board.done.tolist())]
+    def _list(self, *, gaps: bool = False) -> list[Any]:
+        """Return the results as a list; where one cannot be loaded raise, or leave a gap."""
+        values = []
+        for i, state in enumerate(self._board.done.tolist()):
+            try:
+                values.append(self._get(i, state))
+            except TaskError:
+                self._board.done[i] = 0  # what cannot be loaded is not there
+                if not gaps:
+                    raise
+                values.append(MISSING)
+        return values
 
     def _get(self, i: int, state: int) -> Any:
         if state == IN_OUTPUT:

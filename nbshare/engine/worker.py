@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
-from nbshare.engine.work import CallMessage, are_gone, work_on
+from nbshare.engine.work import are_gone, work_on
 from nbshare.functions import ImportLog, import_without_cache
 
 __all__ = ["Endowment", "is_worker", "run"]
@@ -49,17 +49,17 @@ def is_worker() -> bool:
 def run(birth: Endowment) -> None:
     """Live as a worker until the owner ends or says so."""
     channel = _settle_in(birth)
+    belongings = _Belongings()
     channel.send(("ready", os.getpid()))
     imports = ImportLog()
     while True:
         try:
             message, fds = channel.receive()
         except (EOFError, OSError):
-            return
-        if message is None:
-            return
-        if not isinstance(message, CallMessage):
-            continue  # an answer to a question of a call that was stopped meanwhile
+            # The owner is gone, which the kernel would tell our group as well, but not if we are
+            # faster and close the description of the life pipe that the group is named in.
+            os.killpg(0, signal.SIGKILL)
+        belongings.restore()
         gone = are_gone(work_on(message, fds, channel, birth.lock_fd, imports))
         channel.send(("finished", message.call, imports.take(), gone))
 
@@ -87,3 +87,22 @@ def _settle_in(birth: Endowment) -> Channel:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return channel
+
+
+class _Belongings:
+    """What each call finds as this worker was born with it, whatever the items before have done."""
+
+    def __init__(self) -> None:
+        self._environ = dict(os.environ)
+        self._streams = [os.dup(fd) for fd in (1, 2)]
+
+    def restore(self) -> None:
+        """Set the environment and the standard streams right."""
+        if os.environ != self._environ:
+            os.environ.clear()
+            os.environ.update(self._environ)
+        for name, fd, kept in zip(("stdout", "stderr"), (1, 2), self._streams, strict=True):
+            stream = getattr(sys, name)
+            if stream is None or stream.closed:
+                os.dup2(kept, fd)
+                setattr(sys, name, os.fdopen(fd, "w", buffering=1, closefd=False))
