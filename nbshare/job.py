@@ -141,6 +141,11 @@ def last_job() -> Job | None:
 
     Its results are kept until the next call.
 
+    Returns
+    -------
+    Job or None
+        Its ``partial()`` has the results, its ``errors`` what went wrong.
+
     Examples
     --------
     >>> import nbshare

@@ -18,7 +18,7 @@ from nbshare.engine.call import Request, prepare
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.local import dispatcher
-from nbshare.engine.output import collect
+from nbshare.engine.output import collect, fill_row
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, TaskError, warn
 from nbshare.functions import bind_arguments, label_of, resolve
@@ -260,13 +260,27 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
 
 def _run_inline(request: Request) -> Any:
     """Run a map that a worker asks for in that worker: no more processes than were asked for."""
-    calls = zip(*request.iterables, strict=True)
-    values = [request.func(*args, **request.shared) for args in calls]
+    shared = {name: _read_only(value) for name, value in request.shared.items()}
+    sources = [x if isinstance(x, SharedArray) else _read_only(x) for x in request.iterables]
+    values = []
+    for row, args in enumerate(zip(*sources, strict=True)):
+        value = request.func(*args, **shared)
+        if isinstance(request.out, np.ndarray):
+            fill_row(request.out, row, value)
+        else:
+            values.append(value)
     if isinstance(request.out, np.ndarray):
-        for row, value in enumerate(values):
-            request.out[row] = value
         return request.out
     return values if request.out == "list" else collect(values)
+
+
+def _read_only(value: Any) -> Any:
+    """Return arrays as the read-only views that they would be in a worker."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
 
 
 # ------------------------------------------------------------------------ checking

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
+from nbshare.functions.pickling import names_main
 from nbshare.memory import ALIGNMENT, Segment, pool, segment_of
 
 __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
@@ -157,8 +158,7 @@ class Arena:
                 problem = error
                 continue
             data = file.getvalue()
-            # A worker never runs the caller's __main__, so nothing may refer to it by name.
-            if by_value or b"__main__" not in data:
+            if by_value or not names_main(data):
                 return data, pickler.buffers
         raise UnsendableError(
             f"{what} cannot be sent to a worker: {type(obj).__qualname__} cannot be pickled "

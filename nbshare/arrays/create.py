@@ -61,6 +61,11 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     """
     dtype = checked_dtype(dtype)
     lengths = _checked_shape(shape)
+    if dtype.subdtype is not None:
+        dtype, inner = dtype.subdtype
+        lengths += inner
+    if dtype.kind in "SU" and dtype.itemsize == 0:
+        dtype = np.dtype(f"{dtype.kind}1")  # as NumPy: strings of no length get one character
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
     segment = Segment.create(math.prod(lengths) * dtype.itemsize)
@@ -71,6 +76,20 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
     """Return a new array of zeros in shared memory; see `empty`.
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Lengths of the axes.
+    dtype : data-type, optional
+        Any NumPy dtype without Python objects inside; default float64.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major layout.
+
+    Returns
+    -------
+    SharedArray
+        Pages come into being when they are first touched.
 
     Examples
     --------
@@ -96,6 +115,11 @@ def full(
         Default: that of ``numpy.array(fill_value)``.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major layout.
+
+    Returns
+    -------
+    SharedArray
+        Filled.
 
     Examples
     --------
@@ -156,6 +180,10 @@ def share(obj: Any, *, mode: str = "r+") -> SharedArray:
             f"share() of a {type(obj).__name__} is not built yet. Sequences of numbers: "
             "share(numpy.asarray(x)). Other objects can be given to parallel_map(shared=...)."
         )
+    if isinstance(obj, np.ma.MaskedArray):
+        raise NotBuiltYetError(
+            "share() of a masked array is not built yet; share its .data and its .mask"
+        )
     if isinstance(obj, SharedArray) and obj.flags.writeable and segment_of(obj) is not None:
         return obj
     plain = np.asarray(obj)
@@ -179,8 +207,10 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def _checked_shape(shape: Shape) -> tuple[int, ...]:
-    lengths = shape if isinstance(shape, Sequence) else (shape,)
-    checked = tuple(map(operator.index, lengths))
+    try:
+        checked: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        checked = tuple(map(operator.index, shape))  # type: ignore[arg-type]
     if any(length < 0 for length in checked):
         raise ValueError(f"shape {checked} holds a negative length")
     return checked

@@ -75,7 +75,8 @@ def _settled(result: Any) -> Any:
 
 
 def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
+    # Without NumPy's docstring: its examples would be run as ours.
+    @wraps(method, assigned=("__name__", "__qualname__"))
     def settling(*args: Any, **kwargs: Any) -> Any:
         return _settled(method(*args, **kwargs))
 

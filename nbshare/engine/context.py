@@ -9,7 +9,12 @@ import warnings
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from nbshare.functions import imported_files, register_files
+from nbshare.functions import (
+    import_as_the_caller,
+    imported_files,
+    overridden_names,
+    register_files,
+)
 
 __all__ = ["Context", "apply_context", "current_context"]
 
@@ -32,6 +37,7 @@ def current_context() -> Context:
         "umask": _umask(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "files": imported_files(),
+        "overridden": overridden_names(),
     }
     # '' means the working directory of the moment; workers are told which one that is.
     path = [os.path.abspath(p) if p == "" else p for p in sys.path]
@@ -42,6 +48,7 @@ def apply_context(path: list[str], rest: bytes) -> None:
     """Take over what the caller has; in a worker."""
     values = pickle.loads(rest)
     sys.path[:] = path
+    import_as_the_caller(values["overridden"])
     register_files(values["files"])
     os.umask(values["umask"])
     warnings.filters[:] = values["warnings"]  # type: ignore[index]

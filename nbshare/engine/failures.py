@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from nbshare.errors import TaskError, cut
+from nbshare.functions import dumps
 
 __all__ = ["Failure", "describe", "rebuild"]
 
@@ -87,7 +88,7 @@ def _pickled(error: BaseException) -> bytes | None:
     if not isinstance(error, Exception):
         return None
     try:
-        data = pickle.dumps(error)
+        data = dumps(error)
         # Many exceptions can be pickled and not unpickled: better found out here than there.
         if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
             return None

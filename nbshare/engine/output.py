@@ -19,9 +19,10 @@ from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, Board
 from nbshare.errors import MixedResultsWarning, TaskError, warn
+from nbshare.functions import dumps
 from nbshare.memory import Segment, pool
 
-__all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "spec_for"]
+__all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "fill_row", "spec_for"]
 
 LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
 
@@ -103,7 +104,7 @@ class ResultStore:
         if self._spec is None:
             self._spec, self._out = self._ask(spec_for(value))
         if self._spec.is_given:
-            self._fill(i, value)
+            fill_row(self._out, i, value)
         elif not self._fits(value):
             return self._append(i, value)
         else:
@@ -113,17 +114,6 @@ class ResultStore:
                 return self._append(i, value)
         self._board.done[i] = IN_OUTPUT
         return None
-
-    def _fill(self, i: int, value: Any) -> None:
-        """Fill a row of the array that the caller gave, or say why the result does not fit."""
-        row = self._out[i, ...]
-        # NumPy's rule for a Python number: it takes the array's dtype if the kind allows.
-        weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
-        if np.shape(weak) != row.shape:
-            raise ValueError(
-                f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
-            )
-        np.copyto(row, weak, casting="same_kind")
 
     def _fits(self, value: Any) -> bool:
         spec = self._spec
@@ -140,7 +130,7 @@ class ResultStore:
         )
 
     def _append(self, i: int, value: Any) -> None:
-        data = _dumps(value)
+        data = dumps(value)
         if self._log is None or self._position + len(data) > self._log.nbytes:
             size = max(LOG_BYTES, 2 * (self._log.nbytes if self._log else 0), len(data))
             self._log = Segment.create(size)
@@ -153,16 +143,16 @@ class ResultStore:
         self._board.done[i] = IN_LOG
 
 
-def _dumps(value: Any) -> bytes:
-    try:
-        data = pickle.dumps(value, protocol=5)
-        if b"__main__" not in data:
-            return data
-    except Exception:  # noqa: BLE001, S110 - tried again by value
-        pass
-    import cloudpickle
-
-    return bytes(cloudpickle.dumps(value, protocol=5))
+def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
+    """Fill a row of the array that the caller gave, or say why the result does not fit."""
+    row = out[i, ...]
+    # NumPy's rule for a Python number: it takes the array's dtype if the kind allows.
+    weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
+    if np.shape(weak) != row.shape:
+        raise ValueError(
+            f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
+        )
+    np.copyto(row, weak, casting="same_kind")
 
 
 class Results:

@@ -17,6 +17,7 @@ import os
 import select
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from nbshare.engine import orphans, worker
@@ -76,8 +77,7 @@ def _live(birth: worker.Endowment) -> None:
     except BaseException:  # noqa: BLE001 - the last frame of this process
         traceback.print_exc()
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)

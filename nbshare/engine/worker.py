@@ -21,13 +21,15 @@ from typing import NamedTuple
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
 from nbshare.engine.work import are_gone, work_on
-from nbshare.functions import ImportLog, import_without_cache
+from nbshare.functions import ImportLog
 
 __all__ = ["Endowment", "is_worker", "run"]
 
 # Of two processes the kernel ends the one with the higher score when memory runs out: a worker
 # can be replaced, the notebook's kernel cannot.
 OOM_SCORE = b"500"
+
+STREAMS = {"stdout": 1, "stderr": 2}
 
 _is_worker = False
 
@@ -75,8 +77,8 @@ def _settle_in(birth: Endowment) -> Channel:
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.enable()  # the stack of a crash in C goes to the standard error output
-    import_without_cache()
+    with suppress(RuntimeError, ValueError, AttributeError):  # there may be no such output
+        faulthandler.enable()  # the stack of a crash in C goes to the standard error output
     channel = Channel.from_fd(birth.channel_fd)
     environ, _ = channel.receive()
     os.environ.clear()
@@ -85,7 +87,8 @@ def _settle_in(birth: Endowment) -> Channel:
     if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
         sys.modules["numpy.random"].seed()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if stream is not None:
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return channel
 
 
@@ -94,15 +97,22 @@ class _Belongings:
 
     def __init__(self) -> None:
         self._environ = dict(os.environ)
-        self._streams = [os.dup(fd) for fd in (1, 2)]
+        self._streams = {name: _duplicate(fd) for name, fd in STREAMS.items()}
 
     def restore(self) -> None:
         """Set the environment and the standard streams right."""
         if os.environ != self._environ:
             os.environ.clear()
             os.environ.update(self._environ)
-        for name, fd, kept in zip(("stdout", "stderr"), (1, 2), self._streams, strict=True):
+        for name, kept in self._streams.items():
             stream = getattr(sys, name)
-            if stream is None or stream.closed:
-                os.dup2(kept, fd)
-                setattr(sys, name, os.fdopen(fd, "w", buffering=1, closefd=False))
+            if kept is not None and (stream is None or stream.closed):
+                os.dup2(kept, STREAMS[name])
+                setattr(sys, name, os.fdopen(STREAMS[name], "w", buffering=1, closefd=False))
+
+
+def _duplicate(fd: int) -> int | None:
+    try:
+        return os.dup(fd)
+    except OSError:  # services have none
+        return None

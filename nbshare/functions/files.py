@@ -6,51 +6,18 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from nbshare.functions.freshness import Stamp, is_installed, stamp_of
+from nbshare.functions.freshness import Stamp, stamp_of
+from nbshare.functions.imports import UncachedLoader
 
-__all__ = ["import_file", "import_without_cache", "imported_files", "register_files"]
+__all__ = ["import_file", "imported_files", "register_files"]
 
 _paths: dict[str, str] = {}  # module name -> path of its file
 _stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
-
-
-class _SourceLoader(SourceFileLoader):
-    """Compiles the source of what is not installed each time.
-
-    The cached bytecode is compared by whole seconds: it would hide an edit made within the second
-    of the last import.
-    """
-
-    def path_stats(self, path: Any) -> Any:
-        if is_installed(path):
-            return super().path_stats(path)
-        raise OSError("without these, the bytecode cache is neither read nor written")
-
-
-def import_without_cache() -> None:
-    """Have every later import of this process compile the source, but for installed modules."""
-    hook = FileFinder.path_hook(
-        (ExtensionFileLoader, EXTENSION_SUFFIXES),
-        (_SourceLoader, SOURCE_SUFFIXES),
-        (SourcelessFileLoader, BYTECODE_SUFFIXES),
-    )
-    sys.path_hooks.insert(0, hook)
-    sys.path_importer_cache.clear()
 
 
 class _FileFinder:
@@ -65,7 +32,7 @@ class _FileFinder:
         if name not in _paths:
             return None
         file = _paths[name]
-        return spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+        return spec_from_file_location(name, file, loader=UncachedLoader(name, file))
 
 
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
