@@ -239,31 +239,79 @@ def last_of(_: int, elevation: np.ndarray) -> float:
 # --------------------------------------------------------------- bad housekeeping
 
 
-def litter(nbytes: int, _: int) -> bool:
-    """Print a lot, close the standard output, change whatever belongs to the process."""
+def _prints() -> None:
+    """Print 10 MB, in lines, from two threads."""
     line = "x" * 999 + "\n"
-    threads = [
-        threading.Thread(target=lambda: [sys.stdout.write(line) for _ in range(nbytes // 2000)])
-        for _ in range(2)
-    ]
+    write = sys.stdout.write
+    threads = [threading.Thread(target=lambda: [write(line) for _ in range(5_000)]) for _ in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def _closes_stdout() -> None:
     sys.stdout.close()
+
+
+def _replaces_stdout() -> None:
+    sys.stdout = None
+
+
+def _changes_cwd() -> None:
     os.chdir("/")
+
+
+def _changes_environ() -> None:
     os.environ["LITTER"] = "left"
+    os.environ.pop("TMPDIR")
+
+
+def _changes_umask() -> None:
     os.umask(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _changes_path() -> None:
+    sys.path[:] = []
+
+
+def _changes_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGIO):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _changes_affinity() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+LITTER = {
+    "prints 10 MB": _prints,
+    "closes stdout": _closes_stdout,
+    "replaces stdout": _replaces_stdout,
+    "changes cwd": _changes_cwd,
+    "changes environ": _changes_environ,
+    "changes umask": _changes_umask,
+    "changes path": _changes_path,
+    "changes signals": _changes_signals,
+    "changes affinity": _changes_affinity,
+}
+
+
+def litter(how: str, i: int) -> bool:
+    """Change what belongs to the process, once in each of two workers."""
+    raise_flag(f"littered-{i}")
+    await_flag(f"littered-{1 - i}")
+    LITTER[how]()
     return True
 
 
-def surroundings(_: int) -> tuple[str, str | None, int]:
+def surroundings(_: int) -> tuple[Any, ...]:
     """Print, and say where we are."""
     umask = os.umask(0)
     os.umask(umask)
-    print("tidy")
-    return os.getcwd(), os.environ.get("LITTER"), umask
+    print("tidy", flush=True)
+    environ = os.environ.get("LITTER"), os.environ.get("TMPDIR")
+    return os.getcwd(), environ, umask, sys.path, os.sched_getaffinity(0)
 
 
 # ---------------------------------------------------- ways to write what is shared
@@ -405,7 +453,9 @@ def row_of(i: int, fail_at: int = -1) -> np.ndarray:
     return np.arange(1000.0) + i
 
 
-def zeros_but_last(i: int, nbytes: int) -> np.ndarray:
+def zeros_but_last(i: int, nbytes: int, fail_at: int = -1) -> np.ndarray:
+    if i == fail_at:
+        raise ValueError("asked for")
     row = np.zeros(nbytes, np.uint8)
     row[-1] = i
     return row

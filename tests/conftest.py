@@ -1,0 +1,53 @@
+"""What all tests have: worker modules on the import path, cold starts, scripts in new processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+WORKERS = TESTS / "workers"
+sys.path.insert(0, str(WORKERS))
+
+Script = Callable[..., str]
+
+
+@pytest.fixture
+def cold() -> Iterator[None]:
+    """No worker and no server is running when the test begins, nor after it."""
+    import nbshare
+
+    nbshare.shutdown()
+    yield
+    nbshare.shutdown()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Run code as a script, or as given to ``python -c``, in a folder of its own.
+
+    ``script(code, as_command=False, **environ)`` returns what it printed; it has to end well.
+    """
+
+    def run(code: str, *, as_command: bool = False, **environ: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(code)
+        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, WORKERS)))
+        ended = subprocess.run(
+            [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": python_path, **environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    return run

@@ -1,0 +1,348 @@
+"""The functions of a map: from files, from packages, and by value from scripts and commands."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import random
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import tasks
+
+import nbshare
+from nbshare import import_file, parallel_map
+from nbshare.errors import UnsendableError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Stand in a folder that is not on the import path; forget its modules afterwards."""
+    monkeypatch.chdir(tmp_path)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        path = getattr(sys.modules[name], "__file__", None) or ""
+        if path.startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(path, code):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(textwrap.dedent(code))
+    return path
+
+
+# -------------------------------------------------------------------------- import_file
+
+
+def test_a_module_is_imported_by_its_path(folder):
+    """A file that is not on the import path becomes a module; workers run its functions."""
+    write(folder / "by_path.py", "def triple(x): return 3 * x")
+    module = import_file("by_path.py")
+    assert module.__name__ == "by_path"
+    assert module.__file__ == str(folder / "by_path.py")
+    assert sys.modules["by_path"] is module
+    assert parallel_map(module.triple, [1, 2]).tolist() == [3, 6]
+
+
+def test_a_file_that_has_not_changed_is_imported_once(folder):
+    """The second import of an unchanged file gives the same module, by whatever path."""
+    path = write(folder / "by_once.py", "state = []")
+    module = import_file(path)
+    module.state.append(1)
+    assert import_file("by_once.py") is module
+    assert import_file(folder / "." / "by_once.py") is module
+    assert import_file(os.path.relpath(path, folder)).state == [1]
+
+
+def test_a_changed_file_is_imported_again(folder):
+    """After an edit the caller gets the new functions, and so do the workers; time and again."""
+    for i in range(5):
+        path = write(folder / "by_edit.py", f"def plus(x): return x + {i}")
+        os.utime(path, ns=(10**18, 10**18 + i))  # the same second, and the size is the same too
+        module = import_file("by_edit.py")
+        assert module.plus(0) == i
+        assert parallel_map(module.plus, [10]).tolist() == [10 + i]
+
+
+def test_an_old_function_goes_on_as_what_it_is(folder):
+    """A function that the caller has kept from before an edit is still that function."""
+    write(folder / "by_old.py", "def version(x): return 'old'")
+    old = import_file("by_old.py").version
+    write(folder / "by_old.py", "def version(x): return 'newer'")
+    new = import_file("by_old.py").version
+    assert (old(0), new(0)) == ("old", "newer")
+    assert parallel_map(old, [0]) == ["old"]
+    assert parallel_map(new, [0]) == ["newer"]
+
+
+def test_a_broken_edit_leaves_the_module_of_before(folder):
+    """A file that fails at import raises its own error, and the old module stays in place."""
+    write(folder / "by_broken.py", "def good(x): return x")
+    module = import_file("by_broken.py")
+    for code, error in [("def good(x) return x", SyntaxError), ("1 / 0", ZeroDivisionError)]:
+        write(folder / "by_broken.py", code)
+        with pytest.raises(error):
+            import_file("by_broken.py")
+        assert sys.modules["by_broken"] is module
+    write(folder / "by_broken.py", "def good(x): return x + 0.5")
+    assert parallel_map(import_file("by_broken.py").good, [1]).tolist() == [1.5]
+
+
+def test_what_is_no_module_file_is_refused(folder):
+    """Missing files, folders and other files are refused with their names."""
+    (folder / "notes.txt").touch()
+    (folder / "folder.py").mkdir()
+    for path, error in [
+        ("missing.py", FileNotFoundError),
+        ("notes.txt", ValueError),
+        ("folder.py", FileNotFoundError),
+    ]:
+        with pytest.raises(error, match=path):
+            import_file(path)
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(folder):
+    """Two files of the same name do not stand in for each other, also when called in turn."""
+    paths = [
+        write(folder / name / "by_twin.py", f"def home(x): return '{name}'") for name in ("a", "b")
+    ]
+    modules = [import_file(path) for path in paths]
+    for _ in range(2):
+        for module, name in zip(modules, "ab", strict=True):
+            assert module.home(0) == name
+            assert parallel_map(module.home, [0]) == [name]
+
+
+@pytest.mark.parametrize("name", ["my-workers", "2nd", "class", "größe", "with space"])
+def test_a_file_may_have_any_name(folder, name):
+    """Names that are no identifiers work as well."""
+    write(folder / f"{name}.py", "def answer(x): return 42")
+    assert parallel_map(f"{name}.py:answer", [0]).tolist() == [42]
+
+
+@pytest.mark.parametrize("name", ["json", "random", "numpy", "tasks", "nbshare", "types"])
+def test_a_file_named_like_another_module_does_not_replace_it(folder, name):
+    """A user's file may be called random.py: it is imported, and the other module stays itself."""
+    other = importlib.import_module(name)
+    write(folder / f"{name}.py", "def answer(x): return 42")
+    module = import_file(f"{name}.py")
+    assert module.answer(0) == 42
+    assert importlib.import_module(name) is other
+    assert parallel_map(module.answer, [0]).tolist() == [42]
+    assert parallel_map(tasks.file_of, [name]) == [other.__file__]
+    assert json.loads("[1]") == [1]
+    assert 0 <= random.random() < 1
+
+
+# ------------------------------------------------------------------- "file.py:name"
+
+
+def test_a_string_names_file_and_function(folder):
+    """A relative or absolute path, a colon and a name are a function."""
+    code = """
+        def double(x): return 2 * x
+        class Tool:
+            @staticmethod
+            def triple(x): return 3 * x
+        """
+    path = write(folder / "by_string.py", code)
+    assert parallel_map("by_string.py:double", [1, 2]).tolist() == [2, 4]
+    assert parallel_map(f"{path}:double", [1, 2]).tolist() == [2, 4]
+    assert parallel_map("by_string.py:Tool.triple", [1, 2]).tolist() == [3, 6]
+    write(folder / "by_string.py", "def double(x): return 2.0 * x + 0.5")
+    assert parallel_map("by_string.py:double", [1, 2]).tolist() == [2.5, 4.5]
+
+
+def test_a_string_that_names_no_function_says_what_there_is(folder):
+    """A wrong name is answered with the names of the file; a name of no function is refused."""
+    write(folder / "by_wrong.py", "VALUE = 3\ndef first(x): pass\ndef second(x): pass")
+    with pytest.raises(AttributeError, match=r"'third'.*first, second"):
+        parallel_map("by_wrong.py:third", [0])
+    with pytest.raises(TypeError, match=r"VALUE.*int"):
+        parallel_map("by_wrong.py:VALUE", [0])
+    with pytest.raises(FileNotFoundError, match=r"by_missing.py"):
+        parallel_map("by_missing.py:first", [0])
+
+
+# ---------------------------------------------------------------- packages and by value
+
+
+def test_functions_of_a_package_with_relative_imports(folder, monkeypatch):
+    """A module in a package imports its neighbours in the worker as it does in the caller."""
+    package = folder / "by_package"
+    write(package / "__init__.py", "")
+    write(package / "helper.py", "STEP = 5")
+    write(package / "work.py", "from .helper import STEP\ndef up(x): return x + STEP")
+    monkeypatch.syspath_prepend(folder)
+    up = importlib.import_module("by_package.work").up
+    assert parallel_map(up, [1]).tolist() == [6]
+    write(package / "helper.py", "STEP = 50")
+    assert parallel_map(up, [1]).tolist() == [51]
+
+
+def test_lambdas_and_closures_of_a_module():
+    """Functions that no name leads to are sent by value, with what they close over."""
+    offset = 10
+    table = np.arange(1000.0)
+
+    def shifted(x):
+        return table[x] + offset
+
+    assert parallel_map(shifted, [1, 2]).tolist() == [11.0, 12.0]
+    assert parallel_map(lambda x: x * offset, [1, 2]).tolist() == [10, 20]
+    assert parallel_map(functools.partial(lambda a, b: a - b, 5), [1, 2]).tolist() == [4, 3]
+
+
+def test_a_closure_sees_a_shared_array_by_reference():
+    """A function sent by value writes into the SharedArray that it closes over."""
+    target = nbshare.zeros(5)
+
+    def put(i):
+        target[i] = i
+
+    parallel_map(put, range(5))
+    assert target.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_large_array_of_a_closure_is_read_only():
+    """A plain array that a function closes over is not the caller's: writing to it is an error."""
+    table = np.zeros(1000)
+
+    def put(i):
+        table[i] = i
+
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(put, range(5))
+    assert not table.any()
+
+
+def test_a_closure_over_what_cannot_travel_is_refused(cold):
+    """A function that holds a lock is refused before anything starts, and told why."""
+    lock = threading.Lock()
+    with pytest.raises(UnsendableError, match=r"the function.*lock"):
+        parallel_map(lambda x: lock.locked(), ["a"])
+    assert not psutil.Process().children()
+
+
+MAIN = """
+    import dataclasses, pathlib
+    import numpy as np
+    from nbshare import parallel_map
+
+    with pathlib.Path("runs").open("a") as runs:
+        runs.write("x")
+
+    TABLE = np.arange(2000.0)
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int = 0
+        def moved(self, by):
+            return Point(self.x + by, self.y - by)
+
+    class Refusal(ValueError):
+        def __init__(self, x):
+            super().__init__(x)
+
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    def look_up(i):
+        return TABLE[i] + helper(i)
+
+    def helper(i):
+        return 0.5
+
+    def refuse(x):
+        raise Refusal(x)
+
+    assert parallel_map(lambda x: x + 1, range(3)).tolist() == [1, 2, 3]
+    assert parallel_map(factorial, [3, 5]).tolist() == [6, 120]
+    assert parallel_map(look_up, [1, 1000]).tolist() == [1.5, 1000.5]
+    assert parallel_map(Point(1, 2).moved, [10]) == [Point(11, -8)]
+    assert parallel_map(Point, [1, 2], [3, 4]) == [Point(1, 3), Point(2, 4)]
+    assert parallel_map(lambda p: p.x, [Point(7), Point(8)]).tolist() == [7, 8]
+
+    HELPERS = 1
+    def helper(i):
+        return 0.25
+
+    assert parallel_map(look_up, [1]).tolist() == [1.25]
+    print("all is well")
+"""
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+def test_a_script_without_a_main_guard(script, tmp_path, as_command):
+    """Functions and classes of a script or a command work by value; its body runs once."""
+    assert script(textwrap.dedent(MAIN), as_command=as_command) == "all is well\n"
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_an_exception_class_of_the_script_comes_as_itself(script):
+    """An exception that the script defines can be caught as what it is."""
+    code = """
+        try:
+            parallel_map(refuse, [5])
+        except Refusal as refusal:
+            print(type(refusal) is Refusal, refusal.args)
+            print("item 0 (5)" in refusal.__notes__[0], "in refuse" in refusal.__notes__[0])
+        """
+    printed = script(textwrap.dedent(MAIN) + textwrap.dedent(code))
+    assert printed == "all is well\nTrue (5,)\nTrue True\n"
+
+
+HOSTILE = """
+    import os, pathlib, sys
+    import json, random
+    import numpy as np
+    import nbshare
+    from nbshare import parallel_map
+
+    pathlib.Path("plain.py").write_text(
+        "import numpy as np\\n"
+        "def draw(i): return np.random.rand()\\n"
+        "def fail(i): raise ValueError(i)\\n"
+    )
+    pathlib.Path("needy.py").write_text(
+        "import json, random\\n"
+        "def dump(i): return json.dumps([i]) * (0 <= random.random() < 1)\\n"
+    )
+    import plain, needy
+
+    pathlib.Path("work").mkdir()
+    os.chdir("work")
+    sys.path.insert(0, "")
+    np.random.rand()
+    for name in sys.stdlib_module_names & sys.modules.keys():  # what the caller itself can use
+        pathlib.Path(name + ".py").write_text(f"raise SystemExit('the wrong {name}')")
+"""
+
+CALLS = {
+    "numpy.random": "print(len(set(parallel_map(plain.draw, range(8)).tolist())))",
+    "by value": "print(len(parallel_map(lambda x: {x: plain}, range(8))))",
+    "an error": """
+        try:
+            parallel_map(plain.fail, range(3), max_workers=1)
+        except ValueError as error:
+            print(8 + error.args[0])
+        """,
+    "its own imports": "print(len(parallel_map(needy.dump, range(8))))",
+}
+
+
+@pytest.mark.parametrize("plain_start", ["", "1"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_files_named_like_the_standard_library_do_not_break_workers(script, call, plain_start):
+    """A random.py or json.py beside the notebook is not taken for the library's by the workers."""
+    code = textwrap.dedent(HOSTILE) + textwrap.dedent(call)
+    assert script(code, NBSHARE_PLAIN_START=plain_start) == "8\n"

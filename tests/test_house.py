@@ -1,0 +1,127 @@
+"""The house is in order: linters, types, layers, light imports, a documented public face."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nbshare
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*arguments: str) -> str:
+    """Run Python in the project's folder; returns what it printed, and it has to end well."""
+    ended = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "ruff", "check"),
+        ("-m", "ruff", "format", "--check"),
+        ("-m", "mypy"),
+        ("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"),
+        ("-m", "pytest", "-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovider"),
+    ],
+    ids=["ruff check", "ruff format", "mypy", "lint-imports", "doctests"],
+)
+def test_the_checks_pass(arguments):
+    """Lint, format, types, layers and the examples in docstrings are as they have to be."""
+    python(*arguments)
+
+
+def test_import_loads_numpy_and_the_standard_library_only():
+    """``import nbshare`` loads no other installed package, and starts no thread."""
+    code = """
+import sys, threading
+before = set(sys.modules)
+import nbshare
+new = [name for name in set(sys.modules) - before
+       if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")]
+print(sorted({name.split(".")[0] for name in new} - {"numpy", "nbshare"}))
+print(threading.active_count())
+"""
+    assert python("-c", code).split("\n") == ["[]", "1", ""]
+
+
+def test_a_quiet_map_loads_nothing_optional():
+    """A map that shows nothing needs neither matplotlib nor tqdm nor IPython."""
+    code = """
+import math, sys
+from nbshare import parallel_map
+parallel_map(math.sqrt, [1.0, 4.0], progress=False)
+optional = {"matplotlib", "tqdm", "ipywidgets", "IPython", "cloudpickle"}
+print(sorted(optional & {name.split(".")[0] for name in sys.modules}))
+"""
+    assert python("-c", code) == "[]\n"
+
+
+# ------------------------------------------------------------------------- public face
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("module", [nbshare, nbshare.errors], ids=lambda m: m.__name__)
+def test_the_public_names_are_sorted_and_there(module):
+    """``__all__`` is sorted (constants, classes, functions), without doubles, and all exist."""
+    assert module.__all__ == sorted(set(module.__all__), key=_rank)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_nothing_else_looks_public():
+    """Besides ``__all__`` the package holds only its own modules."""
+    others = {name for name in vars(nbshare) if name[0] != "_"} - set(nbshare.__all__)
+    assert all(inspect.ismodule(getattr(nbshare, name)) for name in others)
+
+
+FUNCTIONS = [name for name in nbshare.__all__ if inspect.isfunction(getattr(nbshare, name))]
+CLASSES = [
+    getattr(module, name)
+    for module in (nbshare, nbshare.errors)
+    for name in module.__all__
+    if inspect.isclass(getattr(module, name))
+]
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the sections of a numpydoc docstring by their titles."""
+    parts = re.split(r"^([A-Z][A-Za-z ]+)\n-{3,}\n", inspect.cleandoc(text), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_public_functions_answer_every_question(name):
+    """A public function says what its parameters are, what it returns, and shows an example."""
+    function = getattr(nbshare, name)
+    found = sections(function.__doc__)
+    if "not built yet" in function.__doc__.splitlines()[0]:
+        assert "Raises" in found
+        return
+    signature = inspect.signature(function)
+    documented = re.findall(r"^(\*{0,2}\w+(?:, \w+)*)(?: :|$)", found.get("Parameters", ""), re.M)
+    named = {part.strip("* ") for line in documented for part in line.split(",")}
+    assert named >= set(signature.parameters)
+    assert "Returns" in found or signature.return_annotation in (None, "None")
+    assert ">>>" in found["Examples"]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_public_classes_and_their_methods_are_documented(cls):
+    """A public class and each public method and property of its own have a docstring."""
+    assert cls.__doc__
+    for name, member in vars(cls).items():
+        if name[0] != "_" and (callable(member) or isinstance(member, property)):
+            inherited = any(name in vars(base) for base in cls.__mro__[1:])
+            assert inspect.getdoc(member) or inherited, f"{cls.__name__}.{name}"
