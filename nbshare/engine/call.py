@@ -22,7 +22,7 @@ from nbshare.memory import Segment, segment_of
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Call", "Request", "prepare"]
+__all__ = ["Call", "Request", "State", "prepare"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 
@@ -59,6 +59,7 @@ class Call:
     sources: Packed
     results: Results
     n_slots: int
+    id: int = 0  # given when it begins
     state: State = "starting"
     error: BaseException | None = None
     failures: list[Failure] = field(default_factory=list)

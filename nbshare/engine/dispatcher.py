@@ -18,32 +18,26 @@ from __future__ import annotations
 
 import _thread
 import os
-import select
-import signal
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from nbshare.arrays.arena import ArrayReference
-from nbshare.engine.call import MAX_REPLACED, Call
-from nbshare.engine.context import Context
-from nbshare.engine.failures import Failure, rebuild
+from nbshare.engine.call import MAX_REPLACED, Call, State
+from nbshare.engine.crew import Crew
+from nbshare.engine.events import Events
+from nbshare.engine.failures import Failure, death_of, rebuild
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.schedule import NO_ITEM, give_back
 from nbshare.engine.work import CallMessage
 from nbshare.errors import WorkerDiedError
-from nbshare.functions import Stamp, stamp_of
 from nbshare.memory import Segment, pool, segment_of
 
 __all__ = ["Dispatcher"]
 
 GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
-IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 MAX_CALL_ID = 1 << 30  # ids are also lock bytes
-
-Stamps = dict[str, Stamp | None]
 
 
 class Dispatcher:
@@ -56,26 +50,19 @@ class Dispatcher:
 
     Notes
     -----
-    `submit`, `stop` and `shutdown` may be called from any thread; all else happens in its own.
+    `warm_up`, `submit`, `stop`, `shutdown` and `worker_pids` may be called from any thread; all
+    else happens in its own.
     """
 
     def __init__(self, use_server: bool = True) -> None:
+        self._events = Events()
         self._nursery = Nursery(use_server)
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
-        self._last_call = 0
-        self._workers: dict[WorkerProcess, int | None] = {}  # with the id of the call it works on
-        self._idle: dict[WorkerProcess, float] = {}  # since when
-        self._generation = 0
-        self._born_under: Any = None  # environment and import path of this generation
-        self._stamps: Stamps = {}  # of the files that workers have imported
+        self._last_id = 0
         self._is_closing = False
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
-        self._watch(self._wake, self._awake)
         _thread.start_new_thread(self._run, ())
 
     # ------------------------------------------------------------- from any thread
@@ -88,20 +75,20 @@ class Dispatcher:
     def warm_up(self) -> None:
         """Start the server, if there is none, while the caller still copies inputs."""
         if not self._nursery.is_up:
-            self._post(self._nursery.warm_up)
+            self._events.post(self._nursery.warm_up)
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        self._post(lambda: self._begin(call))
+        self._events.post(lambda: self._begin(call))
 
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
         call.board.stop()  # at once, even if the dispatcher has to wait for the interpreter lock
-        self._post(lambda: self._stop(call))
+        self._events.post(lambda: self._stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
         """End all calls, workers and the server."""
-        self._post(self._close)
+        self._events.post(self._close)
         if self._closed.acquire(timeout=timeout_s):
             self._closed.release()
 
@@ -111,46 +98,33 @@ class Dispatcher:
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers that have started."""
-        return [worker.pid for worker in list(self._workers) if worker.is_ready]
-
-    def _post(self, action: Callable[[], None]) -> None:
-        self._inbox.append(action)
-        os.eventfd_write(self._wake, 1)
+        return [worker.pid for worker in self._crew if worker.is_ready]
 
     # ------------------------------------------------------------------- main loop
 
     def _run(self) -> None:
         try:
             while not self._is_closing:
-                for fd, _ in self._poll.poll(self._patience_ms()):
-                    handler = self._handlers.get(fd)
-                    if handler is not None:  # else closed by a handler before it in this round
-                        handler()
-                self._end_overdue()
+                self._events.wait(min(self._deadlines(), default=None))
+                self._stop_overdue()
+                self._crew.end_overdue()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-            for call in list(self._calls.values()):
-                call.finish("failed", error)
+            for call in self._calls.values():
+                call.error = call.error or error
         finally:
             self._is_closing = True
-            self._bury_all()
+            self._end()
             self._closed.release()
 
-    def _awake(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._inbox:
-            self._inbox.popleft()()
+    def _deadlines(self) -> Iterator[float]:
+        yield from (call.kill_at for call in self._calls.values() if call.kill_at is not None)
+        yield from self._crew.deadlines()
+        when = pool.trim()
+        if when is not None:
+            yield when
 
-    def _patience_ms(self) -> float | None:
-        """Return how long to wait for events: until the next deadline."""
-        deadlines = [call.kill_at for call in self._calls.values() if call.kill_at is not None]
-        deadlines += [since + IDLE_S for since in self._idle.values()]
-        deadlines += [worker.ready_by for worker in self._workers if not worker.is_ready]
-        deadlines += [when for when in [pool.trim()] if when is not None]
-        if not deadlines:
-            return None
-        return max(0.0, min(deadlines) - time.monotonic()) * 1e3 + 1
-
-    def _end_overdue(self) -> None:
+    def _stop_overdue(self) -> None:
+        """End the workers that are still busy with a call that was stopped."""
         now = time.monotonic()
         for call in list(self._calls.values()):
             if call.kill_at is not None and now >= call.kill_at:
@@ -160,72 +134,51 @@ class Dispatcher:
                     if worker in call.workers and worker.is_ready:
                         self._lose(worker)
                 self._advance(call)
-        for worker, since in list(self._idle.items()):
-            if now - since >= IDLE_S:
-                self._dismiss(worker)
-        overdue = [w for w in self._workers if not w.is_ready and now >= w.ready_by]
-        if overdue:
-            self._nursery.distrust()
-        for worker in overdue:
-            self._lose(worker)
 
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLIN)
+    def _close(self) -> None:
+        self._is_closing = True
 
-    def _unwatch(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+    def _end(self) -> None:
+        for worker in self._crew:
+            self._crew.dismiss(worker)
+        for call in list(self._calls.values()):
+            call.finish("failed" if call.error else "stopped", call.error)
+        self._nursery.close()
+        self._events.close()
 
     # ----------------------------------------------------------------------- calls
 
     def _begin(self, call: Call) -> None:
-        self._renew_if_stale(call.request.context)
-        self._last_call = self._last_call % MAX_CALL_ID + 1
-        call_id = self._last_call
-        self._calls[call_id] = call
+        self._crew.renew_if_stale(call.request.context)
+        self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
+        self._calls[call.id] = call
         wanted = min(call.request.max_workers, call.request.n_tasks)
         try:
             for _ in range(wanted):
-                self._assign(call_id, call)
+                self._assign(call)
         except (WorkerDiedError, OSError) as error:
             if not call.workers:
                 self._fail(call, error)
         self._advance(call)
 
-    def _assign(self, call_id: int, call: Call) -> None:
-        """Give the call one more worker, an idle one if there is any."""
-        message, fds = self._message(call_id, call)
+    def _assign(self, call: Call) -> None:
+        """Give the call one more worker."""
+        message, fds = self._message(call)
         try:
-            worker = self._hand_over(message, fds, call)
+            worker = self._crew.put_to_work(message, fds, call.request.context.environ)
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
         worker.lend(call.arena_segment, *(segment for segment, _ in call.others))
-        self._workers[worker] = call_id
+        worker.call = call
         call.workers[worker] = call.n_assigned
         call.n_assigned += 1
-        if worker.is_ready:
-            self._note_running(worker)
+        self._note_running(worker)
 
-    def _hand_over(self, message: CallMessage, fds: list[int], call: Call) -> WorkerProcess:
-        while self._idle:
-            worker, _ = self._idle.popitem()
-            try:
-                worker.channel.send(message, fds, wait=False)
-            except OSError:  # it died while idle, or was stopped: nobody need notice
-                self._dismiss(worker)
-            else:
-                return worker
-        worker = self._nursery.start(call.request.context.environ, self._generation)
-        self._watch(worker.channel.fileno(), lambda: self._hear(worker))
-        worker.channel.send(message, fds, wait=False)
-        return worker
-
-    def _message(self, call_id: int, call: Call) -> tuple[CallMessage, list[int]]:
+    def _message(self, call: Call) -> tuple[CallMessage, list[int]]:
         request = call.request
         message = CallMessage(
-            call=call_id,
+            call=call.id,
             slot=call.n_assigned,
             n_tasks=request.n_tasks,
             n_slots=call.n_slots,
@@ -264,7 +217,7 @@ class Dispatcher:
                     f"{call.n_replaced} workers died one after the other before they began an "
                     "item. Something that they import may end them, or memory may be short."
                 )
-            self._assign(self._id_of(call), call)
+            self._assign(call)
         except (WorkerDiedError, OSError) as error:
             self._fail(call, error)
             self._advance(call)
@@ -278,7 +231,7 @@ class Dispatcher:
     def _stop(self, call: Call) -> None:
         if call.is_over:
             return
-        if call not in self._calls.values():  # interrupted before it was submitted
+        if call.id not in self._calls:  # interrupted before it was submitted
             call.finish("stopped")
             return
         call.board.stop()
@@ -286,13 +239,10 @@ class Dispatcher:
             call.kill_at = time.monotonic() + GRACE_S
         self._advance(call)
 
-    def _finish(self, call: Call, state: Any) -> None:
-        del self._calls[self._id_of(call)]
+    def _finish(self, call: Call, state: State) -> None:
+        del self._calls[call.id]
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
-
-    def _id_of(self, call: Call) -> int:
-        return next(call_id for call_id, known in self._calls.items() if known is call)
 
     # --------------------------------------------------------------------- workers
 
@@ -309,7 +259,7 @@ class Dispatcher:
 
     def _hear_all(self, worker: WorkerProcess) -> None:
         """Handle what a worker has sent so far, be it dead or alive."""
-        while worker in self._workers:
+        while worker in self._crew:
             try:
                 message, fds = worker.channel.receive(wait=False)
             except (BlockingIOError, EOFError, OSError):
@@ -320,8 +270,7 @@ class Dispatcher:
         segments = [Segment.attach(fd, writable=False) for fd in fds]
         match message:
             case ("ready", pid):
-                worker.greet(pid)
-                self._watch(worker.pidfd, lambda: self._lose(worker))
+                self._crew.greet(worker, pid)
                 self._note_running(worker)
             case ("first", call_id, spec):
                 self._decide(worker, self._calls.get(call_id), spec)
@@ -331,13 +280,13 @@ class Dispatcher:
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
             case ("finished", _, stamps, are_gone):
-                self._stamps.update(stamps)
+                self._crew.note_imports(stamps)
                 worker.give_back(are_gone)
                 self._release(worker)
 
     def _note_running(self, worker: WorkerProcess) -> None:
-        call = self._call_of(worker)
-        if call is not None and call.state == "starting":
+        call = worker.call
+        if call is not None and call.state == "starting" and worker.is_ready:
             call.state = "running"
 
     def _decide(self, worker: WorkerProcess, call: Call | None, spec: OutputSpec) -> None:
@@ -370,92 +319,29 @@ class Dispatcher:
             self._fail(call, rebuild(failure))
 
     def _release(self, worker: WorkerProcess) -> None:
-        """Make a worker idle that has nothing left to do for its call."""
-        call = self._call_of(worker)
-        self._workers[worker] = None
-        if worker.generation == self._generation:
-            self._idle[worker] = time.monotonic()
-        else:
-            self._dismiss(worker)
-        if call is not None:
-            call.workers.pop(worker, None)
+        """Let a worker rest that has nothing left to do for its call."""
+        call, worker.call = worker.call, None
+        self._crew.rest(worker)
+        if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
-
-    def _call_of(self, worker: WorkerProcess) -> Call | None:
-        call_id = self._workers.get(worker)
-        return None if call_id is None else self._calls.get(call_id)
 
     def _lose(self, worker: WorkerProcess) -> None:
         """Handle a worker that has died or has to die."""
         self._hear_all(worker)
-        if worker not in self._workers:
+        if worker not in self._crew:
             return
-        call = self._call_of(worker)
-        status = self._dismiss(worker)
+        call = worker.call
+        status = self._crew.dismiss(worker)
         if call is None or worker not in call.workers:
             return
         slot = call.workers.pop(worker)
         item = call.board.item_of(slot)
-        if item == NO_ITEM:
-            rest = call.board.unbegun(slot)
-            give_back(call.board, rest, (self._nursery.lock_fd, self._id_of(call)))
-            if not call.board.stopped and call.board.n_done() < call.board.n_tasks:
-                self._replace(call)
-        else:
+        if item != NO_ITEM:
             call.torn_rows.append(item)
             if not call.board.stopped:
-                self._fail(call, _death(item, status, worker.pid))
+                self._fail(call, death_of(worker.pid, status, item))
+        else:
+            give_back(call.board, call.board.unbegun(slot), (self._nursery.lock_fd, call.id))
+            if not call.board.stopped and call.board.n_done() < call.board.n_tasks:
+                self._replace(call)
         self._advance(call)
-
-    def _dismiss(self, worker: WorkerProcess) -> int | None:
-        """End a worker, if it lives, and return its exit status."""
-        self._workers.pop(worker, None)
-        self._idle.pop(worker, None)
-        self._unwatch(worker.channel.fileno())
-        if worker.pidfd >= 0:
-            self._unwatch(worker.pidfd)
-        return worker.bury()
-
-    def _bury_all(self) -> None:
-        for worker in list(self._workers):
-            self._dismiss(worker)
-        for call in list(self._calls.values()):
-            if not call.is_over:
-                call.finish("stopped", call.error)
-        self._nursery.close()
-        os.close(self._wake)
-
-    def _close(self) -> None:
-        self._is_closing = True
-
-    # ------------------------------------------------------------------- freshness
-
-    def _renew_if_stale(self, context: Context) -> None:
-        """Have new workers if the environment or a file that they imported has changed."""
-        born_under = (context.environ, context.path)
-        edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
-        if not edited and born_under == self._born_under:
-            return
-        self._born_under = born_under
-        self._stamps.clear()
-        self._generation += 1
-        for worker in list(self._idle):
-            self._dismiss(worker)
-
-
-def _death(item: int, status: int | None, pid: int) -> WorkerDiedError:
-    """Say how a worker ended in the middle of an item."""
-    hint = ""
-    if status is None:
-        how = "ended, and nobody knows how"
-    elif status >= 0:
-        how = f"exited with status {status}"
-        hint = " Something the function calls ends the process (sys.exit in C, os._exit)."
-    else:
-        name = signal.Signals(-status).name
-        how = f"was ended by {name}"
-        if name == "SIGKILL":
-            hint = " The kernel does that when memory runs out; `dmesg` would say so."
-        elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
-            hint = " It crashed in compiled code; its stack is in the standard error output."
-    return WorkerDiedError(f"worker {pid} {how} while it worked on item {item}.{hint}", item)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import traceback
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from nbshare.errors import TaskError, cut
+from nbshare.errors import TaskError, WorkerDiedError, cut
 from nbshare.functions import dumps
 
-__all__ = ["Failure", "describe", "rebuild"]
+__all__ = ["Failure", "death_of", "describe", "rebuild"]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
@@ -65,6 +66,24 @@ def rebuild(failure: Failure) -> BaseException:
         )
     error.add_note(f"raised {where}:\n{failure.traceback}")
     return error
+
+
+def death_of(pid: int, status: int | None, item: int) -> WorkerDiedError:
+    """Say how a worker ended in the middle of an item."""
+    hint = ""
+    if status is None:
+        how = "ended, and nobody knows how"
+    elif status >= 0:
+        how = f"exited with status {status}"
+        hint = " Something the function calls ends the process (sys.exit in C, os._exit)."
+    else:
+        name = signal.Signals(-status).name
+        how = f"was ended by {name}"
+        if name == "SIGKILL":
+            hint = " The kernel does that when memory runs out; `dmesg` would say so."
+        elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
+            hint = " It crashed in compiled code; its stack is in the standard error output."
+    return WorkerDiedError(f"worker {pid} {how} while it worked on item {item}.{hint}", item)
 
 
 def safe_repr(item: Any) -> str:

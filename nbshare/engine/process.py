@@ -11,13 +11,16 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbshare.engine.messages import Channel, channel_pair
 from nbshare.errors import WorkerDiedError
 from nbshare.memory import Segment
+
+if TYPE_CHECKING:
+    from nbshare.engine.call import Call
 
 __all__ = ["Nursery", "WorkerProcess"]
 
@@ -46,6 +49,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     pid, pidfd : int
         Known once it has said that it is ready; 0 and -1 before.
+    call : Call or None
+        What it works on.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
     """
@@ -53,6 +58,7 @@ class WorkerProcess:
     def __init__(self, channel: Channel, nursery: Nursery, popen: Any, generation: int) -> None:
         self.channel = channel
         self.generation = generation
+        self.call: Call | None = None
         self.pid = 0
         self.pidfd = -1
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)

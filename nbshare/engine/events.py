@@ -1,0 +1,65 @@
+"""One thread waits for everything: descriptors, posted actions, deadlines."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["Events"]
+
+Handler = Callable[[], None]
+
+
+class Events:
+    """What a thread waits for.
+
+    Notes
+    -----
+    `post` is for any thread, all else for the one that waits.
+    """
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Handler] = {}
+        self._inbox: deque[Handler] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.watch(self._wake, self._open_inbox)
+
+    def post(self, action: Handler) -> None:
+        """Have the waiting thread do something, in the order of posting."""
+        self._inbox.append(action)
+        os.eventfd_write(self._wake, 1)
+
+    def watch(self, fd: int, handler: Handler) -> None:
+        """Call `handler` whenever the descriptor can be read, or its other end is gone."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Watch the descriptor no more."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def wait(self, until_s: float | None) -> None:
+        """Wait until something happens, or until a time of the monotonic clock, and handle it."""
+        timeout_ms = None
+        if until_s is not None:
+            timeout_ms = max(0.0, until_s - time.monotonic()) * 1e3 + 1
+        for fd, _ in self._poll.poll(timeout_ms):
+            handler = self._handlers.get(fd)
+            if handler is not None:  # else unwatched by a handler before it in this round
+                handler()
+
+    def close(self) -> None:
+        """Let go of the descriptor; what is posted from now on is not done."""
+        self._handlers.clear()
+        wake, self._wake = self._wake, -1
+        os.close(wake)
+
+    def _open_inbox(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._inbox:
+            self._inbox.popleft()()
