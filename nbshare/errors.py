@@ -6,6 +6,7 @@
     ├── NotBuiltYetError     (NotImplementedError)   an argument of the contract that comes later
     ├── UnsendableError      (TypeError)             something that cannot travel to a worker
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
+    ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
     ├── TaskError            (RuntimeError)          a failure that could not travel as itself
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
@@ -33,6 +34,7 @@ __all__ = [
     "NotBuiltYetError",
     "OutOfMemoryError",
     "PartialResultWarning",
+    "StaleReferenceError",
     "TaskError",
     "UnsendableError",
     "WorkerDiedError",
@@ -53,6 +55,10 @@ class UnsendableError(NbshareError, TypeError):
 
 class OutOfMemoryError(NbshareError, MemoryError):
     """A request for more memory than this machine or container has left."""
+
+
+class StaleReferenceError(NbshareError, LookupError):
+    """A reference to an array whose memory cannot be had any more, or not from here."""
 
 
 class TaskError(NbshareError, RuntimeError):

@@ -2,7 +2,18 @@
 
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
+from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.segment import ALIGNMENT, Segment, segment_of
 from nbshare.memory.warm import pool
 
-__all__ = ["ALIGNMENT", "Segment", "ancestors", "check_room", "pool", "segment_of"]
+__all__ = [
+    "ALIGNMENT",
+    "Handle",
+    "Segment",
+    "ancestors",
+    "check_room",
+    "handle_of",
+    "open_handle",
+    "pool",
+    "segment_of",
+]

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from nbshare.memory import copying
 from nbshare.memory.budget import check_room
 
-__all__ = ["ALIGNMENT", "Segment", "segment_of"]
+__all__ = ["ALIGNMENT", "Segment", "known_segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
@@ -67,6 +68,7 @@ class Segment(mmap.mmap):
     is_sealed: bool
     n_borrowed: int
     was_kept_elsewhere: bool
+    _name: str | None
 
     # Bound here because the module `os` may be gone when the last segment is, at exit.
     _close: ClassVar[Any] = staticmethod(os.close)
@@ -80,6 +82,7 @@ class Segment(mmap.mmap):
         self.is_sealed = False
         self.n_borrowed = 0
         self.was_kept_elsewhere = False
+        self._name = None
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
@@ -165,6 +168,15 @@ class Segment(mmap.mmap):
         flat = np.frombuffer(self, np.uint8)
         return np.ndarray(shape, dtype, buffer=flat, offset=offset, strides=strides)
 
+    @property
+    def name(self) -> str:
+        """A random name, the same in every process."""
+        if self._name is None:
+            link = os.readlink(f"/proc/self/fd/{self.fd}")
+            self._name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
+            _known[self._name] = self
+        return self._name
+
     def read_only_fd(self) -> int:
         """Open a descriptor through which the segment can only be read; the caller closes it."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -175,18 +187,26 @@ class Segment(mmap.mmap):
             self._close(fd)
 
 
+# The segments of this process that have been asked for their name, by it.
+_known: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+
+
+def known_segment(name: str) -> Segment | None:
+    """Return the mapping that this process has of a segment that travels by handle."""
+    return _known.get(name)
+
+
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     """Find the segment that an array lies in, and the offset of its first element in bytes.
 
     Follows the chain of bases, so any view of any class is recognised. None for other arrays.
     """
     base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if not isinstance(base, Segment):
-        return None
+    while not isinstance(base, Segment):
+        if base is None:
+            return None
+        # Not ndarrays alone: stride tricks put an object of their own in between.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address
 
 
@@ -194,7 +214,8 @@ def _new_memfd(nbytes: int) -> tuple[int, int]:
     """Return descriptor and size (whole pages, at least one) of a memfd that keeps its size."""
     size = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
     check_room(size)
-    fd = os.memfd_create("nbshare", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    # The name is seen in /proc only; random, it proves that a descriptor means this segment.
+    fd = os.memfd_create(f"nbshare-{os.urandom(8).hex()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)

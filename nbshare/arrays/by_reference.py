@@ -1,0 +1,105 @@
+"""Arrays in shared memory travel by reference through other people's pools and queues.
+
+The picklers of `multiprocessing` and of loky (joblib) are told how; plain `pickle` is not, since
+what it writes may be read in another year.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.memory import Handle, handle_of, open_handle, segment_of
+
+__all__ = ["register"]
+
+
+def _reduce(array: npt.NDArray[Any]) -> Any:
+    found = segment_of(array)
+    if found is None:
+        return np.asarray(array).__reduce_ex__(4)
+    segment, offset = found
+    shared = type(array) is SharedArray
+    place = (offset, array.shape, array.strides, array.dtype, array.flags.writeable, shared)
+    return _arrive, (tuple(handle_of(segment)), *place)
+
+
+def _arrive(
+    handle: tuple[Any, ...],
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    writeable: bool,
+    shared: bool,
+) -> npt.NDArray[Any]:
+    array = open_handle(Handle(*handle)).array(dtype, shape, offset, strides)
+    if not writeable:
+        array.flags.writeable = False
+    return shared_view(array) if shared else array
+
+
+def _tell(module: ModuleType) -> None:
+    """Register with a module that has picklers."""
+    add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
+    add(SharedArray, _reduce)
+    if module.__name__ == "multiprocessing.reduction":
+        # Views that became plain ndarrays too; joblib has an own way with those.
+        add(np.ndarray, _reduce)
+
+
+class _Watcher:
+    """Tells a module as soon as somebody imports it: nbshare imports no pool of its own accord."""
+
+    waiting: ClassVar = {
+        "multiprocessing.reduction",
+        "loky.backend.reduction",
+        "joblib.externals.loky.backend.reduction",
+    }
+
+    @classmethod
+    def find_spec(
+        cls,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG003 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG003
+    ) -> ModuleSpec | None:
+        if name not in cls.waiting:
+            return None
+        cls.waiting.discard(name)  # the search below comes here again
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TellingLoader(spec.loader)
+        return spec
+
+
+class _TellingLoader(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _tell(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def register() -> None:
+    """Tell the modules that are there already, and those that come later."""
+    for name in _Watcher.waiting & sys.modules.keys():
+        _Watcher.waiting.discard(name)
+        _tell(sys.modules[name])
+    sys.meta_path.insert(0, _Watcher)

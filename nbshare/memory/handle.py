@@ -1,0 +1,126 @@
+"""A handle: how a process that is not ours finds a segment, and makes sure it is the right one.
+
+Our own workers are sent the descriptor itself. Anybody else (another pool's worker, a queue's
+reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then
+the sender may have ended, its descriptor number may mean another file and its process number
+another process, so a handle says everything that can be compared.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from nbshare.errors import StaleReferenceError
+from nbshare.memory.receipts import Receipt, receipts
+from nbshare.memory.segment import Segment, known_segment
+
+__all__ = ["Handle", "handle_of", "open_handle"]
+
+
+class Handle(NamedTuple):
+    """Where a segment can be found, and what it must look like."""
+
+    pid: int
+    started: int  # clock ticks since boot: process numbers are used again
+    namespace: int  # of process numbers: in another one they mean other processes
+    fd: int
+    device: int
+    inode: int
+    nbytes: int
+    name: str  # of the memfd: random, so that it proves the rest
+    writable: bool
+    receipt: Receipt
+
+
+def handle_of(segment: Segment) -> Handle:
+    """Return a handle, and hold the segment here until its receiver has arrived."""
+    segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
+    status = os.fstat(segment.fd)
+    return Handle(
+        pid=os.getpid(),
+        started=_started(os.getpid()),
+        namespace=_namespace(),
+        fd=segment.fd,
+        device=status.st_dev,
+        inode=status.st_ino,
+        nbytes=segment.nbytes,
+        name=segment.name,
+        writable=segment.writable and not segment.is_sealed,
+        receipt=receipts.hold(segment),
+    )
+
+
+def open_handle(handle: Handle) -> Segment:
+    """Map the segment, once per process, and tell the sender.
+
+    Raises
+    ------
+    StaleReferenceError
+        If it cannot be had: the sender has ended or let go of it, belongs to another user, or
+        lives in another container. Never another file in its place.
+    """
+    segment = known_segment(handle.name)
+    if segment is None:
+        if _namespace() != handle.namespace:
+            raise StaleReferenceError(
+                "the array belongs to a process of another container (another namespace of "
+                "process numbers); references work within one. Send a copy: numpy.array(x)."
+            )
+        segment = Segment.attach(_open(handle), writable=handle.writable)
+        segment.was_kept_elsewhere = True
+        assert segment.name == handle.name  # asking makes it known here
+    receipts.acknowledge(handle.pid, handle.receipt)
+    return segment
+
+
+def _open(handle: Handle) -> int:
+    try:
+        if _started(handle.pid) != handle.started:
+            raise FileNotFoundError
+        # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
+        path = f"/proc/{handle.pid}/fd/{handle.fd}"
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except PermissionError:
+        raise StaleReferenceError(
+            f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
+            "opened. Send a copy: numpy.array(x)."
+        ) from None
+    except OSError:
+        raise StaleReferenceError(
+            f"the array's owner, process {handle.pid}, has ended or let go of it. Keep the array "
+            "in the sender until it has been received, or send a copy: numpy.array(x)."
+        ) from None
+    try:
+        status = os.fstat(found)
+        proof = (status.st_dev, status.st_ino, status.st_size, _name(found))
+        expected = (handle.device, handle.inode, handle.nbytes, handle.name)
+        if not stat.S_ISREG(status.st_mode) or proof != expected:
+            raise StaleReferenceError(
+                f"process {handle.pid} has let go of the array. Keep it there until it has been "
+                "received, or send a copy: numpy.array(x)."
+            )
+        mode = os.O_RDWR if handle.writable else os.O_RDONLY
+        return os.open(f"/proc/self/fd/{found}", mode | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+
+
+def _name(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}").removeprefix("/memfd:").removesuffix(" (deleted)")
+
+
+def _started(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        raise StaleReferenceError(
+            "references to arrays need /proc, which is not mounted here. Send a copy: "
+            "numpy.array(x)."
+        ) from None

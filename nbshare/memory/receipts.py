@@ -1,0 +1,87 @@
+"""References under way keep their memory: the sender holds it until the receiver has it.
+
+``queue.put(nbshare.zeros(...))`` leaves the caller without a reference before the reader has even
+started. So whoever pickles a reference holds the segment, and whoever has arrived at it writes a
+byte into the sender's file of receipts.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from contextlib import suppress
+
+from nbshare.memory.segment import Segment
+
+__all__ = ["HOLD_S", "Receipt", "receipts"]
+
+HOLD_S = 600.0  # a reference that nobody has loaded after that time may find its memory gone
+LOOK_S = 0.25  # between looks for receipts, while something is held
+
+Receipt = tuple[int, int, int]  # descriptor and inode of the file in the sender, place in it
+
+
+class Receipts:
+    """The segments that this process holds for receivers under way.
+
+    Notes
+    -----
+    Safe from any thread. A thread looks for receipts while there is something to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._inode = 0
+        self._n_sent = 0
+        self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
+        self._lock = _thread.allocate_lock()
+
+    def hold(self, segment: Segment) -> Receipt:
+        """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
+        with self._lock:
+            if self._fd < 0:
+                self._fd = os.memfd_create("nbshare-receipts", os.MFD_CLOEXEC)
+                self._inode = os.fstat(self._fd).st_ino
+            place = self._n_sent
+            self._n_sent += 1
+            if not self._held:
+                _thread.start_new_thread(self._look, ())
+            self._held[place] = (time.monotonic() + HOLD_S, segment)
+        return self._fd, self._inode, place
+
+    def acknowledge(self, sender: int, receipt: Receipt) -> None:
+        """Tell the sender of a reference that it has arrived."""
+        fd, inode, place = receipt
+        # If the sender is gone nobody waits for it.
+        with suppress(OSError):
+            found = os.open(f"/proc/{sender}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+            try:
+                if os.fstat(found).st_ino == inode:
+                    file = os.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_CLOEXEC)
+                    try:
+                        os.pwrite(file, b"\1", place)
+                    finally:
+                        os.close(file)
+            finally:
+                os.close(found)
+
+    def forget(self) -> None:
+        """In a forked child: what is under way is the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            with self._lock:
+                now = time.monotonic()
+                for place, (until, _) in list(self._held.items()):
+                    if now > until or os.pread(self._fd, 1, place) == b"\1":
+                        del self._held[place]
+                if not self._held:
+                    return
+
+
+receipts = Receipts()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=receipts.forget)
