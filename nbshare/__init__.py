@@ -14,7 +14,7 @@ The layers; imports point down only::
 """
 
 from nbshare import errors
-from nbshare.arrays import SharedArray, empty, full, share, zeros
+from nbshare.arrays import SharedArray, empty, empty_like, full, share, zeros, zeros_like
 from nbshare.engine.local import shutdown
 from nbshare.engine.output import MISSING
 from nbshare.errors import MapInterrupted
@@ -30,6 +30,7 @@ __all__ = [
     "MapInterrupted",
     "SharedArray",
     "empty",
+    "empty_like",
     "errors",
     "full",
     "import_file",
@@ -39,4 +40,5 @@ __all__ = [
     "share",
     "shutdown",
     "zeros",
+    "zeros_like",
 ]

@@ -231,15 +231,69 @@ def test_a_masked_array_does_not_lose_its_mask():
 
 
 def test_what_share_has_not_yet_is_refused():
-    """Other objects and modes come later; unknown modes do not exist."""
+    """Other objects come later; unknown modes do not exist."""
     for obj in ([1, 2], {"a": np.zeros(3)}, None):
         with pytest.raises(NotBuiltYetError, match=type(obj).__name__):
             nbshare.share(obj)
-    for mode in ("r", "c"):
-        with pytest.raises(NotBuiltYetError, match=f"mode='{mode}'"):
-            nbshare.share(np.zeros(3), mode=mode)
     with pytest.raises(ValueError, match="'w'"):
         nbshare.share(np.zeros(3), mode="w")
+
+
+# ------------------------------------------------------------------------------ modes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_nobody_can_write_to_what_was_shared_read_only(order):
+    """Mode "r": not the owner, not by setting the flag, not a worker through an item."""
+    source = np.arange(2000.0).reshape(4, 500, order=order)
+    array = nbshare.share(source, mode="r")
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.flags.writeable = True
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(tasks.overwrite, [array], progress=False)
+    np.testing.assert_array_equal(array, source)
+    assert array.flags.f_contiguous == source.flags.f_contiguous
+
+
+@pytest.mark.parametrize("given", ["items", "shared"])
+def test_writes_to_a_private_copy_stay_where_they_are_made(given):
+    """Mode "c": each process may write, none sees what the others wrote."""
+    array = nbshare.share(np.zeros(2000), mode="c")
+    array[0] = 5  # here only
+    if given == "items":
+        seen = parallel_map(tasks.add_in_place, [array] * 4, max_workers=4, chunksize=1)
+    else:
+        seen = parallel_map(tasks.add_in_place, range(4), shared={"array": array}, max_workers=4)
+    assert set(seen.tolist()) <= {1.0, 2.0, 3.0, 4.0}, "a worker starts from the values given"
+    assert array.tolist() == [5.0, *[0.0] * 1999]
+
+
+def test_another_mode_is_a_copy_and_the_same_is_not():
+    """share() copies where it must: between modes, and not within one."""
+    writable = nbshare.zeros(3)
+    for mode in ("r", "c"):
+        other = nbshare.share(writable, mode=mode)
+        assert nbshare.share(other, mode=mode) is other
+        writable[:] = 7
+        assert not other.any()
+        back = nbshare.share(other)
+        back[:] = 1
+        assert not other.any()
+        writable[:] = 0
+
+
+@pytest.mark.parametrize("order", ["C", "F", "A", "K"])
+@pytest.mark.parametrize("like", [nbshare.empty_like, nbshare.zeros_like])
+def test_like_is_as_in_numpy(like, order):
+    """Shape, dtype and memory order follow the prototype as in NumPy; what is said wins."""
+    for prototype in (np.ones((2, 3), "f2"), np.ones((2, 3), ">i4", order="F"), [[1.5]]):
+        array, expected = like(prototype, order=order), np.zeros_like(prototype, order=order)
+        assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
+        assert array.strides == expected.strides
+        assert not array.any()
+    assert like(np.ones(3), "U2", shape=(2, 2)).shape == (2, 2)
 
 
 # ---------------------------------------------------------------- what NumPy makes of them

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import pickle
 import subprocess
@@ -23,6 +24,14 @@ STARTS = ["spawn", "fork", "forkserver"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_helpers_left():
+    """End the helper processes that multiprocessing keeps: other tests count processes."""
+    yield
+    multiprocessing.forkserver._forkserver._stop()
+    multiprocessing.resource_tracker._resource_tracker._stop()
 
 
 @pytest.fixture(scope="module", params=STARTS)

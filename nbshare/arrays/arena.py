@@ -28,7 +28,7 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
-from nbshare.memory import ALIGNMENT, Segment, pool, segment_of
+from nbshare.memory import ALIGNMENT, Mode, Segment, pool, segment_of
 
 __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 
@@ -60,8 +60,8 @@ class Arena:
 
     Attributes
     ----------
-    segments : list of (Segment, bool)
-        The other segments that the call refers to, and whether workers may write to each.
+    segments : list of (Segment, Mode)
+        The other segments that the call refers to, and how workers map each.
 
     Notes
     -----
@@ -69,7 +69,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self.segments: list[tuple[Segment, bool]] = []
+        self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
         self._nbytes = 0
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
@@ -114,7 +114,9 @@ class Arena:
         found = segment_of(array)
         if found is not None:
             segment, offset = found
-            index = self._segment_index(segment, writable and array.flags.writeable)
+            may_write = writable and array.flags.writeable
+            mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
+            index = self._segment_index(segment, mode)
             reference = ArrayReference(
                 index, offset, array.shape, array.strides, array.dtype, shared
             )
@@ -139,11 +141,11 @@ class Arena:
         self._nbytes = offset + (part.nbytes if hasattr(part, "nbytes") else len(part))
         return offset
 
-    def _segment_index(self, segment: Segment, writable: bool) -> int:
-        for index, (known, mode) in enumerate(self.segments, start=1):
-            if known is segment and mode == writable:
+    def _segment_index(self, segment: Segment, mode: Mode) -> int:
+        for index, known in enumerate(self.segments, start=1):
+            if known[0] is segment and known[1] == mode:
                 return index
-        self.segments.append((segment, writable))
+        self.segments.append((segment, mode))
         return len(self.segments)
 
     def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:

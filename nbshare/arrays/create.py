@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import NotBuiltYetError
-from nbshare.memory import Segment, segment_of
+from nbshare.memory import Mode, Segment, segment_of
 
-__all__ = ["checked_dtype", "empty", "full", "share", "zeros"]
+__all__ = ["checked_dtype", "empty", "empty_like", "full", "share", "zeros", "zeros_like"]
 
 Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -133,28 +133,105 @@ def full(
     return array
 
 
-def share(obj: Any, *, mode: str = "r+") -> SharedArray:
+def empty_like(
+    prototype: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: Literal["C", "F", "A", "K"] = "K",
+    shape: Shape | None = None,
+) -> SharedArray:
+    """Return a new array in shared memory with the shape and dtype of another; see `empty`.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Gives what is not said here.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype, 'F' if its columns lie together, else 'C'.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Zeroed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.empty_like(np.ones((2, 3), "float16")).shape
+    (2, 3)
+    """
+    if order not in ("C", "F", "A", "K"):
+        raise ValueError(f"order={order!r}: allowed are 'C', 'F', 'A' and 'K'")
+    like = np.asarray(prototype)
+    fortran = order == "F" or (order in ("A", "K") and like.flags.fnc)
+    return empty(
+        like.shape if shape is None else shape,
+        like.dtype if dtype is None else dtype,
+        "F" if fortran else "C",
+    )
+
+
+def zeros_like(
+    prototype: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: Literal["C", "F", "A", "K"] = "K",
+    shape: Shape | None = None,
+) -> SharedArray:
+    """Return a new array of zeros with the shape and dtype of another; see `empty_like`.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Gives what is not said here.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Pages come into being when they are first touched.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.zeros_like([1, 2, 3])
+    SharedArray([0, 0, 0])
+    """
+    return empty_like(prototype, dtype, order, shape)
+
+
+def share(obj: Any, *, mode: Mode = "r+") -> SharedArray:
     """Put an array into shared memory.
 
     Parameters
     ----------
     obj : ndarray
-        Any shape, order and strides, any dtype without Python objects inside. A SharedArray is
-        returned as it is.
-    mode : {'r+'}, optional
-        As in `numpy.memmap`: readable and writable. ``'r'`` and ``'c'`` are not built yet.
+        Any shape, order and strides, any dtype without Python objects inside.
+    mode : {'r+', 'r', 'c'}, optional
+        As in `numpy.memmap`. ``'r+'`` (default): whoever has it may write to it. ``'r'``: nobody
+        may, by the kernel's hand. ``'c'``, copy-on-write: everybody may, and keeps it to itself;
+        other processes, workers too, start from the values given here.
 
     Returns
     -------
     SharedArray
-        One copy of the values, in the memory order of the source.
+        One copy of the values, in the memory order of the source. A SharedArray of that mode
+        already is returned as it is.
 
     Raises
     ------
     TypeError
         If the dtype holds Python objects.
     nbshare.errors.NotBuiltYetError
-        For other objects than arrays, and for the modes that come later.
+        For other objects than arrays.
     nbshare.errors.OutOfMemoryError
         If this machine or its container has not that much memory left.
 
@@ -173,8 +250,6 @@ def share(obj: Any, *, mode: str = "r+") -> SharedArray:
     """
     if mode not in ("r+", "r", "c"):
         raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
-    if mode != "r+":
-        raise NotBuiltYetError(f"share(mode={mode!r}) is not built yet; use mode='r+'")
     if not isinstance(obj, np.ndarray):
         raise NotBuiltYetError(
             f"share() of a {type(obj).__name__} is not built yet. Sequences of numbers: "
@@ -184,13 +259,17 @@ def share(obj: Any, *, mode: str = "r+") -> SharedArray:
         raise NotBuiltYetError(
             "share() of a masked array is not built yet; share its .data and its .mask"
         )
-    if isinstance(obj, SharedArray) and obj.flags.writeable and segment_of(obj) is not None:
-        return obj
+    if isinstance(obj, SharedArray) and obj.flags.writeable == (mode != "r"):
+        found = segment_of(obj)
+        if found is not None and found[0].mode == mode:
+            return obj
     plain = np.asarray(obj)
     dtype = checked_dtype(plain.dtype)
     if plain.flags.f_contiguous and not plain.flags.c_contiguous:
-        return share(plain.T).T
-    segment = Segment.filled(plain.nbytes, [(0, plain)], sealed=False)
+        return shared_view(share(plain.T, mode=mode).T)
+    segment = Segment.filled(plain.nbytes, [(0, plain)], sealed=mode != "r+")
+    if mode != "r+":  # the mapping that could still write goes
+        segment = Segment.attach(segment.read_only_fd(), mode)
     return shared_view(segment.array(dtype, plain.shape))
 
 

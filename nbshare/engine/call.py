@@ -17,7 +17,7 @@ from nbshare.engine.context import Context
 from nbshare.engine.failures import Failure
 from nbshare.engine.output import OBJECTS, OutputSpec, Results
 from nbshare.engine.schedule import Board
-from nbshare.memory import Segment, segment_of
+from nbshare.memory import Mode, Segment, segment_of
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
@@ -53,7 +53,7 @@ class Call:
     request: Request
     board: Board
     arena: npt.NDArray[np.uint8]  # a lease
-    others: list[tuple[Segment, bool]]  # segments referred to, and whether workers may write
+    others: list[tuple[Segment, Mode]]  # segments referred to, and how workers map them
     func: Packed
     shared: Packed
     sources: Packed

@@ -189,11 +189,11 @@ class Dispatcher:
             func=call.func,
             shared=call.shared,
             sources=call.sources,
-            writable=tuple(writable for _, writable in call.others),
+            modes=tuple(mode for _, mode in call.others),
         )
         fds = [call.board.segment.fd, call.arena_segment.read_only_fd()]
-        for segment, writable in call.others:
-            fds.append(os.dup(segment.fd) if writable else segment.read_only_fd())
+        for segment, mode in call.others:
+            fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
         return message, fds
 
     def _advance(self, call: Call) -> None:
@@ -267,7 +267,7 @@ class Dispatcher:
             self._handle(worker, message, fds)
 
     def _handle(self, worker: WorkerProcess, message: Any, fds: list[int]) -> None:
-        segments = [Segment.attach(fd, writable=False) for fd in fds]
+        segments = [Segment.attach(fd, "r") for fd in fds]
         match message:
             case ("ready", pid):
                 self._crew.greet(worker, pid)

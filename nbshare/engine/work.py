@@ -17,7 +17,7 @@ from nbshare.engine.messages import Channel
 from nbshare.engine.output import OutputSpec, ResultStore
 from nbshare.engine.schedule import ITEM, NO_ITEM, STOP, Board, Claims
 from nbshare.functions import ImportLog
-from nbshare.memory import Segment
+from nbshare.memory import Mode, Segment
 
 __all__ = ["CallMessage", "are_gone", "work_on"]
 
@@ -36,7 +36,7 @@ class CallMessage(NamedTuple):
     func: Packed
     shared: Packed
     sources: Packed
-    writable: tuple[bool, ...]  # of the other segments
+    modes: tuple[Mode, ...]  # of the other segments
 
 
 Mapped = list[weakref.ref[Segment]]
@@ -78,7 +78,7 @@ class _Work:
         self._message = message
         self._channel = channel
         self._mapped = mapped
-        modes = (True, False, *message.writable)  # the board, the arena, the others
+        modes: tuple[Mode, ...] = ("r+", "r", *message.modes)  # the board, the arena, the others
         board, *segments = map(self._attach, fds, modes)
         self._board = Board(board, message.n_tasks, message.n_slots)
         apply_context(message.path, message.context)
@@ -122,15 +122,15 @@ class _Work:
             current[ITEM] = NO_ITEM
         return None
 
-    def _attach(self, fd: int, writable: bool) -> Segment:
-        segment = Segment.attach(fd, writable=writable)
+    def _attach(self, fd: int, mode: Mode) -> Segment:
+        segment = Segment.attach(fd, mode)
         self._mapped.append(weakref.ref(segment))
         return segment
 
     def _ask(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
         self._channel.send(("first", self._message.call, spec))
         (decided, reference), fds = self._channel.receive()
-        outputs = [self._attach(fd, True) for fd in fds]
+        outputs = [self._attach(fd, "r+") for fd in fds]
         return decided, reference and Inputs(outputs).array(reference)
 
     def _announce(self, log: Segment) -> None:

@@ -3,12 +3,13 @@
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
 from nbshare.memory.handle import Handle, handle_of, open_handle
-from nbshare.memory.segment import ALIGNMENT, Segment, segment_of
+from nbshare.memory.segment import ALIGNMENT, Mode, Segment, segment_of
 from nbshare.memory.warm import pool
 
 __all__ = [
     "ALIGNMENT",
     "Handle",
+    "Mode",
     "Segment",
     "ancestors",
     "check_room",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.receipts import Receipt, receipts
-from nbshare.memory.segment import Segment, known_segment
+from nbshare.memory.segment import Mode, Segment, known_segment
 
 __all__ = ["Handle", "handle_of", "open_handle"]
 
@@ -30,7 +30,7 @@ class Handle(NamedTuple):
     inode: int
     nbytes: int
     name: str  # of the memfd: random, so that it proves the rest
-    writable: bool
+    mode: Mode
     receipt: Receipt
 
 
@@ -47,7 +47,7 @@ def handle_of(segment: Segment) -> Handle:
         inode=status.st_ino,
         nbytes=segment.nbytes,
         name=segment.name,
-        writable=segment.writable and not segment.is_sealed,
+        mode="r" if segment.is_sealed else segment.mode,
         receipt=receipts.hold(segment),
     )
 
@@ -68,7 +68,7 @@ def open_handle(handle: Handle) -> Segment:
                 "the array belongs to a process of another container (another namespace of "
                 "process numbers); references work within one. Send a copy: numpy.array(x)."
             )
-        segment = Segment.attach(_open(handle), writable=handle.writable)
+        segment = Segment.attach(_open(handle), handle.mode)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # asking makes it known here
     receipts.acknowledge(handle.pid, handle.receipt)
@@ -101,8 +101,8 @@ def _open(handle: Handle) -> int:
                 f"process {handle.pid} has let go of the array. Keep it there until it has been "
                 "received, or send a copy: numpy.array(x)."
             )
-        mode = os.O_RDWR if handle.writable else os.O_RDONLY
-        return os.open(f"/proc/self/fd/{found}", mode | os.O_CLOEXEC)
+        access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
+        return os.open(f"/proc/self/fd/{found}", access | os.O_CLOEXEC)
     finally:
         os.close(found)
 

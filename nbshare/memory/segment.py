@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from nbshare.memory import copying
 from nbshare.memory.budget import check_room
 
-__all__ = ["ALIGNMENT", "Segment", "known_segment", "segment_of"]
+__all__ = ["ALIGNMENT", "Mode", "Segment", "known_segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
@@ -29,6 +29,9 @@ F_SEAL_FUTURE_WRITE = 0x0010
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+Mode = Literal["r+", "r", "c"]
 
 
 class Segment(mmap.mmap):
@@ -46,8 +49,8 @@ class Segment(mmap.mmap):
         Size in bytes, at least 1 page.
     address : int
         Where this process has it mapped.
-    writable : bool
-        Whether this process may write through this mapping.
+    mode : {"r+", "r", "c"}
+        As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
     n_borrowed : int
@@ -64,7 +67,7 @@ class Segment(mmap.mmap):
     fd: int
     nbytes: int
     address: int
-    writable: bool
+    mode: Mode
     is_sealed: bool
     n_borrowed: int
     was_kept_elsewhere: bool
@@ -73,12 +76,13 @@ class Segment(mmap.mmap):
     # Bound here because the module `os` may be gone when the last segment is, at exit.
     _close: ClassVar[Any] = staticmethod(os.close)
 
-    def __new__(cls, fd: int, nbytes: int, *, writable: bool) -> Self:  # noqa: D102
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self = super().__new__(cls, fd, nbytes, mmap.MAP_SHARED, protection, **_MAP_OPTIONS)
+    def __new__(cls, fd: int, nbytes: int, mode: Mode) -> Self:  # noqa: D102
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
+        flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
+        self = super().__new__(cls, fd, nbytes, flags, protection, **_MAP_OPTIONS)
         self.fd = fd
         self.nbytes = nbytes
-        self.writable = writable
+        self.mode = mode
         self.is_sealed = False
         self.n_borrowed = 0
         self.was_kept_elsewhere = False
@@ -96,7 +100,7 @@ class Segment(mmap.mmap):
             If the machine or its container has not that much left.
         """
         fd, size = _new_memfd(nbytes)
-        return cls._adopt(fd, size, writable=True)
+        return cls._adopt(fd, size, "r+")
 
     @classmethod
     def filled(cls, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True) -> Self:
@@ -115,7 +119,7 @@ class Segment(mmap.mmap):
         except BaseException:
             os.close(fd)
             raise
-        self = cls._adopt(fd, size, writable=True)
+        self = cls._adopt(fd, size, "r+")
         self.refill(part for part in parts if _is_strided(part[1]))
         if sealed:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
@@ -131,7 +135,7 @@ class Segment(mmap.mmap):
         copying.run(jobs)
 
     @classmethod
-    def attach(cls, fd: int, *, writable: bool) -> Self:
+    def attach(cls, fd: int, mode: Mode) -> Self:
         """Map a segment whose descriptor was received; takes the descriptor over.
 
         Raises
@@ -146,12 +150,12 @@ class Segment(mmap.mmap):
         except BaseException:
             os.close(fd)
             raise
-        return cls._adopt(fd, size, writable=writable)
+        return cls._adopt(fd, size, mode)
 
     @classmethod
-    def _adopt(cls, fd: int, nbytes: int, *, writable: bool) -> Self:
+    def _adopt(cls, fd: int, nbytes: int, mode: Mode) -> Self:
         try:
-            return cls(fd, nbytes, writable=writable)
+            return cls(fd, nbytes, mode)
         except BaseException:
             os.close(fd)
             raise
