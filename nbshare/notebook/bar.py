@@ -173,7 +173,7 @@ class TerminalBar:
         return _TERMINAL_INTERVAL_S
 
 
-class _UnwatchedTqdm(tqdm):  # type: ignore[misc, type-arg, unused-ignore]  # with and without its stubs
+class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
     """Without tqdm's watching thread: this bar is refreshed by hand anyway."""
 
     monitor_interval = 0
