@@ -220,11 +220,14 @@ def _run(
             job.stop()
         raise
     finally:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one, during the last frame
+        try:
             if job is not None:
                 job.fill_out()
             if display is not None:
                 display.close()
+        except KeyboardInterrupt:  # during the last frame
+            if job is not None:
+                job.was_interrupted = True
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
     return _outcome(job)
@@ -249,6 +252,8 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
     except TaskError as error:  # a result that cannot be unpickled here
         remember(job)
         return None, error.with_traceback(None)
+    except KeyboardInterrupt:
+        job.was_interrupted = True
     remember(job)
     if job.was_interrupted:
         return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
