@@ -325,7 +325,7 @@ PROMOTED = {
     "float64, python float": [np.float64(0.5), 0.25],
     "0-d, number": [np.array(0.5), 0.25],
     "days, seconds": [np.datetime64("2020-01-01"), np.datetime64("2020-01-01T00:00:01")],
-    "day, nothing": [np.datetime64("2020-01-01"), np.datetime64("NaT")],
+    "day, nothing": [np.datetime64("2020-01-01"), np.datetime64("NaT", "D")],
     "nanoseconds, microseconds": [np.timedelta64(1, "ns"), np.timedelta64(1, "us")],
     "int arrays, float arrays": [np.arange(3), np.array([0.5, 1, 2])],
     "float16 arrays, float32 arrays": [np.ones(3, "f2"), np.full(3, 0.1, "f4")],
