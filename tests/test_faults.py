@@ -7,6 +7,7 @@ in ``/dev/shm``, ``TMPDIR`` or among the processes is checked after every one (`
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -24,6 +25,8 @@ from faultlab import (
     wait_until,
 )
 from faultlab_tasks import LITTER
+
+from nbshare.engine.events import Events
 
 
 @pytest.fixture
@@ -133,6 +136,33 @@ import fragile
 Path("once").unlink()
 assert len(set(pair(fragile.slow_worker, range(20)).tolist())) == 2
 """)
+
+
+def test_d4_the_number_of_a_dead_workers_descriptor_is_used_again():
+    """An event of a closed descriptor is not taken for one of the next to have its number."""
+    reused, mistaken, spare = [], [], []
+    events = Events()
+    (first, first_end), (second, second_end) = os.pipe(), os.pipe()
+    for end in (first_end, second_end):
+        os.write(end, b"!")  # both are ready in the same round
+
+    def take_over(mine, other):
+        os.read(mine, 1)
+        events.unwatch(other)
+        os.close(other)
+        read_end, write_end = os.pipe()  # nothing to read there, ever
+        spare.append(write_end)
+        reused.append(read_end == other)
+        events.watch(read_end, lambda: mistaken.append(read_end))
+
+    events.watch(first, lambda: take_over(first, second))
+    events.watch(second, lambda: take_over(second, first))
+    events.wait(time.monotonic() + SOON_S)
+    events.close()
+    for fd in (first, first_end, second, second_end, *spare):
+        os.close(fd)
+    assert reused == [True], "the test tests nothing"
+    assert not mistaken
 
 
 def test_d4_all_workers_are_killed_at_once_during_a_call(lab):

@@ -48,9 +48,11 @@ class Events:
         timeout_ms = None
         if until_s is not None:
             timeout_ms = max(0.0, until_s - time.monotonic()) * 1e3 + 1
-        for fd, _ in self._poll.poll(timeout_ms):
-            handler = self._handlers.get(fd)
-            if handler is not None:  # else unwatched by a handler before it in this round
+        ready = [(fd, self._handlers[fd]) for fd, _ in self._poll.poll(timeout_ms)]
+        for fd, handler in ready:
+            # A handler before it in this round may have closed the descriptor, and another file
+            # may have its number by now: what is ready is then not what is watched.
+            if self._handlers.get(fd) is handler:
                 handler()
 
     def close(self) -> None:

@@ -34,14 +34,17 @@ class KernelOutput:
     """One output of a cell, shown once and then replaced in place."""
 
     def __init__(self) -> None:
-        self._handle: Any = None
+        from IPython.display import DisplayHandle
+
+        # Its id is chosen now: after an interrupt inside the first display, the last frame still
+        # replaces what that may have shown.
+        self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self._is_shown = False
 
     def show(self, bundle: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
         """Show a bundle of MIME types, in the place of the one shown before."""
-        from IPython.display import display
-
-        untyped: Any = display
-        if self._handle is None:
-            self._handle = untyped(bundle, metadata=metadata, raw=True, display_id=True)
-        else:
+        if self._is_shown:
             self._handle.update(bundle, metadata=metadata, raw=True)
+        else:
+            self._handle.display(bundle, metadata=metadata, raw=True)
+            self._is_shown = True
