@@ -4,6 +4,7 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     mapping            parallel_map: a request, checked once, handed down
+    arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
     job                one running map: partial results, stop
     engine             local workers: start, schedule, run, store, recover

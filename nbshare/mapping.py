@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arguments import (
+    checked_count,
+    checked_out,
+    checked_shared,
+    refuse_unbuilt,
+    sources,
+)
 from nbshare.arrays import SharedArray
 from nbshare.engine.call import Request, prepare
 from nbshare.engine.context import current_context
@@ -130,7 +135,7 @@ def parallel_map(
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
     """
-    _refuse_unbuilt(
+    refuse_unbuilt(
         on_error=(on_error, "raise"),
         retries=(retries, 0),
         timeout=(timeout, None),
@@ -144,18 +149,18 @@ def parallel_map(
     function = resolve(func)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    keywords = _checked_shared(shared)
+    keywords = checked_shared(shared)
     bind_arguments(function, len(iterables), keywords)
-    workers = _checked_count("max_workers", max_workers) or usable_cpus()
-    size = _checked_count("chunksize", chunksize)
-    sources, n_tasks = _sources(iterables)
-    output = _checked_out(out, n_tasks)
+    workers = checked_count("max_workers", max_workers) or usable_cpus()
+    size = checked_count("chunksize", chunksize)
+    columns, n_tasks = sources(iterables)
+    output = checked_out(out, n_tasks)
     if n_tasks == 0:
         return output if isinstance(output, np.ndarray) else [] if output else np.empty(0)
     request = Request(
         func=function,
         shared=keywords,
-        iterables=sources,
+        iterables=columns,
         n_tasks=n_tasks,
         max_workers=min(workers, n_tasks),
         chunksize=size,
@@ -266,9 +271,9 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
 def _run_inline(request: Request) -> Any:
     """Run a map that a worker asks for in that worker: no more processes than were asked for."""
     shared = {name: _read_only(value) for name, value in request.shared.items()}
-    sources = [x if isinstance(x, SharedArray) else _read_only(x) for x in request.iterables]
+    columns = [x if isinstance(x, SharedArray) else _read_only(x) for x in request.iterables]
     values = []
-    for row, args in enumerate(zip(*sources, strict=True)):
+    for row, args in enumerate(zip(*columns, strict=True)):
         value = request.func(*args, **shared)
         if isinstance(request.out, np.ndarray):
             fill_row(request.out, row, value)
@@ -286,82 +291,3 @@ def _read_only(value: Any) -> Any:
     view = value.view()
     view.flags.writeable = False
     return view
-
-
-# ------------------------------------------------------------------------ checking
-
-
-def _refuse_unbuilt(**arguments: Any) -> None:
-    """Raise for what the contract has and nbshare has not yet."""
-    for name, (value, default) in arguments.items():
-        if value != default:
-            raise NotBuiltYetError(
-                f"{name}={value!r} is not built yet; leave it out (default {default!r})"
-            )
-
-
-def _checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
-    if shared is None:
-        return {}
-    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
-        raise TypeError(
-            "shared= takes a mapping of argument names to objects, such as "
-            f'shared={{"elevation": dem}}, not {type(shared).__name__}'
-        )
-    return dict(shared)
-
-
-def _checked_count(name: str, value: int | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r}: must be an integer, or None for the default") from None
-    if count < 1:
-        raise ValueError(f"{name}={count}: must be 1 or more, or None for the default")
-    return count
-
-
-def _checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | None:
-    if out is None:
-        return None
-    if isinstance(out, str):
-        if out == "stack":
-            raise NotBuiltYetError('out="stack" is not built yet; use out="list"')
-        if out == "list":
-            return "list"
-    elif isinstance(out, np.ndarray):
-        if out.dtype.hasobject or isinstance(out, np.ma.MaskedArray):
-            raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
-        if not out.flags.writeable:
-            raise ValueError("out= is read-only")
-        if out.ndim == 0 or len(out) != n_tasks:
-            raise ValueError(
-                f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
-                f"have length {n_tasks}, the others are the shape of one result"
-            )
-        return out
-    raise ValueError(f'out={out!r}: allowed are None, "list" and an ndarray with a row per item')
-
-
-def _sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return sequences of one length for the iterables, and that length: that of the shortest."""
-    shortest = min((len(x) for x in iterables if _has_rows(x)), default=None)
-    others = [x for x in iterables if not _has_rows(x)]
-    columns: Iterator[list[Any]] = iter(())
-    if others:
-        gone_through = list(islice(zip(*others, strict=False), shortest))
-        shortest = len(gone_through)
-        columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
-    sources = [x[:shortest] if _has_rows(x) else next(columns) for x in iterables]
-    return sources, shortest or 0
-
-
-def _has_rows(iterable: Any) -> bool:
-    """Whether it can be indexed by item as it is iterated over."""
-    if isinstance(iterable, np.ndarray):
-        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
-        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
-        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
-    return type(iterable) in (list, tuple, range)

@@ -1,0 +1,95 @@
+"""The arguments of a map, checked before anything starts: what was wrong, and what to do."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays import SharedArray
+from nbshare.errors import NotBuiltYetError
+
+__all__ = ["checked_count", "checked_out", "checked_shared", "refuse_unbuilt", "sources"]
+
+
+def refuse_unbuilt(**arguments: Any) -> None:
+    """Raise for what the contract has and nbshare has not yet."""
+    for name, (value, default) in arguments.items():
+        if value != default:
+            raise NotBuiltYetError(
+                f"{name}={value!r} is not built yet; leave it out (default {default!r})"
+            )
+
+
+def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what ``shared=`` means as a dict; raise TypeError if it is no mapping of names."""
+    if shared is None:
+        return {}
+    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
+        raise TypeError(
+            "shared= takes a mapping of argument names to objects, such as "
+            f'shared={{"elevation": dem}}, not {type(shared).__name__}'
+        )
+    return dict(shared)
+
+
+def checked_count(name: str, value: int | None) -> int | None:
+    """Return a count of 1 or more, or None; raise TypeError or ValueError for others."""
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: must be an integer, or None for the default") from None
+    if count < 1:
+        raise ValueError(f"{name}={count}: must be 1 or more, or None for the default")
+    return count
+
+
+def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | None:
+    """Return ``out=`` if it can take `n_tasks` results; raise with the remedy if not."""
+    if out is None:
+        return None
+    if isinstance(out, str):
+        if out == "stack":
+            raise NotBuiltYetError('out="stack" is not built yet; use out="list"')
+        if out == "list":
+            return "list"
+    elif isinstance(out, np.ndarray):
+        if out.dtype.hasobject or isinstance(out, np.ma.MaskedArray):
+            raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
+        if not out.flags.writeable:
+            raise ValueError("out= is read-only")
+        if out.ndim == 0 or len(out) != n_tasks:
+            raise ValueError(
+                f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
+                f"have length {n_tasks}, the others are the shape of one result"
+            )
+        return out
+    raise ValueError(f'out={out!r}: allowed are None, "list" and an ndarray with a row per item')
+
+
+def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
+    """Return sequences of one length for the iterables, and that length: that of the shortest."""
+    shortest = min((len(x) for x in iterables if _has_rows(x)), default=None)
+    others = [x for x in iterables if not _has_rows(x)]
+    columns: Iterator[list[Any]] = iter(())
+    if others:
+        gone_through = list(islice(zip(*others, strict=False), shortest))
+        shortest = len(gone_through)
+        columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
+    sources = [x[:shortest] if _has_rows(x) else next(columns) for x in iterables]
+    return sources, shortest or 0
+
+
+def _has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range)
