@@ -47,7 +47,7 @@ class Job:
         self._copied: npt.NDArray[np.bool_] | None = None
         self.label = label
         self.n_tasks = call.request.n_tasks
-        self.n_workers = min(call.request.max_workers, call.request.n_tasks)
+        self.n_workers = call.request.max_workers
 
     @property
     def state(self) -> State:

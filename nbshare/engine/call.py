@@ -35,9 +35,9 @@ class Request:
 
     func: Any
     shared: Mapping[str, Any]
-    iterables: Sequence[Any]  # each an ndarray, a range or a sequence
+    iterables: Sequence[Any]  # each an ndarray without objects, a range or a sequence
     n_tasks: int
-    max_workers: int
+    max_workers: int  # no more than there are tasks
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list"] | None
     context: Context
@@ -149,8 +149,8 @@ def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
 
 
 def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
-    """Return what `nbshare.engine.worker.Source` takes."""
-    if isinstance(iterable, np.ndarray) and not iterable.dtype.hasobject:
+    """Return what `nbshare.engine.work.Source` takes."""
+    if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray)
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range):

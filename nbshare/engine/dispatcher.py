@@ -50,8 +50,8 @@ class Dispatcher:
 
     Notes
     -----
-    `warm_up`, `submit`, `stop`, `shutdown` and `worker_pids` may be called from any thread; all
-    else happens in its own.
+    `warm_up`, `submit`, `stop` and `shutdown` may be called from any thread; all else happens in
+    its own.
     """
 
     def __init__(self, use_server: bool = True) -> None:
@@ -95,10 +95,6 @@ class Dispatcher:
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
         self._nursery.forget()
-
-    def worker_pids(self) -> list[int]:
-        """Return the process ids of the workers that have started."""
-        return [worker.pid for worker in self._crew if worker.is_ready]
 
     # ------------------------------------------------------------------- main loop
 
@@ -152,9 +148,8 @@ class Dispatcher:
         self._crew.renew_if_stale(call.request.context)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
-        wanted = min(call.request.max_workers, call.request.n_tasks)
         try:
-            for _ in range(wanted):
+            for _ in range(call.request.max_workers):
                 self._assign(call)
         except (WorkerDiedError, OSError) as error:
             if not call.workers:

@@ -203,13 +203,11 @@ class Results:
 
     def final(self) -> Any:
         """Return all results: one array if they fit, else a list."""
-        done = self._board.done
-        if self.spec is not None and self.spec.dtype is not None:
-            odd = np.flatnonzero(done == IN_LOG)
-            if not odd.size:
-                return self.array
+        if self.array is None:
+            return self._list()
+        if (self._board.done == IN_LOG).any():
             return collect(self._list())
-        return self._list()
+        return self.array
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ ONE_THREAD = dict.fromkeys(
 )
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
-REAP_S = 1.0  # the server answers in microseconds unless somebody has stopped it
+REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
@@ -102,16 +103,25 @@ class WorkerProcess:
     def bury(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
+        is_dead = self._await_death()
         status = None
         if self._popen is not None:
             status = self._popen.wait()
         elif self.pid:
             status = self._nursery.reap(self.pid)
-        self.give_back(are_gone=True)
+        self.give_back(are_gone=is_dead)
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
         return status
+
+    def _await_death(self) -> bool:
+        """Wait until it is gone: before, it could still write to what it was lent."""
+        if self.pidfd < 0:
+            return True  # it has begun nothing, and will find its channel closed
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(REAP_S * 1e3))
 
 
 class Nursery:

@@ -70,14 +70,12 @@ def spawned(worker_fd: int, life_fd: int, lock_fd: int, owner: int) -> None:
 
 def _live(birth: worker.Endowment) -> None:
     """Run a worker and end the process: nothing may return into the server's loop."""
-    code = 1
     try:
         worker.run(birth)
-        code = 0
     except BaseException:  # noqa: BLE001 - the last frame of this process
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        os._exit(code)
+        os._exit(1)

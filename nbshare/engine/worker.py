@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
@@ -48,8 +48,8 @@ def is_worker() -> bool:
     return _is_worker
 
 
-def run(birth: Endowment) -> None:
-    """Live as a worker until the owner ends or says so."""
+def run(birth: Endowment) -> NoReturn:
+    """Live as a worker until the owner ends."""
     channel = _settle_in(birth)
     belongings = _Belongings()
     channel.send(("ready", os.getpid()))
