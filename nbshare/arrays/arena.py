@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
@@ -209,6 +210,12 @@ def _attach(*reference: Any) -> npt.NDArray[Any]:
     return Inputs(_current).array(ArrayReference(*reference))
 
 
+def _attach_parts(rebuild: Callable[..., Any], parts: list[Any]) -> Any:
+    return rebuild(
+        *(_attach(*part) if isinstance(part, ArrayReference) else part for part in parts)
+    )
+
+
 @cache
 def _pickler_class(by_value: bool) -> Any:
     """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
@@ -230,7 +237,22 @@ def _pickler_class(by_value: bool) -> Any:
                 if self.writable and obj.nbytes < IN_BAND and segment_of(obj) is None:
                     return NotImplemented
                 return _attach, tuple(self.arena.refer(obj, writable=self.writable))
+            if isinstance(obj, ByReference):
+                return self._reduce_parts(obj)
             return super().reducer_override(obj) if by_value else NotImplemented
+
+        def _reduce_parts(self, obj: ByReference) -> Any:
+            rebuild, parts = obj._reduce_by_reference()
+            writable = self.writable or obj.is_tool
+            return _attach_parts, (
+                rebuild,
+                [
+                    self.arena.refer(part, writable=writable)
+                    if isinstance(part, np.ndarray)
+                    else part
+                    for part in parts
+                ],
+            )
 
         def _keep(self, buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()

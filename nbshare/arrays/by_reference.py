@@ -20,7 +20,29 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
-__all__ = ["register"]
+__all__ = ["ByReference", "Reduced", "register"]
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class ByReference:
+    """Base of what travels by reference but is no array: made of SharedArrays and small values.
+
+    Attributes
+    ----------
+    is_tool : bool
+        Whether workers may write to its memory even where it is given in ``shared=``: a lock that
+        nobody can take would be none.
+    """
+
+    is_tool = False
+
+    def _reduce_by_reference(self) -> Reduced:
+        """Return a function of a module and its arguments, as ``__reduce__`` does.
+
+        Arrays among the arguments travel by reference.
+        """
+        raise NotImplementedError
 
 
 def _reduce(array: npt.NDArray[Any]) -> Any:
@@ -52,6 +74,8 @@ def _tell(module: ModuleType) -> None:
     """Register with a module that has picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
     add(SharedArray, _reduce)
+    for cls in ByReference.__subclasses__():
+        add(cls, cls._reduce_by_reference)
     if module.__name__ == "multiprocessing.reduction":
         # Views that became plain ndarrays too; joblib has an own way with those.
         add(np.ndarray, _reduce)
