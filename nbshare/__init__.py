@@ -15,7 +15,16 @@ The layers; imports point down only::
 """
 
 from nbshare import errors
-from nbshare.arrays import SharedArray, empty, empty_like, full, share, zeros, zeros_like
+from nbshare.arrays import (
+    SharedArray,
+    SharedObject,
+    empty,
+    empty_like,
+    full,
+    share,
+    zeros,
+    zeros_like,
+)
 from nbshare.engine.local import shutdown
 from nbshare.engine.output import MISSING
 from nbshare.errors import MapInterrupted
@@ -30,6 +39,7 @@ __all__ = [
     "Job",
     "MapInterrupted",
     "SharedArray",
+    "SharedObject",
     "empty",
     "empty_like",
     "errors",

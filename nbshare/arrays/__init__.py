@@ -1,9 +1,20 @@
 """Arrays and objects whose bytes lie in segments."""
 
 from nbshare.arrays.by_reference import register
-from nbshare.arrays.create import empty, empty_like, full, share, zeros, zeros_like
+from nbshare.arrays.create import empty, empty_like, full, zeros, zeros_like
+from nbshare.arrays.objects import SharedObject
+from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 
 register()
 
-__all__ = ["SharedArray", "empty", "empty_like", "full", "share", "zeros", "zeros_like"]
+__all__ = [
+    "SharedArray",
+    "SharedObject",
+    "empty",
+    "empty_like",
+    "full",
+    "share",
+    "zeros",
+    "zeros_like",
+]

@@ -5,7 +5,7 @@
     caller                                     worker
     arena = Arena()
     packed = arena.pack(obj, "shared")
-    lease = arena.close()   ────────────────►  inputs = Inputs(segments)
+    pool.filled(*arena.contents())  ────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
 Arrays do not enter the pickle, but for small ones among the items. One that lies in a segment
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -25,11 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.apart import PLAIN, take_apart
 from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
-from nbshare.memory import ALIGNMENT, Mode, Segment, pool, segment_of
+from nbshare.memory import ALIGNMENT, Mode, Segment, segment_of
 
 __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 
@@ -38,17 +40,25 @@ BLOCK_ITEMS = 256  # items pickled together at most: the cost of a pickle is spr
 BLOCK_BYTES = 32 << 10  # and about this much, since a worker loads blocks whole
 
 
-class Packed(NamedTuple):
-    """Where a pickle and its buffers lie in the arena: (offset, nbytes) in bytes."""
+class Span(NamedTuple):
+    """Bytes in one of the call's segments."""
 
-    pickle: tuple[int, int]
-    buffers: tuple[tuple[int, int], ...]
+    segment: int  # index in the call's list; 0 is the arena
+    offset: int  # bytes
+    nbytes: int
+
+
+class Packed(NamedTuple):
+    """Where a pickle and its buffers lie."""
+
+    pickle: Span
+    buffers: tuple[Span, ...]
 
 
 class ArrayReference(NamedTuple):
     """An array in one of the call's segments."""
 
-    segment: int  # index in the call's list; 0 is the arena
+    segment: int  # index, as in Span
     offset: int  # bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
@@ -66,7 +76,7 @@ class Arena:
 
     Notes
     -----
-    For one thread. Objects are kept alive until `close`, so that an `id` means one object.
+    For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
     """
 
     def __init__(self) -> None:
@@ -86,8 +96,8 @@ class Arena:
             If it can be pickled neither by reference nor by value.
         """
         file, buffers = self._pickle(obj, what, writable)
-        spans = tuple((self._add(raw), raw.nbytes) for raw in buffers)
-        return Packed((self._add(file), len(file)), spans)
+        spans = tuple(map(self._span, buffers))
+        return Packed(Span(0, self._add(file), len(file)), spans)
 
     def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
         """Pickle a sequence in blocks; returns the items per block and the blocks."""
@@ -129,12 +139,21 @@ class Arena:
         self._seen[key] = (array, reference)
         return reference
 
-    def close(self) -> npt.NDArray[np.uint8]:
-        """Place everything and return the lease of the memory; nothing can be added any more."""
-        lease = pool.filled(self._nbytes, self._parts)
-        self._parts.clear()
+    def contents(self) -> tuple[int, list[tuple[int, Any]]]:
+        """Return size and parts (offset, bytes or array) of the segment to make; the end of it."""
         self._seen.clear()
-        return lease
+        parts, self._parts = self._parts, []
+        return self._nbytes, parts
+
+    def _span(self, raw: memoryview) -> Span:
+        """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
+        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
+        for segment in list(_lenders):
+            offset = address - segment.address
+            if 0 <= offset <= segment.nbytes - raw.nbytes:
+                mode: Mode = "r" if segment.mode == "r+" else segment.mode
+                return Span(self._segment_index(segment, mode), offset, raw.nbytes)
+        return Span(0, self._add(raw), raw.nbytes)
 
     def _add(self, part: Any) -> int:
         offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT
@@ -164,7 +183,7 @@ class Arena:
             if by_value or not names_main(data):
                 return data, pickler.buffers
         raise UnsendableError(
-            f"{what} cannot be sent to a worker: {type(obj).__qualname__} cannot be pickled "
+            f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be pickled "
             f"({type(problem).__name__}: {cut(str(problem))}). Pass the data it is made from and "
             "build it in the worker, in a function of a module file."
         ) from problem
@@ -178,7 +197,8 @@ class Inputs:
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
-        data, *buffers = (self._bytes(*span) for span in (packed.pickle, *packed.buffers))
+        data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
+        _lenders.update(self._segments[span.segment] for span in packed.buffers)
         with _attached_to(self._segments):
             return pickle.loads(data, buffers=buffers)
 
@@ -188,9 +208,13 @@ class Inputs:
         array = self._segments[segment].array(dtype, shape, offset, strides)
         return shared_view(array) if is_shared else array
 
-    def _bytes(self, offset: int, nbytes: int) -> memoryview:
-        return self._segments[0].array(np.uint8, (nbytes,), offset).data
+    def _bytes(self, span: Span) -> memoryview:
+        return self._segments[span.segment].array(np.uint8, (span.nbytes,), span.offset).data
 
+
+# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
+# a buffer is can be told by its address only.
+_lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
 
 _current: Sequence[Segment] = ()
 
@@ -232,14 +256,23 @@ def _pickler_class(by_value: bool) -> Any:
             self.buffers: list[memoryview] = []
 
         def reducer_override(self, obj: Any) -> Any:
-            if type(obj) in (np.ndarray, SharedArray) and not obj.dtype.hasobject:
-                # In the pickle it would arrive writable: only what may be written to goes there.
-                if self.writable and obj.nbytes < IN_BAND and segment_of(obj) is None:
-                    return NotImplemented
-                return _attach, tuple(self.arena.refer(obj, writable=self.writable))
-            if isinstance(obj, ByReference):
+            if isinstance(obj, np.ndarray):
+                reduced = self._reduce_array(obj)
+                if reduced is not None:
+                    return reduced
+            elif isinstance(obj, ByReference):
                 return self._reduce_parts(obj)
             return super().reducer_override(obj) if by_value else NotImplemented
+
+        def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
+            # In the pickle it would arrive writable: only what may be written to goes there.
+            if self.writable and array.nbytes < IN_BAND and segment_of(array) is None:
+                return None
+            if array.dtype.hasobject or array.dtype.char == "T":
+                return None
+            if type(array) in PLAIN:
+                return _attach, tuple(self.arena.refer(array, writable=self.writable))
+            return take_apart(array)
 
         def _reduce_parts(self, obj: ByReference) -> Any:
             rebuild, parts = obj._reduce_by_reference()

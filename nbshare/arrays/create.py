@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.errors import NotBuiltYetError
-from nbshare.memory import Mode, Segment, segment_of
+from nbshare.memory import Segment
 
-__all__ = ["checked_dtype", "empty", "empty_like", "full", "share", "zeros", "zeros_like"]
+__all__ = ["checked_dtype", "empty", "empty_like", "full", "zeros", "zeros_like"]
 
 Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -206,71 +205,6 @@ def zeros_like(
     SharedArray([0, 0, 0])
     """
     return empty_like(prototype, dtype, order, shape)
-
-
-def share(obj: Any, *, mode: Mode = "r+") -> SharedArray:
-    """Put an array into shared memory.
-
-    Parameters
-    ----------
-    obj : ndarray
-        Any shape, order and strides, any dtype without Python objects inside.
-    mode : {'r+', 'r', 'c'}, optional
-        As in `numpy.memmap`. ``'r+'`` (default): whoever has it may write to it. ``'r'``: nobody
-        may, by the kernel's hand. ``'c'``, copy-on-write: everybody may, and keeps it to itself;
-        other processes, workers too, start from the values given here.
-
-    Returns
-    -------
-    SharedArray
-        One copy of the values, in the memory order of the source. A SharedArray of that mode
-        already is returned as it is.
-
-    Raises
-    ------
-    TypeError
-        If the dtype holds Python objects.
-    nbshare.errors.NotBuiltYetError
-        For other objects than arrays.
-    nbshare.errors.OutOfMemoryError
-        If this machine or its container has not that much memory left.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import nbshare
-    >>> nbshare.share(np.arange(4, dtype="float16"))
-    SharedArray([0., 1., 2., 3.], dtype=float16)
-
-    Notes
-    -----
-    Give the result to `parallel_map` as ``shared=`` (read-only there), as an item, or as an
-    argument of a `functools.partial` (writable there): it is not copied again. An array that
-    changes in the caller while it is being copied is copied as it happens to be.
-    """
-    if mode not in ("r+", "r", "c"):
-        raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
-    if not isinstance(obj, np.ndarray):
-        raise NotBuiltYetError(
-            f"share() of a {type(obj).__name__} is not built yet. Sequences of numbers: "
-            "share(numpy.asarray(x)). Other objects can be given to parallel_map(shared=...)."
-        )
-    if isinstance(obj, np.ma.MaskedArray):
-        raise NotBuiltYetError(
-            "share() of a masked array is not built yet; share its .data and its .mask"
-        )
-    if isinstance(obj, SharedArray) and obj.flags.writeable == (mode != "r"):
-        found = segment_of(obj)
-        if found is not None and found[0].mode == mode:
-            return obj
-    plain = np.asarray(obj)
-    dtype = checked_dtype(plain.dtype)
-    if plain.flags.f_contiguous and not plain.flags.c_contiguous:
-        return shared_view(share(plain.T, mode=mode).T)
-    segment = Segment.filled(plain.nbytes, [(0, plain)], sealed=mode != "r+")
-    if mode != "r+":  # the mapping that could still write goes
-        segment = Segment.attach(segment.read_only_fd(), mode)
-    return shared_view(segment.array(dtype, plain.shape))
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -17,7 +17,7 @@ from nbshare.engine.context import Context
 from nbshare.engine.failures import Failure
 from nbshare.engine.output import OBJECTS, OutputSpec, Results
 from nbshare.engine.schedule import Board
-from nbshare.memory import Mode, Segment, segment_of
+from nbshare.memory import Mode, Segment, pool, segment_of
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
@@ -123,13 +123,13 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
     packed_shared = _pack_shared(arena, request.shared)
     sources = arena.pack([_source(arena, x) for x in request.iterables], "the items")
     warm_up()
-    segment = arena.close()
+    lease = pool.filled(*arena.contents())
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
     return Call(
         request=request,
         board=board,
-        arena=segment,
+        arena=lease,
         others=arena.segments,
         func=func,
         shared=packed_shared,

@@ -62,7 +62,7 @@ def spec_for(value: Any) -> OutputSpec:
         return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
     if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
         # Of strings and records only arrays are stacked: single ones are objects to their users.
-        is_stacked = value.dtype.kind in "biufcmM" or value.ndim > 0
+        is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
         if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
             return OutputSpec(value.dtype, value.shape, None)
     return OBJECTS
@@ -298,7 +298,7 @@ def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
     if stored.dtype.kind == "c" and value.dtype.kind != "c":
         stored = stored.real  # casting the whole would warn
     back = stored.astype(value.dtype)
-    return np.array_equal(back, value, equal_nan=value.dtype.kind in "fcmM")
+    return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
 
 
 def _kind(value: Any) -> str:

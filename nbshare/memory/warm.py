@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import budget
+from nbshare.memory.kinds import choice
 from nbshare.memory.segment import Segment
 
 __all__ = ["WarmPool", "pool"]
@@ -56,11 +57,13 @@ class WarmPool:
             return self._lease(segment), False
         return self._lease(Segment.create(nbytes)), True
 
-    def filled(self, nbytes: int, parts: Iterable[tuple[int, Any]]) -> Lease:
-        """Return memory that holds `parts` and that other processes can only read."""
-        segment = self._take(nbytes, sealed=True)
+    def filled(
+        self, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True
+    ) -> Lease:
+        """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
+        segment = self._take(nbytes, sealed=sealed)
         if segment is None:
-            return self._lease(Segment.filled(nbytes, parts))
+            return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
         lease = self._lease(segment)  # before an interrupt can come
         segment.refill(parts)
         return lease
@@ -82,12 +85,14 @@ class WarmPool:
     def _take(self, nbytes: int, *, sealed: bool) -> Segment | None:
         if nbytes < SMALL:
             return None
+        wanted = choice()  # the setting may have changed since a segment was made
         with self._lock:
             self._collect()
             fitting = [
                 (segment.nbytes, place)
                 for place, (_, segment) in enumerate(self._kept)
                 if segment.is_sealed == sealed
+                and segment.kind in wanted
                 and not segment.n_borrowed
                 and nbytes <= segment.nbytes <= 2 * nbytes
             ]

@@ -1,0 +1,115 @@
+"""Arrays and objects that exist already, put into shared memory."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.apart import PLAIN
+from nbshare.arrays.create import checked_dtype
+from nbshare.arrays.objects import SharedObject, place
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.memory import Mode, Segment, pool, segment_of
+
+__all__ = ["share"]
+
+T = TypeVar("T")
+
+
+@overload
+def share(obj: Any, *, mode: Mode = ..., wrap: Literal[True]) -> SharedObject: ...
+@overload
+def share(
+    obj: npt.NDArray[Any], *, mode: Mode = ..., wrap: Literal[False] = ...
+) -> SharedArray: ...
+@overload
+def share(obj: T, *, mode: Mode = ..., wrap: Literal[False] = ...) -> T: ...
+def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
+    """Put an array, or any object with its arrays, into shared memory.
+
+    Parameters
+    ----------
+    obj : ndarray or object
+        An ndarray of any shape, order and strides, of any dtype without Python objects inside; or
+        anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked
+        array, a dict or dataclass of arrays.
+    mode : {'r+', 'r', 'c'}, optional
+        As in `numpy.memmap`. ``'r+'`` (default): whoever has the array may write to it. ``'r'``:
+        nobody may, by the kernel's hand. ``'c'``, copy-on-write: everybody may, and keeps it to
+        itself; other processes, workers too, start from the values given here. Other objects than
+        arrays are read-only also in mode ``'r+'``.
+    wrap : bool, optional
+        Return a `SharedObject`, which goes through any pool without its buffers. Default False.
+
+    Returns
+    -------
+    SharedArray
+        For an ndarray: one copy of the values, in the memory order of the source. A SharedArray
+        of that mode already is returned as it is.
+    object
+        For any other object: one of its type, equal, whose buffers lie in shared memory, and stay
+        there when it goes through nbshare's calls.
+    SharedObject
+        With ``wrap=True``; its ``get()`` gives the object, in any process.
+
+    Raises
+    ------
+    TypeError
+        If an array's dtype holds Python objects. As `nbshare.errors.UnsendableError`, if an
+        object cannot be pickled.
+    nbshare.errors.OutOfMemoryError
+        If this machine or its container has not that much memory left.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.share(np.arange(4, dtype="float16"))
+    SharedArray([0., 1., 2., 3.], dtype=float16)
+    >>> station = nbshare.share({"name": "Jungfraujoch", "ozone": np.array([31.5, 32.0])})
+    >>> station["ozone"].flags.writeable
+    False
+
+    Notes
+    -----
+    Give the result to `parallel_map` as ``shared=`` (read-only there), as an item, or as an
+    argument of a `functools.partial` (writable there): it is not copied again. An array that
+    changes in the caller while it is being copied is copied as it happens to be.
+
+    Of an object, what pickle can hand out goes to shared memory: arrays of any stride, masked
+    arrays, subclasses of ndarray that do not pickle in a way of their own, and buffers of
+    protocol 5 [1]_. Python objects, such as the strings of an object column, are built anew in
+    each process. So are the trees of a scikit-learn forest, whose class copies what it loads; and
+    pandas packs columns of Arrow strings anew in each call, but not if they are wrapped.
+
+    References
+    ----------
+    .. [1] PEP 574, Pickle protocol 5 with out-of-band data, https://peps.python.org/pep-0574/
+    """
+    if mode not in ("r+", "r", "c"):
+        raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
+    if wrap:
+        return place(obj, "r" if mode == "r+" else mode)
+    if type(obj) in PLAIN:
+        return _share_array(obj, mode)
+    return place(obj, "r" if mode == "r+" else mode).get()
+
+
+def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
+    if isinstance(array, SharedArray) and array.flags.writeable == (mode != "r"):
+        found = segment_of(array)
+        if found is not None and found[0].mode == mode:
+            return array
+    plain = np.asarray(array)
+    dtype = checked_dtype(plain.dtype)
+    if plain.flags.f_contiguous and not plain.flags.c_contiguous:
+        return shared_view(_share_array(plain.T, mode).T)
+    if mode == "r+":
+        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
+        return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
+    segment = Segment.filled(plain.nbytes, [(0, plain)])
+    # The mapping that could still write goes.
+    segment = Segment.attach(segment.read_only_fd(), mode)
+    return shared_view(segment.array(dtype, plain.shape))

@@ -1,0 +1,184 @@
+"""Objects with buffers, and where these lie; for this process and for workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import nbshare
+
+ROWS = 20_000
+
+
+class Labelled(np.ndarray):
+    """An array class of somebody's, with an attribute."""
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.label = getattr(other, "label", "")
+
+
+def labelled() -> Labelled:
+    array = _values().view(Labelled)
+    array.label = "ozone"
+    return array
+
+
+@dataclasses.dataclass
+class Station:
+    """A record of arrays and other things."""
+
+    name: str
+    ozone: np.ndarray
+    times: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Station)
+            and self.name == other.name
+            and np.array_equal(self.ozone, other.ozone)
+            and np.array_equal(self.times, other.times)
+        )
+
+
+def _values() -> np.ndarray:
+    return np.random.default_rng(7).random((ROWS, 3))
+
+
+def frame() -> Any:
+    import pandas as pd
+
+    values = _values()
+    return pd.DataFrame(
+        {
+            "number": values[:, 0],
+            "count": np.arange(ROWS),
+            "kind": pd.Categorical(np.where(values[:, 1] > 0.5, "above", "below")),
+            "time": pd.date_range("2026-01-01", periods=ROWS, freq="s"),
+            "text": [f"row {i}" for i in range(ROWS)],
+        }
+    )
+
+
+def table() -> Any:
+    import pyarrow as pa
+
+    return pa.table({"number": _values()[:, 0], "text": [f"row {i}" for i in range(ROWS)]})
+
+
+def sparse() -> Any:
+    from scipy.sparse import random_array
+
+    return random_array((500, 400), density=0.1, format="csr", rng=np.random.default_rng(3))
+
+
+def forest() -> Any:
+    from sklearn.ensemble import RandomForestRegressor
+
+    values = _values()[:200]
+    return RandomForestRegressor(5, random_state=0).fit(values, values.sum(axis=1))
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "pandas DataFrame": frame,
+    "Arrow table": table,
+    "SciPy sparse array": sparse,
+    "dict of arrays": lambda: {"a": _values(), "b": {"c": np.arange(ROWS, dtype=">i2")}},
+    "dataclass": lambda: Station("Bern", _values()[::-2, 1], np.arange(ROWS).astype("M8[s]")),
+    "masked array": lambda: np.ma.masked_array(
+        _values(), _values() > 0.5, fill_value=-1, hard_mask=True
+    ),
+    "masked array without a mask": lambda: np.ma.masked_array(_values()),
+    "masked records": lambda: np.ma.masked_array(
+        np.ones(ROWS, [("a", "i4"), ("b", "f8")]), [(True, False)] * ROWS
+    ),
+    "record array": lambda: np.rec.fromarrays(_values().T, names="x, y, z"),
+    "array class with an attribute": labelled,
+    "scikit-learn forest": forest,
+}
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two of these objects say the same, in type, values and masks."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, np.ma.MaskedArray):
+        same = np.array_equal(np.ma.getmaskarray(a), np.ma.getmaskarray(b))
+        facts = [(x.dtype, str(x.fill_value), x.hardmask, x.mask is np.ma.nomask) for x in (a, b)]
+        return same and facts[0] == facts[1] and np.array_equal(a.data, b.data)
+    if isinstance(a, np.ndarray):
+        same = vars(a) == vars(b) if isinstance(a, Labelled) else True
+        return same and a.dtype == b.dtype and np.array_equal(a, b)
+    if hasattr(a, "equals"):
+        return bool(a.equals(b))
+    if hasattr(a, "nnz"):
+        return (a != b).nnz == 0
+    if hasattr(a, "predict"):
+        return bool((a.predict(_values()) == b.predict(_values())).all())
+    return bool(a == b)
+
+
+def addresses(obj: Any) -> Iterator[int]:
+    """Where the large buffers of an object lie; nothing for a forest, whose class copies."""
+    if isinstance(obj, dict):
+        for value in obj.values():
+            yield from addresses(value)
+    elif isinstance(obj, np.ndarray):
+        yield obj.__array_interface__["data"][0]
+        if isinstance(obj, np.ma.MaskedArray) and obj.mask is not np.ma.nomask:
+            yield obj.mask.__array_interface__["data"][0]
+    elif isinstance(obj, Station):
+        yield from addresses({"ozone": obj.ozone, "times": obj.times})
+    elif hasattr(obj, "indptr"):
+        yield from addresses({"data": obj.data, "indices": obj.indices})
+    elif hasattr(obj, "itercolumns"):
+        for column in obj.itercolumns():
+            for chunk in column.chunks:
+                yield from (b.address for b in chunk.buffers() if b is not None)
+    elif hasattr(obj, "to_numpy"):
+        for name in ("number", "count"):
+            yield from addresses(obj[name].to_numpy())
+        yield from addresses(obj["kind"].array._ndarray)
+        yield from addresses(obj["time"].array._ndarray)
+
+
+def is_shared(obj: Any) -> bool:
+    """Whether all of an object's large buffers lie in memory that other processes map too."""
+    with open("/proc/self/maps") as file:
+        lines = [line.split() for line in file if "nbshare-" in line]
+    spans = [[int(x, 16) for x in line[0].split("-")] for line in lines]
+    return all(any(a <= place < b for a, b in spans) for place in addresses(obj))
+
+
+def check(wrapped: nbshare.SharedObject, name: str) -> tuple[bool, bool]:
+    """Return whether what a wrapped object holds is equal to the original, and shared."""
+    return equal(wrapped.get(), OBJECTS[name]()), is_shared(wrapped.get())
+
+
+def check_item(name: str, obj: Any) -> tuple[bool, bool]:
+    """Return the same of an object given in ``shared=``."""
+    return equal(obj, OBJECTS[name]()), is_shared(obj)
+
+
+def write(wrapped: nbshare.SharedObject) -> float:
+    """Change the first value of a wrapped dict of arrays."""
+    values = wrapped.get()["a"]
+    values[0] = -5
+    return float(values[0])
+
+
+def give_back(wrapped: nbshare.SharedObject) -> nbshare.SharedObject:
+    return wrapped
+
+
+def is_same_twice(wrapped: nbshare.SharedObject) -> bool:
+    return wrapped.get() is wrapped.get()
+
+
+def make(_: int) -> nbshare.SharedObject:
+    """Return a wrapped object of which this process keeps nothing."""
+    return nbshare.share({"a": np.arange(1000.0)}, wrap=True)
