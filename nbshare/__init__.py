@@ -17,6 +17,8 @@ The layers; imports point down only::
 from nbshare import errors
 from nbshare.arrays import (
     SharedArray,
+    SharedBuffer,
+    SharedLock,
     SharedObject,
     empty,
     empty_like,
@@ -39,6 +41,8 @@ __all__ = [
     "Job",
     "MapInterrupted",
     "SharedArray",
+    "SharedBuffer",
+    "SharedLock",
     "SharedObject",
     "empty",
     "empty_like",

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import SharedArray
+from nbshare.engine.work import Policy
 from nbshare.errors import NotBuiltYetError
+from nbshare.functions import bind_arguments, resolve
 
-__all__ = ["checked_count", "checked_out", "checked_shared", "refuse_unbuilt", "sources"]
+__all__ = [
+    "checked_backend",
+    "checked_count",
+    "checked_initializer",
+    "checked_out",
+    "checked_policy",
+    "checked_shared",
+    "refuse_unbuilt",
+    "sources",
+]
 
 
 def refuse_unbuilt(**arguments: Any) -> None:
@@ -48,6 +60,65 @@ def checked_count(name: str, value: int | None) -> int | None:
     if count < 1:
         raise ValueError(f"{name}={count}: must be 1 or more, or None for the default")
     return count
+
+
+def checked_policy(on_error: Any, retries: Any, timeout: Any, seed: Any) -> Policy:
+    """Return what a call does about failures, and with chance; raise for what makes no sense."""
+    if on_error not in ("raise", "return"):
+        raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
+    if not isinstance(retries, int | np.integer) or retries < 0:
+        raise ValueError(f"retries={retries!r}: must be an integer of 0 or more")
+    if timeout is not None and not (isinstance(timeout, Real) and float(timeout) > 0):
+        raise ValueError(f"timeout={timeout!r}: must be a number of seconds above 0, or None")
+    return Policy(
+        on_error=on_error,
+        retries=int(retries),
+        timeout_s=None if timeout is None else float(timeout),
+        seed=_checked_seed(seed),
+    )
+
+
+def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
+    if seed is None:
+        return None
+    try:
+        sequence = seed if hasattr(seed, "spawn_key") else np.random.SeedSequence(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"seed={seed!r}: must be an integer of 0 or more, or a numpy.random.SeedSequence"
+        ) from None
+    return sequence.entropy, tuple(sequence.spawn_key), sequence.pool_size
+
+
+def checked_initializer(
+    initializer: Any, initargs: Iterable[Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return function and arguments of the initializer, None without one."""
+    arguments = tuple(initargs)
+    if initializer is None:
+        if arguments:
+            raise TypeError("initargs= is given, but no initializer=")
+        return None
+    function = resolve(initializer)
+    bind_arguments(function, len(arguments), {})
+    return function, arguments
+
+
+def checked_backend(backend: Any, timeout: float | None) -> Literal["local", "serial", "threads"]:
+    """Return the name of the backend; raise for what it cannot promise."""
+    if backend is None:
+        return "local"
+    if backend not in ("serial", "threads"):
+        raise NotBuiltYetError(
+            f"backend={backend!r} is not built yet; allowed are None (worker processes), "
+            "'serial' and 'threads'"
+        )
+    if timeout is not None:
+        raise ValueError(
+            f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "
+            f"item; leave it out with backend={backend!r}"
+        )
+    return backend  # type: ignore[no-any-return]
 
 
 def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | None:

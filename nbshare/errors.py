@@ -7,12 +7,14 @@
     ├── UnsendableError      (TypeError)             something that cannot travel to a worker
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
+    ├── TaskTimeoutError     (TimeoutError)          an item took longer than timeout=
     ├── TaskError            (RuntimeError)          a failure that could not travel as itself
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a map was stopped: n of N results
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     DisplayWarning           (UserWarning)           drawing failed; the map goes on
+    MemoryFallbackWarning    (UserWarning)           the best kind of shared memory is refused
 
 Every exception is also the built-in that a user would catch. `MapInterrupted` alone is no
 `Exception`: like any interrupt it must not be swallowed by an ``except Exception`` in a cell.
@@ -29,6 +31,7 @@ from typing import Any
 __all__ = [
     "DisplayWarning",
     "MapInterrupted",
+    "MemoryFallbackWarning",
     "MixedResultsWarning",
     "NbshareError",
     "NotBuiltYetError",
@@ -36,6 +39,7 @@ __all__ = [
     "PartialResultWarning",
     "StaleReferenceError",
     "TaskError",
+    "TaskTimeoutError",
     "UnsendableError",
     "WorkerDiedError",
 ]
@@ -87,6 +91,23 @@ class TaskError(NbshareError, RuntimeError):
         return (type(self), (self.args[0], self.index, self.item, self.type_name))
 
 
+class TaskTimeoutError(NbshareError, TimeoutError):
+    """An item took longer than ``timeout=``; its worker was ended and replaced.
+
+    Attributes
+    ----------
+    index : int
+        Index of the item.
+    """
+
+    def __init__(self, message: str, index: int = -1) -> None:
+        super().__init__(message)
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.index))
+
+
 class WorkerDiedError(NbshareError, BrokenProcessPool):
     """A worker process ended in the middle of an item, or none could be started.
 
@@ -125,6 +146,10 @@ class MixedResultsWarning(UserWarning):
 
 class DisplayWarning(UserWarning):
     """Drawing a bar or a picture failed; the map itself goes on."""
+
+
+class MemoryFallbackWarning(UserWarning):
+    """Another kind of shared memory is used than the best, which this system refuses."""
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
-from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.failures import rebuild
 from nbshare.engine.schedule import IN_OUTPUT
 
-__all__ = ["Job", "last_job", "remember"]
+__all__ = ["Engine", "Job", "last_job", "remember"]
 
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+
+
+class Engine(Protocol):
+    """What runs calls."""
+
+    def warm_up(self) -> None:
+        """Start what takes time, while inputs are still being copied."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; returns whether it has come."""
+
+    def stop(self, call: Call) -> None:
+        """End a call early."""
 
 
 class Job:
@@ -40,9 +54,9 @@ class Job:
     costs the workers nothing.
     """
 
-    def __init__(self, call: Call, dispatcher: Dispatcher, label: str) -> None:
+    def __init__(self, call: Call, engine: Engine, label: str) -> None:
         self._call = call
-        self._dispatcher = dispatcher
+        self._engine = engine
         self.was_interrupted = False
         self._copied: npt.NDArray[np.bool_] | None = None
         self.label = label
@@ -69,12 +83,12 @@ class Job:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which results are there: a bool array of shape (n_tasks,), True where done."""
-        return self._call.board.done.astype(np.bool_)
+        return self._call.board.present()
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
         """The failures so far, by the index of their items."""
-        return {failure.item: rebuild(failure) for failure in list(self._call.failures)}
+        return dict(self._call.results.errors)
 
     def partial(self) -> Any:
         """Return what is there now.
@@ -90,12 +104,12 @@ class Job:
 
     def start(self) -> None:
         """Hand the call to the workers."""
-        self._dispatcher.submit(self._call)
+        self._engine.submit(self._call)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end, at most `timeout_s` seconds; returns whether it has come."""
         self.fill_out()
-        return self._call.wait(timeout_s)
+        return self._engine.wait(self._call, timeout_s)
 
     @property
     def error(self) -> BaseException | None:
@@ -104,12 +118,17 @@ class Job:
 
     def result(self) -> Any:
         """Return all results, of a map that is done."""
-        out = self._call.request.out
-        return out if isinstance(out, np.ndarray) else self._call.results.final()
+        out, masked = self._call.request.out, self._call.request.policy.on_error == "return"
+        if not isinstance(out, np.ndarray):
+            return self._call.results.final(masked=masked)
+        if not masked:
+            return out
+        missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))
+        return np.ma.MaskedArray(out, np.broadcast_to(missing, out.shape).copy(), copy=False)
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""
-        self._dispatcher.stop(self._call)
+        self._engine.stop(self._call)
 
     def interrupt(self) -> None:
         """End the map early on behalf of the user's interrupt."""

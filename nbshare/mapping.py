@@ -12,22 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arguments import (
+    checked_backend,
     checked_count,
+    checked_initializer,
     checked_out,
+    checked_policy,
     checked_shared,
     refuse_unbuilt,
     sources,
 )
-from nbshare.arrays import SharedArray
 from nbshare.engine.call import Request, prepare
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
-from nbshare.engine.output import collect, fill_row
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, TaskError, warn
 from nbshare.functions import bind_arguments, label_of, resolve
-from nbshare.job import Job, remember
+from nbshare.job import Engine, Job, remember
 from nbshare.notebook import Display, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
@@ -86,11 +88,31 @@ def parallel_map(
     plot : None, "image" or callable, optional
         A picture that is drawn again as results come, at most a few times a second.
         ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far.
-    on_error : {"raise"}, optional
-        The first failure stops the map and is raised as itself, with the worker's traceback and a
-        note naming the item. ``"return"`` is not built yet.
-    retries, timeout, seed, initializer, initargs, checkpoint, backend
-        Not built yet: anything but the default raises `NotBuiltYetError`.
+    on_error : {"raise", "return"}, optional
+        ``"raise"`` (default): the first failure stops the map and is raised as itself, with the
+        worker's traceback and a note naming the item. ``"return"``: the map goes on; the result
+        is a masked array, or a list with the exceptions in their places, and
+        ``last_job().errors`` has them by index.
+    retries : int, optional
+        How often an item is tried again that raised, took too long or whose worker died.
+        Default 0.
+    timeout : float, optional
+        Seconds that one item may take. Past it its worker is ended and replaced, and the item
+        fails with `TaskTimeoutError`. Default: no limit.
+    seed : int or numpy.random.SeedSequence, optional
+        Each call gets ``rng=``, a `numpy.random.Generator` from the sequence's child of the item's
+        index: the same numbers whatever the number of workers. The sequence is not advanced.
+    initializer : callable, optional
+        Called in each worker before its first item, to load a model or open a connection. Workers
+        that have run it are kept for calls with the same one.
+    initargs : sequence, optional
+        Its positional arguments.
+    checkpoint
+        Not built yet.
+    backend : {None, "serial", "threads"}, optional
+        None (default): worker processes. ``"serial"``: here, one item after the other, for the
+        debugger. ``"threads"``: `max_workers` threads of this process, for functions that release
+        the interpreter lock. In both a map stops between items, and `timeout` is refused.
 
     Returns
     -------
@@ -107,6 +129,8 @@ def parallel_map(
         Inputs or results do not fit into memory. A `MemoryError`.
     nbshare.errors.WorkerDiedError
         A worker was killed or crashed in the middle of an item, which the message names.
+    nbshare.errors.TaskTimeoutError
+        An item took longer than `timeout`. A `TimeoutError`.
     nbshare.MapInterrupted
         The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
     Exception
@@ -135,22 +159,16 @@ def parallel_map(
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
     """
-    refuse_unbuilt(
-        on_error=(on_error, "raise"),
-        retries=(retries, 0),
-        timeout=(timeout, None),
-        seed=(seed, None),
-        initializer=(initializer, None),
-        initargs=(tuple(initargs), ()),
-        checkpoint=(checkpoint, None),
-        backend=(backend, None),
-    )
+    refuse_unbuilt(checkpoint=(checkpoint, None))
     check_display(progress, plot)
+    where = checked_backend(backend, timeout)
+    policy = checked_policy(on_error, retries, timeout, seed)
     function = resolve(func)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
     keywords = checked_shared(shared)
-    bind_arguments(function, len(iterables), keywords)
+    extra = () if policy.seed is None else ("rng",)
+    bind_arguments(function, len(iterables), keywords, extra)
     workers = checked_count("max_workers", max_workers) or usable_cpus()
     size = checked_count("chunksize", chunksize)
     columns, n_tasks = sources(iterables)
@@ -162,21 +180,30 @@ def parallel_map(
         shared=keywords,
         iterables=columns,
         n_tasks=n_tasks,
-        max_workers=min(workers, n_tasks),
+        max_workers=1 if where == "serial" else min(workers, n_tasks),
         chunksize=size,
         out=output,
         context=current_context(),
+        policy=policy,
+        initializer=checked_initializer(initializer, initargs),
     )
-    if is_worker():
-        return _run_inline(request)
     label = progress if isinstance(progress, str) else label_of(function)
-    result, error = _run(request, label, progress, plot)
+    if is_worker():  # no more processes than were asked for, and no bar within a bar
+        where, progress, plot = "serial", False, None
+    result, error = _run(request, _ENGINES[where](), label, progress, plot)
     if error is None:
         return result
     try:
         raise error
     finally:
         del error  # a cycle with its traceback would keep all of this alive
+
+
+_ENGINES: dict[str, Callable[[], Engine]] = {
+    "local": dispatcher,
+    "serial": SerialEngine,
+    "threads": ThreadEngine,
+}
 
 
 def map_async(
@@ -199,9 +226,9 @@ def map_async(
 
 
 def _run(
-    request: Request, label: str, progress: Any, plot: Any
+    request: Request, engine: Engine, label: str, progress: Any, plot: Any
 ) -> tuple[Any, BaseException | None]:
-    """Run a request on this process's workers and draw while waiting.
+    """Run a request and draw while waiting.
 
     Returns the result and the error to raise. It is not raised here: notebooks keep the last
     traceback, and with this frame the job with its memory.
@@ -210,7 +237,6 @@ def _run(
     job: Job | None = None
     display: Display | None = None
     try:
-        engine = dispatcher()
         job = Job(prepare(request, engine.warm_up), engine, label)
         job.start()
         display = open_display(job, progress=progress, plot=plot)
@@ -253,6 +279,8 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
     done = f"{job.n_done} of {job.n_tasks} items done"
     try:
         if job.state == "done" and not job.was_interrupted:
+            if job.errors:
+                remember(job)
             return job.result(), None
     except TaskError as error:  # a result that cannot be unpickled here
         remember(job)
@@ -266,28 +294,3 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
         return None, job.error
     warn(f"{job.label} was stopped: {done}", PartialResultWarning)
     return job.partial(), None
-
-
-def _run_inline(request: Request) -> Any:
-    """Run a map that a worker asks for in that worker: no more processes than were asked for."""
-    shared = {name: _read_only(value) for name, value in request.shared.items()}
-    columns = [x if isinstance(x, SharedArray) else _read_only(x) for x in request.iterables]
-    values = []
-    for row, args in enumerate(zip(*columns, strict=True)):
-        value = request.func(*args, **shared)
-        if isinstance(request.out, np.ndarray):
-            fill_row(request.out, row, value)
-        else:
-            values.append(value)
-    if isinstance(request.out, np.ndarray):
-        return request.out
-    return values if request.out == "list" else collect(values)
-
-
-def _read_only(value: Any) -> Any:
-    """Return arrays as the read-only views that they would be in a worker."""
-    if not isinstance(value, np.ndarray):
-        return value
-    view = value.view()
-    view.flags.writeable = False
-    return view

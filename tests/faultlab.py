@@ -102,6 +102,12 @@ def memfd_bytes(pids: Iterable[int]) -> int:
     return sum(sizes.values())
 
 
+def peak_bytes(pid: int | str = "self") -> int:
+    """Return the most memory that a process has had resident so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
 def _descriptors(pid: int) -> list[str]:
     try:
         return os.listdir(f"/proc/{pid}/fd")
@@ -162,7 +168,7 @@ def provoke(way: str) -> None:
     job = last_job()
     try:
         text = str(error)
-    except Exception:
+    except BaseException:  # one of the ways ends whoever looks at it
         text = "<no str>"
     partial = None if job is None else job.partial()
     kept = {} if job is None else {int(i): partial[i] for i in job.present.nonzero()[0]}
@@ -215,6 +221,8 @@ STUMBLES = [
     Stumble("E3-result-unloadable", "gives_unloadable", "Exception", ("item 3", "never loads")),
     Stumble("E4-str-fails", "raises_mute", "Exception", (*_PLACE, "MuteError")),
     Stumble("E4-endless-text", "raises_endless", "Exception", (*_PLACE, "ValueError", "no end")),
+    Stumble("E4-huge-text", "raises_huge", "Exception", (*_PLACE, "ValueError", "no end"), SOON_S),
+    Stumble("E4-str-exits", "raises_with_exit", "Exception", (*_PLACE, "ExitingError")),
     Stumble("E5-SystemExit", "exits", "TaskError", (*_PLACE, "SystemExit")),
     Stumble("E5-KeyboardInterrupt", "interrupts", "TaskError", (*_PLACE, "KeyboardInterrupt")),
     Stumble("D1-SIGKILL", "is_killed", "WorkerDiedError", (*_DEAD, "SIGKILL", "memory"), SOON_S),

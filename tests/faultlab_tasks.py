@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from faultlab import await_flag, raise_flag
 
+import nbshare
 from nbshare import parallel_map
+from nbshare.errors import StaleReferenceError
+from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
+HUGE = 100 << 20  # characters, of what is asked for a text
 FOREVER_S = 40.0  # longer than any subject may live
 
 
@@ -56,6 +63,15 @@ class MuteError(Exception):
         raise RuntimeError("no words")
 
 
+class ExitingError(Exception):
+    """Ends the process that looks at it."""
+
+    def __str__(self) -> str:
+        sys.exit("looked at")
+
+    __repr__ = __str__
+
+
 class Unloadable:
     """Can be pickled, but not unpickled."""
 
@@ -87,6 +103,14 @@ def raises_mute() -> None:
 
 def raises_endless() -> None:
     raise ValueError("no end " * 3_000_000)
+
+
+def raises_huge() -> None:
+    raise ValueError("no end " * (HUGE // 7))
+
+
+def raises_with_exit() -> None:
+    raise ExitingError
 
 
 def gives_generator() -> Any:
@@ -124,7 +148,8 @@ def leaves() -> None:
 WAYS = {
     way.__name__: way
     for way in (
-        *(raises, raises_odd, raises_lambda, raises_mute, raises_endless),
+        *(raises, raises_odd, raises_lambda),
+        *(raises_mute, raises_endless, raises_huge, raises_with_exit),
         *(gives_generator, gives_unloadable, exits, interrupts),
         *(is_killed, segfaults, aborts, leaves),
     )
@@ -141,6 +166,30 @@ def stumble(way: str, stone: str) -> Any:
         return WAYS[way]()
     raise_flag(f"returned-{number}")
     return 10.0 * number
+
+
+class Shy:
+    """An item whose repr fails, ends the process, is no string or is 100 MB long."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __repr__(self) -> Any:
+        match self.how:
+            case "fails":
+                raise RuntimeError("no words")
+            case "exits":
+                sys.exit("looked at")
+            case "is no text":
+                return 5
+            case "is huge":
+                return "no end " * (HUGE // 7)
+
+
+def refuse(item: Any) -> None:
+    """Fail, and leave this process's number."""
+    Path("worker").write_text(str(os.getpid()))
+    raise ValueError("no way on")
 
 
 # ------------------------------------------------------------- ways not to return
@@ -404,11 +453,131 @@ def attack(how: str, elevation: np.ndarray) -> tuple[str, bool]:
     return outcome, bool((elevation == 1.0).all())
 
 
+def outcomes(a: np.ndarray) -> dict[str, tuple[str, bool]]:
+    """Return what came of every attack that a process survives."""
+    return {how: attack(how, a) for how in ATTACKS if how != "poke"}
+
+
+KEPT: list[np.ndarray] = []
+
+
+def keep(_: int, elevation: np.ndarray) -> int:
+    """Keep an input beyond the call."""
+    KEPT.append(elevation[1:])
+    return os.getpid()
+
+
+def kept(_: int) -> tuple[int, list[float]]:
+    """Return who keeps what: the different values in what this process has kept."""
+    return os.getpid(), sorted({float(x) for array in KEPT for x in np.unique(array)})
+
+
 def seen_later(row: np.ndarray, elevation: np.ndarray) -> tuple[float, float]:
     """Return what an item and a shared array hold after the caller has had time to change them."""
     raise_flag("begun")
     await_flag("changed")
     return float(row[0]), float(elevation[0])
+
+
+# ------------------------------------------------------- what strangers' processes do
+
+
+def make_ring(size: int) -> list[np.ndarray]:
+    """Return new arrays, of which garbage in a cycle holds views."""
+    arrays = [nbshare.full(size, float(i)) for i in range(3)]
+    make_cycle(arrays)
+    return arrays
+
+
+def make_cycle(arrays: Any) -> None:
+    """Make garbage that nobody but the collector frees."""
+    cycle = [arrays]
+    cycle.append(cycle)  # type: ignore[arg-type]
+
+
+def wait_and_sum(flag: str, arrays: list[np.ndarray]) -> list[float]:
+    """Return the sums of arrays, some time later."""
+    await_flag(flag)
+    return [float(array.sum()) for array in arrays]
+
+
+def put_sums(queue: Any, arrays: list[np.ndarray]) -> None:
+    queue.put(wait_and_sum("go", arrays))
+
+
+def pass_on(source: Any, target: Any) -> None:
+    """Receive arrays and put their sums, some time later."""
+    await_flag("go")
+    put_sums(target, source.get())
+
+
+STALE = [
+    *("other-segment", "other-memfd", "pipe", "fifo", "socket", "folder", "device"),
+    *("file", "shorter-file", "closed"),
+]
+
+
+def recycle(how: str, handle: Handle) -> None:
+    """Let the descriptor's number mean something else."""
+    name = f"recycled-{how}"
+    match how:
+        case "closed":
+            os.close(handle.fd)
+            return
+        case "other-segment":
+            array = nbshare.full(1000, 666.0)
+            other = os.dup(handle_of(segment_of(array)[0]).fd)
+        case "other-memfd":
+            other = os.memfd_create(handle.name)
+            os.write(other, b"6" * handle.nbytes)
+        case "pipe":
+            other, _ = os.pipe()
+        case "fifo":  # nobody will ever write to it
+            os.mkfifo(name)
+            other = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        case "socket":
+            other = socket.socketpair()[0].detach()
+        case "folder":
+            other = os.open(".", os.O_RDONLY)
+        case "device":
+            other = os.open("/dev/zero", os.O_RDWR)
+        case "file" | "shorter-file":
+            Path(name).write_bytes(b"6" * (handle.nbytes if how == "file" else 10))
+            other = os.open(name, os.O_RDWR)
+    os.dup2(other, handle.fd)
+
+
+def reference_to(array: np.ndarray) -> bytes:
+    """Return what goes through the queues and pipes of others."""
+    return bytes(ForkingPickler.dumps(array))
+
+
+def refusal(reference: bytes) -> str:
+    """Return how a reference is refused; it must be, and at once."""
+    start = time.monotonic()
+    try:
+        found = pickle.loads(reference)
+    except StaleReferenceError as error:
+        assert time.monotonic() - start < 1.0
+        return str(error)
+    raise AssertionError(f"taken for {found!r}")
+
+
+def open_and_read(handle: Handle) -> np.ndarray:
+    """Return a copy of the 1000 numbers that a handle leads to; an error must come at once."""
+    start = time.monotonic()
+    try:
+        return open_handle(handle).array("f8", (1000,)).copy()
+    finally:
+        assert time.monotonic() - start < 1.0
+
+
+def make_cycles(i: int) -> int:
+    """Leave cyclic garbage in the worker: arrays in shared memory, and lots of small things."""
+    make_ring(1000)
+    for _ in range(100):
+        make_cycle(i)
+    return i
 
 
 # -------------------------------------------------------------------------- others

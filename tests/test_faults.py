@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import textwrap
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,13 @@ from faultlab import (
 from faultlab_tasks import LITTER
 
 from nbshare.engine.events import Events
+
+
+def guarded(code):
+    """Return a script that lets the processes of other people's pools import it."""
+    head = "from concurrent.futures import ProcessPoolExecutor\nimport multiprocessing\n"
+    head += "SPAWN = multiprocessing.get_context('spawn')\n"
+    return head + 'if __name__ == "__main__":\n' + textwrap.indent(code, "    ")
 
 
 @pytest.fixture
@@ -49,6 +58,25 @@ def test_a_failing_item(lab, row):
     row.check(lab.facts)
     assert row.stderr in subject.stderr
     assert "Traceback" not in subject.stderr
+
+
+@pytest.mark.parametrize("how", ["fails", "exits", "is no text", "is huge"])
+def test_e4_an_item_that_cannot_be_shown(lab, how):
+    """The failure is raised as itself with its index, whatever the repr of its item does."""
+    lab.run(f"""
+tasks.check_double()
+before = faultlab.peak_bytes()
+items = [tasks.Shy({how!r})]
+try:
+    quiet(tasks.refuse, items)
+except ValueError as error:
+    note = "\\n".join(error.__notes__)
+    assert str(error) == "no way on" and "item 0 (" in note and len(note) < 2000, note
+    assert ("no end " in note) == ({how!r} == "is huge"), note
+assert faultlab.peak_bytes() - before < 20 << 20
+assert faultlab.peak_bytes(Path("worker").read_text()) < 4 * tasks.HUGE
+tasks.check_double()
+""")
 
 
 BROKEN_MODULES = [
@@ -876,6 +904,27 @@ assert quiet(tasks.first_of, range(2), shared={{"elevation": given}}).tolist() =
 """)
 
 
+@pytest.mark.parametrize("who", ["owner", "worker", "stranger"])
+def test_w1_nobody_can_write_to_what_was_shared_read_only(lab, who):
+    """Writing, the flag, mprotect and the descriptor: the kernel refuses all, to the owner too."""
+    lab.run(
+        guarded(f"""
+array = nbshare.share(np.ones(1 << 18), mode="r")
+if {who!r} == "owner":
+    outcomes = tasks.outcomes(array)
+elif {who!r} == "worker":
+    (outcomes,) = quiet(tasks.outcomes, [array], out="list")
+else:
+    with SPAWN.Pool(1) as pool:
+        outcomes = pool.apply(tasks.outcomes, [array])
+refusals = {{how: ("ValueError", True) for how in ("assign", "in-place", "flag", "flag-of-base")}}
+refusals |= {{how: ("PermissionError", True) for how in ("mprotect", "pwrite", "mmap", "truncate")}}
+assert outcomes == refusals, outcomes
+assert (array == 1.0).all()
+""")
+    )
+
+
 def test_w2_the_caller_changes_its_arrays_during_a_call(lab):
     """Workers see the values of the call's start of plain arrays, and the present of shared."""
     lab.run("""
@@ -897,6 +946,197 @@ for name, items, array in (("plain", rows, plain), ("shared", list(rows), live))
 assert found["plain"] == [(1.0, 1.0)] * 3, found
 assert found["shared"] == [(1.0, 9.0)] * 3, found
 """)
+
+
+@pytest.mark.parametrize("given", ["plain", "SharedArray", "result"])
+def test_w4_a_worker_keeps_an_input(lab, given):
+    """Memory that a worker keeps a view of is not used again, whatever the calls after it do."""
+    lab.run(f"""
+one = functools.partial(quiet, max_workers=1)
+elevation = np.full(400_000, 3.0)
+if {given!r} == "SharedArray":
+    elevation = nbshare.share(elevation)
+elif {given!r} == "result":
+    elevation = one(tasks.echo, elevation)
+(pid,) = one(tasks.keep, [0], shared={{"elevation": elevation}}, out="list")
+del elevation
+for i in range(20):
+    other = np.full(400_000, float(10 + i))
+    assert one(tasks.last_of, [0], shared={{"elevation": other}}).tolist() == [10.0 + i]
+    result = one(tasks.zeros_but_last, [i], shared={{"nbytes": 3_200_000}})
+    assert one(tasks.kept, [0], out="list") == [(pid, [3.0])], i
+    del result
+""")
+
+
+def test_w4_a_stranger_keeps_a_result(lab):
+    """Memory that a process of another pool has a view of is not used again."""
+    lab.run(
+        guarded("""
+with SPAWN.Pool(1) as pool:
+    result = quiet(tasks.zeros_but_last, [7], shared={"nbytes": 3_200_000})
+    pool.apply(tasks.keep, [0, result[0]])
+    (pid, before) = pool.apply(tasks.kept, [0])
+    assert before == [0.0, 7.0]
+    del result
+    for i in range(20):
+        result = quiet(tasks.zeros_but_last, [10 + i], shared={"nbytes": 3_200_000})
+        result += 1
+        assert pool.apply(tasks.kept, [0]) == (pid, before), i
+        del result
+""")
+    )
+
+
+WAYS_TO_SEND = {
+    "pool argument": """
+with SPAWN.Pool(1) as pool:
+    reply = pool.apply_async(tasks.wait_and_sum, ["go", arrays])
+    del arrays
+    let_go()
+    sums = reply.get(10)
+""",
+    "executor argument": """
+with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+    pool.submit(await_flag, "go")
+    reply = pool.submit(tasks.wait_and_sum, "go", arrays)
+    del arrays
+    let_go()
+    sums = reply.result(10)
+""",
+    "pool result": """
+del arrays
+with SPAWN.Pool(1) as pool:
+    found = pool.apply(tasks.make_ring, [1000])
+    pool.apply(gc.collect)
+    for _ in range(20):
+        later = pool.apply(tasks.make_ring, [1000])
+sums = [float(array.sum()) for array in found]
+raise_flag("go")
+""",
+    "queue": """
+source, target = SPAWN.Queue(), SPAWN.Queue()
+source.put(arrays)
+del arrays
+let_go()
+process = SPAWN.Process(target=tasks.pass_on, args=(source, target))
+process.start()
+sums = target.get(timeout=10)
+process.join(10)
+""",
+    "process argument": """
+target = SPAWN.Queue()
+process = SPAWN.Process(target=tasks.put_sums, args=(target, arrays))
+process.start()
+del arrays
+let_go()
+sums = target.get(timeout=10)
+process.join(10)
+""",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEND)
+def test_w5_an_array_arrives_after_its_senders_last_reference_died(lab, way):
+    """What is under way is held until it has arrived, and no longer."""
+    lab.run(
+        guarded(f"""
+nbshare.zeros(5)
+arrays = [nbshare.full(1000, float(i)) for i in range(3)]
+def let_go():
+    gc.collect()
+    time.sleep(0.6)  # the sender has looked twice for receipts
+    for i in range(100):
+        nbshare.full(1000, 9.0)  # other arrays are made in the meantime
+    raise_flag("go")
+{WAYS_TO_SEND[way]}
+assert sums == [0.0, 1000.0, 2000.0], sums
+found = later = None
+def held():
+    gc.collect()
+    return faultlab.memfd_bytes([os.getpid()])
+wait_until(lambda: held() <= 4096, 2, lambda: f"{{held()}} bytes are kept")
+""")
+    )
+
+
+def test_w6_garbage_is_collected_in_any_thread(lab):
+    """Arrays in cyclic garbage are freed by whatever thread collects, the dispatcher's too."""
+    subject = lab.run("""
+seen = set()
+gc.callbacks.append(lambda phase, info: seen.add(threading.get_native_id()))
+tasks.check_double()
+threads = set(map(int, os.listdir("/proc/self/task")))
+gc.set_threshold(3, 2, 2)
+ended = threading.Event()
+def litter():
+    while not ended.is_set():
+        tasks.make_ring(1 << 17)
+        time.sleep(0.001)
+thread = threading.Thread(target=litter)
+thread.start()
+for i in range(60):
+    elevation = np.full(200_000, float(i))
+    assert pair(tasks.last_of, range(4), shared={"elevation": elevation}).tolist() == [i] * 4
+    result = pair(tasks.zeros_but_last, range(2), shared={"nbytes": 1 << 20})
+    tasks.make_cycle(result)
+assert pair(tasks.make_cycles, range(50)).tolist() == list(range(50))
+ended.set()
+thread.join()
+assert seen & (threads - {os.getpid()}), "the dispatcher never collected: nothing is tested"
+gc.set_threshold(700, 10, 10)
+del result
+gc.collect()
+nbshare.shutdown()
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is kept")
+""")
+    assert subject.stderr == ""
+
+
+@pytest.mark.parametrize("ending", ["normal end", "sys.exit", "uncaught exception"])
+def test_w6_garbage_is_left_at_exit(lab, ending):
+    """An interpreter that ends with arrays in cycles, results and calls ends well."""
+    code, status = ENDINGS[ending]
+    subject = lab.start(f"""
+class Holder:
+    def __init__(self):
+        self.arrays, self.own = tasks.make_ring(1000), self
+        self.result = pair(tasks.zeros_but_last, range(2), shared={{"nbytes": 1 << 20}})
+    def __del__(self):
+        self.result[0] = self.arrays[1][0]
+kept, lost = Holder(), Holder()
+del lost
+{code}
+""")
+    assert subject.wait() == status, subject.stderr
+    assert "Fatal" not in subject.stderr
+    assert "Exception ignored" not in subject.stderr
+
+
+def test_w6_garbage_is_collected_in_a_forked_child(lab):
+    """A forked child that collects its parent's garbage takes nothing from the parent."""
+    subject = lab.run("""
+gc.disable()
+kept = nbshare.full(1000, 4.0)
+view = pair(tasks.zeros_but_last, range(2), shared={"nbytes": 1 << 20})
+for _ in range(20):
+    tasks.make_ring(1000)
+    tasks.make_cycle(pair(tasks.zeros_but_last, range(2), shared={"nbytes": 1 << 20}))
+children = []
+for how in (lambda: None, tasks.check_double, lambda: tasks.make_ring(9), nbshare.shutdown):
+    children.append(os.fork())
+    if children[-1] == 0:
+        gc.collect()
+        how()
+        assert kept[0] == 4.0 and view[1, -1] == 1.0
+        sys.exit(0)
+for child in children:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+gc.collect()
+tasks.check_double()
+assert (kept == 4.0).all() and view[1, -1] == 1.0
+""")
+    assert subject.stderr == ""
 
 
 def test_w3_a_result_outlives_its_workers(lab):
@@ -1009,3 +1249,166 @@ sparse[-1] = 7
 assert quiet(tasks.last_of, range(2), shared={"elevation": sparse}).tolist() == [7.0, 7.0]
 assert faultlab.memfd_bytes([os.getpid()]) < 10 << 20
 """)
+
+
+def test_r1_few_descriptors(lab):
+    """With 64 descriptors, a thousand arrays go in and out, or one error names the limit."""
+    lab.run("""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+rows = [np.full(1000 + i % 7, float(i)) for i in range(1000)]
+def same(found):
+    return len(found) == 1000 and all(map(np.array_equal, found, rows))
+assert same(quiet(tasks.echo, rows, out="list"))
+stacked = np.array([row[:1000] for row in rows])
+assert np.array_equal(quiet(tasks.echo, stacked), stacked)
+table = nbshare.share(stacked)
+assert np.array_equal(quiet(tasks.echo, list(table)), stacked)
+n_before = len(os.listdir("/proc/self/fd"))
+try:
+    shared = [nbshare.share(row) for row in rows]
+    assert same(quiet(tasks.echo, shared, out="list"))
+except OSError as error:
+    shared = None
+    text = " ".join([str(error), *getattr(error, "__notes__", ())])
+    assert "open files" in text or "descriptors" in text, text
+shared = None
+gc.collect()
+assert len(os.listdir("/proc/self/fd")) <= n_before
+tasks.check_double()
+""")
+
+
+# ------------------------------------------------------------- H: handles of others
+
+
+LETS_GO = """
+import os, pickle, sys
+import faultlab_tasks as tasks, nbshare
+from nbshare.memory import handle_of, segment_of
+arrays = [nbshare.full(1000, 1.0) for _ in tasks.STALE]
+sent = [tasks.reference_to(array) for array in arrays]
+for how, array in zip(tasks.STALE, arrays):
+    tasks.recycle(how, handle_of(segment_of(array)[0]))
+sys.stdout.buffer.write(pickle.dumps(sent))
+sys.stdout.flush()
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_h1_a_stale_handle_is_an_error_at_once(lab):
+    """Whatever the descriptor's number means by now, it is refused, and nothing blocks."""
+    lab.run(f"""
+import pickle, subprocess
+owner = subprocess.Popen([sys.executable, "-c", {LETS_GO!r}], stdin=-1, stdout=-1)
+sent = pickle.load(owner.stdout)
+for how, reference in zip(tasks.STALE, sent, strict=True):
+    text = tasks.refusal(reference)
+    assert "let go" in text and "numpy.array" in text, (how, text)
+owner.communicate(timeout=10)
+for reference in sent:
+    assert "has ended" in tasks.refusal(reference)
+tasks.check_double()
+""")
+
+
+@pytest.mark.parametrize("word", ["pid", "started", "device", "inode", "nbytes", "name"])
+def test_h1_a_forged_handle_is_an_error_at_once(lab, word):
+    """A handle that is wrong in one word is refused; so is that of a recycled process number."""
+    lab.run(
+        guarded(f"""
+from nbshare.errors import StaleReferenceError
+from nbshare.memory import handle_of, segment_of
+array = nbshare.full(1000, 1.0)
+handle = handle_of(segment_of(array)[0])
+wrong = {{"pid": os.getppid(), "name": "nbshare-" + "0" * 16}}
+forged = handle._replace({word}=wrong.get({word!r}) or handle.{word} + 1)
+with SPAWN.Pool(1) as pool:
+    try:
+        found = pool.apply(tasks.open_and_read, [forged])
+    except StaleReferenceError:
+        pass
+    else:
+        raise AssertionError(f"taken for {{found}}")
+    assert (pool.apply(tasks.open_and_read, [handle]) == 1.0).all()
+""")
+    )
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where a receiver may be that cannot have the memory."""
+
+    wrapper: str  # of its command
+    enter: str  # what it does when it has read the reference
+    reason: str  # that it must be given
+
+    def visit(self, lab: Lab, code: str) -> None:
+        """Run code there; a reference to an array of ours is in a file."""
+        command = [*self.wrapper.split(), "true"]
+        if os.getuid() or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("to get there takes privileges that this process lacks")
+        lab.folder.chmod(0o777)
+        there = f"""
+import ctypes, os, subprocess, sys
+from pathlib import Path
+import numpy as np
+import faultlab_tasks as tasks, nbshare
+def be_dumpable():  # as processes are that such a user has started
+    assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
+def mount(*arguments):
+    subprocess.run(["mount", *arguments], check=True)
+reference = Path("reference").read_bytes()
+{self.enter}
+{code}
+"""
+        lab.run(f"""
+import pickle, subprocess
+array = nbshare.full(1000, 3.0)
+Path("reference").write_bytes(tasks.reference_to(array))
+command = [*{self.wrapper.split()!r}, sys.executable, "-c", {there!r}]
+subprocess.run(command, check=True, timeout=15)
+assert (array == 3.0).all()
+Path("reference").write_bytes(tasks.reference_to(array))
+assert pickle.loads(Path("reference").read_bytes())[0] == 3.0
+tasks.check_double()
+""")
+
+
+ELSEWHERE = {
+    "other user": Elsewhere(
+        "", "os.setgid(65534); os.setuid(65534); be_dumpable()", "another user"
+    ),
+    "other namespace": Elsewhere("unshare -p --fork --mount-proc", "", "container"),
+    "other namespace, outer /proc": Elsewhere("unshare -p --fork", "", "container"),
+    "no /proc": Elsewhere("unshare -m", "mount('-t', 'tmpfs', 'tmpfs', '/proc')", "/proc"),
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_h2_a_receiver_out_of_reach(lab, where):
+    """Who cannot have the memory is told why and what to do, at once; the owner is unaffected."""
+    place = ELSEWHERE[where]
+    place.visit(
+        lab,
+        f"""
+text = tasks.refusal(reference)
+assert {place.reason!r} in text and "numpy.array" in text, text
+""",
+    )
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_h2_own_workers_are_unaffected(lab, where):
+    """A process that cannot have another's memory has its own arrays and workers all the same."""
+    ELSEWHERE[where].visit(
+        lab,
+        """
+if os.access(sys.executable, os.X_OK) and os.access(os.__file__, os.R_OK):
+    tasks.check_double()
+    own = nbshare.full(1000, 2.0)
+    assert nbshare.parallel_map(tasks.echo, [own, own], progress=False).sum() == 4000.0
+    nbshare.shutdown()
+""",
+    )

@@ -1004,16 +1004,8 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
 @pytest.mark.parametrize(
     "argument",
     [
-        {"on_error": "return"},
-        {"retries": 2},
-        {"timeout": 3.0},
-        {"seed": 0},
-        {"seed": np.random.SeedSequence(1)},
-        {"initializer": tasks.double},
-        {"initargs": (1,)},
         {"checkpoint": "results"},
-        {"backend": "serial"},
-        {"backend": "threads"},
+        {"backend": "ray"},
         {"out": "stack"},
         {"plot": "line"},
         {"plot": "hist"},

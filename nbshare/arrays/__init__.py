@@ -1,7 +1,9 @@
 """Arrays and objects whose bytes lie in segments."""
 
+from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import register
 from nbshare.arrays.create import empty, empty_like, full, zeros, zeros_like
+from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.objects import SharedObject
 from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
@@ -10,6 +12,8 @@ register()
 
 __all__ = [
     "SharedArray",
+    "SharedBuffer",
+    "SharedLock",
     "SharedObject",
     "empty",
     "empty_like",

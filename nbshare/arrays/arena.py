@@ -36,7 +36,9 @@ from nbshare.memory import ALIGNMENT, Mode, Segment, segment_of
 __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
-BLOCK_ITEMS = 256  # items pickled together at most: the cost of a pickle is spread over them
+SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
+COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
+BLOCK_ITEMS = 2048  # items pickled together at most: the cost of a pickle is spread over them
 BLOCK_BYTES = 32 << 10  # and about this much, since a worker loads blocks whole
 
 
@@ -64,6 +66,7 @@ class ArrayReference(NamedTuple):
     strides: tuple[int, ...]  # bytes
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
+    is_writable: bool  # if its segment is
 
 
 class Arena:
@@ -125,17 +128,18 @@ class Arena:
         found = segment_of(array)
         if found is not None:
             segment, offset = found
-            may_write = writable and array.flags.writeable
+            # What a process writes to copy-on-write memory, it writes for itself.
+            may_write = array.flags.writeable and (writable or segment.mode == "c")
             mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
             index = self._segment_index(segment, mode)
             reference = ArrayReference(
-                index, offset, array.shape, array.strides, array.dtype, shared
+                index, offset, array.shape, array.strides, array.dtype, shared, may_write
             )
         else:
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
             strides = array.strides if fortran else _c_strides(array)
             offset = self._add(array.T if fortran else array)
-            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False)
+            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
 
@@ -157,9 +161,21 @@ class Arena:
 
     def _add(self, part: Any) -> int:
         offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT
-        self._parts.append((offset, part))
-        self._nbytes = offset + (part.nbytes if hasattr(part, "nbytes") else len(part))
+        nbytes = part.nbytes if hasattr(part, "nbytes") else len(part)
+        if isinstance(part, bytes) and nbytes <= SMALL:
+            self._gather(part, offset)
+        else:
+            self._parts.append((offset, part))
+        self._nbytes = offset + nbytes
         return offset
+
+    def _gather(self, part: bytes, offset: int) -> None:
+        """Append a small part to the one before it, if that is of small ones too."""
+        last = self._parts[-1][1] if self._parts else None
+        if isinstance(last, bytearray) and len(last) < COPIED_AT_ONCE:
+            last += bytes(offset - self._nbytes) + part
+        else:
+            self._parts.append((offset, bytearray(part)))
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
         for index, known in enumerate(self.segments, start=1):
@@ -204,8 +220,10 @@ class Inputs:
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
-        segment, offset, shape, strides, dtype, is_shared = reference
+        segment, offset, shape, strides, dtype, is_shared, is_writable = reference
         array = self._segments[segment].array(dtype, shape, offset, strides)
+        if not is_writable:
+            array.flags.writeable = False
         return shared_view(array) if is_shared else array
 
     def _bytes(self, span: Span) -> memoryview:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Segment
 
-__all__ = ["checked_dtype", "empty", "empty_like", "full", "zeros", "zeros_like"]
+__all__ = ["checked_dtype", "checked_shape", "empty", "empty_like", "full", "zeros", "zeros_like"]
 
 Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -58,13 +58,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
     """
-    dtype = checked_dtype(dtype)
-    lengths = _checked_shape(shape)
-    if dtype.subdtype is not None:
-        dtype, inner = dtype.subdtype
-        lengths += inner
-    if dtype.kind in "SU" and dtype.itemsize == 0:
-        dtype = np.dtype(f"{dtype.kind}1")  # as NumPy: strings of no length get one character
+    lengths, dtype = checked_shape(shape, checked_dtype(dtype))
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
     segment = Segment.create(math.prod(lengths) * dtype.itemsize)
@@ -219,11 +213,17 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return checked
 
 
-def _checked_shape(shape: Shape) -> tuple[int, ...]:
+def checked_shape(shape: Shape, dtype: np.dtype[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype of an array as NumPy makes it: sub-arrays become axes."""
     try:
-        checked: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
+        lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
-        checked = tuple(map(operator.index, shape))  # type: ignore[arg-type]
-    if any(length < 0 for length in checked):
-        raise ValueError(f"shape {checked} holds a negative length")
-    return checked
+        lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape {lengths} holds a negative length")
+    if dtype.subdtype is not None:
+        dtype, inner = dtype.subdtype
+        lengths += inner
+    if dtype.kind in "SU" and dtype.itemsize == 0:
+        dtype = np.dtype(f"{dtype.kind}1")  # as NumPy: strings of no length get one character
+    return lengths, dtype

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +16,12 @@ from nbshare.arrays.arena import Arena, Packed
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.context import Context
-from nbshare.engine.failures import Failure
+from nbshare.engine.failures import safe_repr
 from nbshare.engine.output import OBJECTS, OutputSpec, Results
 from nbshare.engine.schedule import Board
+from nbshare.engine.work import Order, Policy
+from nbshare.errors import UnsendableError
+from nbshare.functions import dumps
 from nbshare.memory import Mode, Segment, pool, segment_of
 
 if TYPE_CHECKING:
@@ -41,6 +46,13 @@ class Request:
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list"] | None
     context: Context
+    policy: Policy
+    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+
+    def text_of(self, i: int) -> str:
+        """Return the repr of an item, cut."""
+        args = tuple(x[i] for x in self.iterables)
+        return safe_repr(args[0] if len(args) == 1 else args)
 
 
 @dataclass(eq=False)
@@ -54,18 +66,16 @@ class Call:
     board: Board
     arena: npt.NDArray[np.uint8]  # a lease
     others: list[tuple[Segment, Mode]]  # segments referred to, and how workers map them
-    func: Packed
-    shared: Packed
-    sources: Packed
+    order: Order
+    initializer_key: bytes | None  # equal for equal ones
     results: Results
-    n_slots: int
+    free_slots: list[int]
     id: int = 0  # given when it begins
     state: State = "starting"
     error: BaseException | None = None
-    failures: list[Failure] = field(default_factory=list)
     workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
-    n_assigned: int = 0  # slots given out
-    n_replaced: int = 0
+    n_failures: Counter[int] = field(default_factory=Counter)  # of items whose worker died
+    n_replaced: int = 0  # workers that died before they had begun an item
     kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
     is_over: bool = False
@@ -87,6 +97,15 @@ class Call:
         assert found is not None
         return found[0]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every item has a result, or has failed and may."""
+        return self.board.n_done() == self.board.n_tasks
+
+    def note_error(self, error: BaseException, items: range) -> None:
+        """Keep the error of items that failed."""
+        self.results.errors.update(dict.fromkeys(items, error))
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end; returns whether it has come."""
         if not self.is_over and self._over.acquire(timeout=timeout_s):
@@ -97,7 +116,7 @@ class Call:
         """Note the end and wake whoever waits."""
         self.state, self.error = state, error
         self.results.is_over = True
-        if state != "done":
+        if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
         del self.arena, self.others
@@ -122,8 +141,10 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
     func = arena.pack(request.func, "the function", writable=True)
     packed_shared = _pack_shared(arena, request.shared)
     sources = arena.pack([_source(arena, x) for x in request.iterables], "the items")
+    initializer, key = _pack_initializer(arena, request.initializer)
     warm_up()
     lease = pool.filled(*arena.contents())
+    # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
     return Call(
@@ -131,11 +152,18 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
         board=board,
         arena=lease,
         others=arena.segments,
-        func=func,
-        shared=packed_shared,
-        sources=sources,
+        order=Order(
+            func=func,
+            shared=packed_shared,
+            sources=sources,
+            initializer=initializer,
+            n_workers=request.max_workers,
+            chunksize=request.chunksize,
+            policy=request.policy,
+        ),
+        initializer_key=key,
         results=_results(board, request.out),
-        n_slots=n_slots,
+        free_slots=list(range(n_slots))[::-1],
     )
 
 
@@ -146,6 +174,19 @@ def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")
         raise
+
+
+def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, bytes | None]:
+    if initializer is None:
+        return None, None
+    function, arguments = initializer
+    try:
+        key = hashlib.blake2b(dumps((function, arguments))).digest()
+    except Exception as error:
+        raise UnsendableError(
+            f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
+        ) from error
+    return arena.pack((key, function, arguments), "the initializer"), key
 
 
 def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:

@@ -70,7 +70,7 @@ def _cwd() -> str | None:
 
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
-    with open("/proc/self/status", "rb") as status:
+    with suppress(OSError), open("/proc/self/status", "rb") as status:
         for line in status:
             if line.startswith(b"Umask:"):
                 return int(line.split()[1], 8)

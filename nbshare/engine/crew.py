@@ -47,6 +47,7 @@ class Crew:
         self._idle: dict[WorkerProcess, float] = {}  # since when
         self._generation = 0
         self._born_under: Any = None  # environment and import path of this generation
+        self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
 
     def __contains__(self, worker: WorkerProcess) -> bool:
@@ -55,11 +56,13 @@ class Crew:
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(list(self._members))
 
-    def renew_if_stale(self, context: Context) -> None:
-        """Have new workers if the environment or a file that they imported has changed."""
+    def renew_if_stale(self, context: Context, initializer: bytes | None) -> None:
+        """Have new workers if the environment, a file or the initializer is not theirs any more."""
         born_under = (context.environ, context.path)
         edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
-        if not edited and born_under == self._born_under:
+        is_initialized = initializer is None or self._initializer in (None, initializer)
+        self._initializer = initializer or self._initializer
+        if not edited and born_under == self._born_under and is_initialized:
             return
         self._born_under = born_under
         self._stamps.clear()

@@ -26,13 +26,13 @@ from nbshare.arrays.arena import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.events import Events
-from nbshare.engine.failures import Failure, death_of, rebuild
+from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
-from nbshare.engine.schedule import NO_ITEM, give_back
-from nbshare.engine.work import CallMessage
+from nbshare.engine.remote import CallMessage
+from nbshare.engine.schedule import FAILED, FileLock, give_back
 from nbshare.errors import WorkerDiedError
-from nbshare.memory import Segment, pool, segment_of
+from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
 
@@ -81,6 +81,10 @@ class Dispatcher:
         """Begin a call."""
         self._events.post(lambda: self._begin(call))
 
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; returns whether it has come."""
+        return call.wait(timeout_s)
+
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
         call.board.stop()  # at once, even if the dispatcher has to wait for the interpreter lock
@@ -103,6 +107,7 @@ class Dispatcher:
             while not self._is_closing:
                 self._events.wait(min(self._deadlines(), default=None))
                 self._stop_overdue()
+                self._end_timed_out()
                 self._crew.end_overdue()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             for call in self._calls.values():
@@ -113,11 +118,12 @@ class Dispatcher:
             self._closed.release()
 
     def _deadlines(self) -> Iterator[float]:
-        yield from (call.kill_at for call in self._calls.values() if call.kill_at is not None)
+        for call in self._calls.values():
+            if call.kill_at is not None:
+                yield call.kill_at
+            elif call.request.policy.timeout_s is not None:
+                yield from (self._due_s(call, worker) for worker in call.workers)
         yield from self._crew.deadlines()
-        when = pool.trim()
-        if when is not None:
-            yield when
 
     def _stop_overdue(self) -> None:
         """End the workers that are still busy with a call that was stopped."""
@@ -130,6 +136,22 @@ class Dispatcher:
                     if worker in call.workers and worker.is_ready:
                         self._lose(worker)
                 self._advance(call)
+
+    def _due_s(self, call: Call, worker: WorkerProcess) -> float:
+        """Return when a worker's item is due: of one that it has not begun, at the earliest."""
+        timeout_s = call.request.policy.timeout_s
+        assert timeout_s is not None
+        since = call.board.busy_since(call.workers[worker])
+        return (time.monotonic() if since is None else since) + timeout_s
+
+    def _end_timed_out(self) -> None:
+        """End and replace the workers that take too long for an item."""
+        for call in list(self._calls.values()):
+            if call.request.policy.timeout_s is None or call.kill_at is not None:
+                continue
+            for worker in list(call.workers):
+                if worker in call.workers and time.monotonic() >= self._due_s(call, worker):
+                    self._lose(worker, is_late=True)
 
     def _close(self) -> None:
         self._is_closing = True
@@ -145,7 +167,7 @@ class Dispatcher:
     # ----------------------------------------------------------------------- calls
 
     def _begin(self, call: Call) -> None:
-        self._crew.renew_if_stale(call.request.context)
+        self._crew.renew_if_stale(call.request.context, call.initializer_key)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         try:
@@ -158,7 +180,9 @@ class Dispatcher:
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
-        message, fds = self._message(call)
+        slot = call.free_slots.pop()
+        call.board.clear_slot(slot)
+        message, fds = self._message(call, slot)
         try:
             worker = self._crew.put_to_work(message, fds, call.request.context.environ)
         finally:
@@ -166,24 +190,19 @@ class Dispatcher:
                 os.close(fd)
         worker.lend(call.arena_segment, *(segment for segment, _ in call.others))
         worker.call = call
-        call.workers[worker] = call.n_assigned
-        call.n_assigned += 1
+        call.workers[worker] = slot
         self._note_running(worker)
 
-    def _message(self, call: Call) -> tuple[CallMessage, list[int]]:
-        request = call.request
+    def _message(self, call: Call, slot: int) -> tuple[CallMessage, list[int]]:
+        context = call.request.context
         message = CallMessage(
             call=call.id,
-            slot=call.n_assigned,
-            n_tasks=request.n_tasks,
-            n_slots=call.n_slots,
-            n_workers=request.max_workers,
-            chunksize=request.chunksize,
-            path=request.context.path,
-            context=request.context.rest,
-            func=call.func,
-            shared=call.shared,
-            sources=call.sources,
+            slot=slot,
+            n_tasks=call.board.n_tasks,
+            n_slots=len(call.board.slots),
+            path=context.path,
+            context=context.rest,
+            order=call.order,
             modes=tuple(mode for _, mode in call.others),
         )
         fds = [call.board.segment.fd, call.arena_segment.read_only_fd()]
@@ -199,13 +218,14 @@ class Dispatcher:
             self._finish(call, "failed")
         elif call.board.stopped:
             self._finish(call, "stopped")
-        elif call.board.n_done() == call.board.n_tasks:
+        elif call.is_complete:
             self._finish(call, "done")
         elif not call.workers:  # the last ones finished just before one gave items back
+            call.n_replaced += 1
             self._replace(call)
 
     def _replace(self, call: Call) -> None:
-        call.n_replaced += 1
+        """Put another worker to work in the place of one that has died."""
         try:
             if call.n_replaced > MAX_REPLACED:
                 raise WorkerDiedError(
@@ -269,9 +289,9 @@ class Dispatcher:
                 self._note_running(worker)
             case ("first", call_id, spec):
                 self._decide(worker, self._calls.get(call_id), spec)
-            case ("log", call_id, slot):
+            case ("log", call_id, key):
                 if call_id in self._calls:
-                    self._calls[call_id].results.add_log(slot, segments[0])
+                    self._calls[call_id].results.add_log(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
             case ("finished", _, stamps, are_gone):
@@ -299,7 +319,13 @@ class Dispatcher:
                 segment, offset = found
                 worker.lend(segment)
                 reference = ArrayReference(
-                    0, offset, array.shape, array.strides, array.dtype, is_shared=False
+                    0,
+                    offset,
+                    array.shape,
+                    array.strides,
+                    array.dtype,
+                    is_shared=False,
+                    is_writable=True,
                 )
                 fds = [segment.fd]
             worker.channel.send((call.results.spec, reference), fds, wait=False)
@@ -309,9 +335,13 @@ class Dispatcher:
             self._fail(call, error)
 
     def _note_failure(self, call: Call | None, failure: Failure) -> None:
-        if call is not None:
-            call.failures.append(failure)
-            self._fail(call, rebuild(failure))
+        if call is None:
+            return
+        error = rebuild(failure)
+        if failure.item >= 0:
+            call.note_error(error, range(failure.item, failure.item + 1))
+        if failure.item < 0 or call.request.policy.on_error == "raise":
+            self._fail(call, error)
 
     def _release(self, worker: WorkerProcess) -> None:
         """Let a worker rest that has nothing left to do for its call."""
@@ -320,7 +350,7 @@ class Dispatcher:
         if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
 
-    def _lose(self, worker: WorkerProcess) -> None:
+    def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""
         self._hear_all(worker)
         if worker not in self._crew:
@@ -330,13 +360,36 @@ class Dispatcher:
         if call is None or worker not in call.workers:
             return
         slot = call.workers.pop(worker)
-        item = call.board.item_of(slot)
-        if item != NO_ITEM:
-            call.torn_rows.append(item)
-            if not call.board.stopped:
-                self._fail(call, death_of(worker.pid, status, item))
-        else:
-            give_back(call.board, call.board.unbegun(slot), (self._nursery.lock_fd, call.id))
-            if not call.board.stopped and call.board.n_done() < call.board.n_tasks:
+        items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        call.free_slots.append(slot)
+        call.n_replaced += not items
+        if items:
+            call.torn_rows += items
+            text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
+            if is_late and timeout_s is not None:
+                error: BaseException = timed_out(worker.pid, items, text, timeout_s)
+            else:
+                error = death_of(worker.pid, status, items, text)
+            self._overcome(call, items, error)
+        if not call.board.stopped:
+            self._give_back(call, unbegun)
+            if not call.is_complete:
                 self._replace(call)
         self._advance(call)
+
+    def _overcome(self, call: Call, items: range, error: BaseException) -> None:
+        """Have items tried again in whose middle a worker died, or take them as failed."""
+        if call.board.stopped:
+            return
+        call.n_failures.update(items)
+        if max(call.n_failures[item] for item in items) <= call.request.policy.retries:
+            self._give_back(call, items)
+            return
+        call.note_error(error, items)
+        if call.request.policy.on_error == "raise":
+            self._fail(call, error)
+        else:
+            call.board.done[items.start : items.stop] = FAILED
+
+    def _give_back(self, call: Call, items: range) -> None:
+        give_back(call.board, items, FileLock(self._nursery.lock_fd, call.id))

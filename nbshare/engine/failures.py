@@ -9,10 +9,10 @@ import traceback
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from nbshare.errors import TaskError, WorkerDiedError, cut
+from nbshare.errors import TaskError, TaskTimeoutError, WorkerDiedError, cut
 from nbshare.functions import dumps
 
-__all__ = ["Failure", "death_of", "describe", "rebuild"]
+__all__ = ["Failure", "death_of", "describe", "rebuild", "safe_repr", "timed_out"]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
@@ -68,8 +68,17 @@ def rebuild(failure: Failure) -> BaseException:
     return error
 
 
-def death_of(pid: int, status: int | None, item: int) -> WorkerDiedError:
-    """Say how a worker ended in the middle of an item."""
+def timed_out(pid: int, items: range, text: str, timeout_s: float) -> TaskTimeoutError:
+    """Say that a worker was ended because an item took too long."""
+    return TaskTimeoutError(
+        f"{_name(items, text)} took longer than timeout={timeout_s:g} s; worker {pid}, which "
+        "worked on it, was ended and replaced",
+        items.start,
+    )
+
+
+def death_of(pid: int, status: int | None, items: range, text: str) -> WorkerDiedError:
+    """Say how a worker ended in the middle of items, of which `text` describes the first."""
     hint = ""
     if status is None:
         how = "ended, and nobody knows how"
@@ -83,7 +92,16 @@ def death_of(pid: int, status: int | None, item: int) -> WorkerDiedError:
             hint = " The kernel does that when memory runs out; `dmesg` would say so."
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
             hint = " It crashed in compiled code; its stack is in the standard error output."
-    return WorkerDiedError(f"worker {pid} {how} while it worked on item {item}.{hint}", item)
+    return WorkerDiedError(
+        f"worker {pid} {how} while it worked on {_name(items, text)}.{hint}", items.start
+    )
+
+
+def _name(items: range, text: str) -> str:
+    """Name an item, or several tiny ones of which one did it."""
+    if len(items) == 1:
+        return f"item {items.start} ({text})"
+    return f"one of the items {items.start} ({text}) to {items.stop - 1}"
 
 
 def safe_repr(item: Any) -> str:
@@ -91,14 +109,14 @@ def safe_repr(item: Any) -> str:
     try:
         # The repr of a long string is as long; that of an array is summarised by NumPy.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
-    except Exception:  # noqa: BLE001 - a user's __repr__
+    except BaseException:  # noqa: BLE001 - a user's __repr__
         return f"<{type(item).__qualname__} whose repr fails>"
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__
+    except BaseException:  # noqa: BLE001 - a user's __str__
         return f"<{type(error).__qualname__} whose str fails>"
 
 
@@ -119,7 +137,7 @@ def _pickled(error: BaseException) -> bytes | None:
 def _format(error: BaseException) -> str:
     try:
         parts = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
-    except Exception:  # noqa: BLE001 - formatting calls the exception's __str__
+    except BaseException:  # noqa: BLE001 - formatting calls the exception's __str__
         parts = traceback.format_tb(error.__traceback__)
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
     if len(lines) > 2 * MAX_LINES:  # of a recursion the ends tell most

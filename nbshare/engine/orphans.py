@@ -8,10 +8,13 @@ run for it, so a worker deep in C code that holds the interpreter lock is killed
 from __future__ import annotations
 
 import _thread
-import fcntl
 import os
 import select
 import signal
+from contextlib import suppress
+
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
 
 __all__ = ["arm", "open_owner", "watch_owner"]
 
@@ -21,11 +24,14 @@ F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
 def arm(life_fd: int) -> int:
     """Have the kernel kill this process group when the life pipe's other end closes.
 
-    Returns the descriptor that must stay open for it.
+    Returns the descriptor that must stay open for it, -1 if that cannot be had.
     """
     # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
     # processes share: only the last to set it would be killed. Opened anew, it is our own.
-    fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:  # without /proc there is only `watch_owner`
+        return -1
     fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)

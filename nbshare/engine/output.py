@@ -7,7 +7,9 @@ the board says where each one lies. So no work is lost when results turn out to 
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,12 +19,21 @@ import numpy.typing as npt
 
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, Board
+from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, Board
 from nbshare.errors import MixedResultsWarning, TaskError, warn
 from nbshare.functions import dumps
 from nbshare.memory import Segment, pool
 
-__all__ = ["MISSING", "OutputSpec", "ResultStore", "Results", "collect", "fill_row", "spec_for"]
+__all__ = [
+    "MISSING",
+    "LogKey",
+    "OutputSpec",
+    "ResultStore",
+    "Results",
+    "collect",
+    "fill_row",
+    "spec_for",
+]
 
 LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
 
@@ -41,6 +52,10 @@ class _Missing:
 
 
 MISSING = _Missing()
+
+
+LogKey = tuple[int, int]  # process id, and which of that process's logs
+_log_numbers = itertools.count()
 
 
 class OutputSpec(NamedTuple):
@@ -75,29 +90,45 @@ class ResultStore:
     ----------
     board : Board
         Of the call.
-    slot : int
-        This worker's row.
     ask : callable
         ``ask(spec)`` returns the call's spec and output array (None for objects); used once, with
         the first result.
     announce : callable
-        ``announce(segment)`` tells the caller of a new log.
+        ``announce(key, segment)`` tells the caller of a new log.
     """
 
     def __init__(
         self,
         board: Board,
-        slot: int,
         ask: Callable[[OutputSpec], tuple[OutputSpec, npt.NDArray[Any] | None]],
-        announce: Callable[[Segment], None],
+        announce: Callable[[LogKey, Segment], None],
     ) -> None:
-        self._board, self._slot = board, slot
+        self._board = board
         self._ask, self._announce = ask, announce
         self._spec: OutputSpec | None = None
         self._out: Any = None
         self._log: Segment | None = None
-        self._n_logs = 0
+        self._log_key: LogKey = (0, 0)
         self._position = 0  # bytes, in the log
+
+    def put_together(self, items: range, values: list[Any]) -> bool:
+        """Store the results of several items if all go into the output as they are."""
+        if len(values) < 2:
+            return not values
+        if self._spec is None:
+            self._spec, self._out = self._ask(spec_for(values[0]))
+        spec = self._spec
+        scalar = spec.number or (spec.dtype.type if spec.dtype and not spec.shape else None)
+        if spec.is_given or scalar is None or set(map(type, values)) != {scalar}:
+            return False
+        if scalar is not spec.number and any(value.dtype != spec.dtype for value in values):
+            return False  # of one class can be numbers of other units or byte orders
+        try:
+            self._out[items.start : items.stop] = values
+        except OverflowError:  # a Python int too large for the dtype of those before it
+            return False
+        self._board.done[items.start : items.stop] = IN_OUTPUT
+        return True
 
     def put(self, i: int, value: Any) -> None:
         """Store the result of item `i`, then mark it as done."""
@@ -134,11 +165,15 @@ class ResultStore:
         if self._log is None or self._position + len(data) > self._log.nbytes:
             size = max(LOG_BYTES, 2 * (self._log.nbytes if self._log else 0), len(data))
             self._log = Segment.create(size)
-            self._announce(self._log)
-            self._n_logs += 1
+            self._log_key = os.getpid(), next(_log_numbers)
+            self._announce(self._log_key, self._log)
             self._position = 0
         self._log[self._position : self._position + len(data)] = data
-        self._board.index[i] = (self._slot << 32) + self._n_logs - 1, self._position, len(data)
+        self._board.index[i] = (
+            (self._log_key[0] << 32) + self._log_key[1],
+            self._position,
+            len(data),
+        )
         self._position += len(data)
         self._board.done[i] = IN_LOG
 
@@ -174,7 +209,8 @@ class Results:
         self._board = board
         self.spec = spec
         self.array = array
-        self._logs: dict[tuple[int, int], Segment] = {}
+        self._logs: dict[LogKey, Segment] = {}
+        self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
         self.is_over = False  # nobody writes any more
 
@@ -186,10 +222,9 @@ class Results:
             self.array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
         self.spec = spec
 
-    def add_log(self, slot: int, segment: Segment) -> None:
+    def add_log(self, key: LogKey, segment: Segment) -> None:
         """Take a worker's next log."""
-        number = sum(1 for known, _ in self._logs if known == slot)
-        self._logs[slot, number] = segment
+        self._logs[key] = segment
 
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
@@ -201,13 +236,13 @@ class Results:
             rows = torn if self._is_fresh else np.flatnonzero(self._board.done != IN_OUTPUT)
             self.array[rows] = np.zeros((), self.array.dtype)
 
-    def final(self) -> Any:
-        """Return all results: one array if they fit, else a list."""
+    def final(self, *, masked: bool = False) -> Any:
+        """Return all results: one array if they fit, `masked` where items failed, else a list."""
         if self.array is None:
             return self._list()
         if (self._board.done == IN_LOG).any():
-            return collect(self._list())
-        return self.array
+            return self._list() if self.errors else collect(self._list())
+        return self.partial() if masked else self.array
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""
@@ -224,7 +259,7 @@ class Results:
         return np.ma.MaskedArray(np.asarray(self.array), mask=mask, copy=False)
 
     def _list(self, *, gaps: bool = False) -> list[Any]:
-        """Return the results as a list; where one cannot be loaded raise, or leave a gap."""
+        """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
         values = []
         for i, state in enumerate(self._board.done.tolist()):
             try:
@@ -243,6 +278,8 @@ class Results:
             if isinstance(value, np.ndarray):
                 return value.copy()
             return value.item() if self.spec and self.spec.number else value
+        if state == FAILED:
+            return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
         key, offset, nbytes = map(int, self._board.index[i])

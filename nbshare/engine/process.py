@@ -18,7 +18,7 @@ import numpy as np
 
 from nbshare.engine.messages import Channel, channel_pair
 from nbshare.errors import WorkerDiedError
-from nbshare.memory import Segment
+from nbshare.memory import Segment, scratch_file
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
@@ -142,7 +142,7 @@ class Nursery:
         self.is_proven = False  # the server has forked a worker that was ready
         self._n_distrusted = 0
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
-        self.lock_fd = os.memfd_create("nbshare-lock", os.MFD_CLOEXEC)
+        self.lock_fd = scratch_file()
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 

@@ -3,9 +3,9 @@
 ::
 
     header   next item, stop flag, number of ranges given back
-    ranges   items that a dead worker had claimed and not begun
-    slots    per worker: the item it is working on, its chunk
-    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log
+    ranges   items that a dead worker had claimed and left for others
+    slots    per worker: the items it is in the middle of, since when; its chunk; its figures
+    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
 
 Workers claim chunks by themselves under a file lock, which the kernel releases if its holder
@@ -15,21 +15,29 @@ writes in their order: a result first, then its ``done`` byte.
 
 from __future__ import annotations
 
-import fcntl
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.memory import ALIGNMENT, Segment
 
-__all__ = ["IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "give_back"]
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
 
-IN_OUTPUT, IN_LOG = 1, 2
+__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileLock", "give_back"]
+
+IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
 NEXT, STOP, RETURNED = range(3)  # header words
 HEADER_WORDS = 8
-MAX_RETURNED = 64
-ITEM, CHUNK_START, CHUNK_STOP = range(3)  # words of a slot
-SLOT_WORDS = 8  # a cache line: two workers writing to one would slow each other down
+RETURNED_PER_SLOT = 4  # a dead worker leaves two ranges at most, and they are claimed first
+# Words of a slot; times in ns of the monotonic clock, which all processes share.
+ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP, BEGUN, ENDED, WORKED, N_ITEMS = range(9)
+SLOWEST = 9  # N_SLOWEST pairs of item and ns
+N_SLOWEST = 3
+SLOT_WORDS = 16  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
 
@@ -55,7 +63,7 @@ class Board:
         self.n_tasks = n_tasks
         places, _ = _layout(n_tasks, n_slots)
         self.header = segment.array(np.int64, (HEADER_WORDS,), places[0])
-        self.returned = segment.array(np.int64, (MAX_RETURNED, 2), places[1])
+        self.returned = segment.array(np.int64, (RETURNED_PER_SLOT * n_slots, 2), places[1])
         self.slots = segment.array(np.int64, (n_slots, SLOT_WORDS), places[2])
         self.done = segment.array(np.uint8, (n_tasks,), places[3])
         self.index = segment.array(np.int64, (n_tasks, 3), places[4])
@@ -67,9 +75,18 @@ class Board:
         board.slots[:, ITEM] = NO_ITEM
         return board
 
+    def clear_slot(self, slot: int) -> None:
+        """Make a slot ready for another worker."""
+        self.slots[slot] = 0
+        self.slots[slot, ITEM] = NO_ITEM
+
     def n_done(self) -> int:
         """Count the results that are there; 20 µs for a million."""
         return int(np.count_nonzero(self.done))
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return np.isin(self.done, (IN_OUTPUT, IN_LOG))
 
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -80,20 +97,40 @@ class Board:
         """Whether `stop` was called."""
         return bool(self.header[STOP])
 
-    def item_of(self, slot: int) -> int:
-        """Return the item that a worker is in the middle of; -1 if none."""
-        item = int(self.slots[slot, ITEM])
-        return NO_ITEM if item == NO_ITEM or self.done[item] else item
+    def busy_since(self, slot: int) -> float | None:
+        """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
+        item, _, since_ns = map(int, self.slots[slot, ITEM : SINCE + 1])
+        return None if item == NO_ITEM else since_ns / 1e9
+
+    def items_of(self, slot: int) -> range:
+        """Return the items that a worker is in the middle of: one, several tiny ones, or none."""
+        start, stop = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
+        if start == NO_ITEM:
+            return range(0)
+        return range(start + self._n_done_in(start, stop), stop)
 
     def unbegun(self, slot: int) -> range:
-        """Return what a worker that is in no item had claimed and not begun."""
+        """Return what a worker that died had claimed and not begun."""
+        item, after = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
         start, stop = map(int, self.slots[slot, CHUNK_START : CHUNK_STOP + 1])
-        return range(start + int(np.count_nonzero(self.done[start:stop])), stop)
+        if item != NO_ITEM:
+            start = after
+        return range(start + self._n_done_in(start, stop), stop)
+
+    def _n_done_in(self, start: int, stop: int) -> int:
+        # Items of a chunk are done in their order.
+        return int(np.count_nonzero(self.done[start:stop]))
 
 
 def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
     """Return the offsets of the board's parts, and its size, in bytes."""
-    sizes = [HEADER_WORDS * 8, MAX_RETURNED * 16, n_slots * SLOT_WORDS * 8, n_tasks, n_tasks * 24]
+    sizes = [
+        HEADER_WORDS * 8,
+        RETURNED_PER_SLOT * n_slots * 16,
+        n_slots * SLOT_WORDS * 8,
+        n_tasks,
+        n_tasks * 24,
+    ]
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -110,9 +147,8 @@ class Claims:
         Of the call.
     slot : int
         This worker's row.
-    lock : (int, int)
-        Descriptor of a file and a byte in it to lock. The file is opened once per process and
-        never mapped or closed: closing any descriptor of it would drop the lock.
+    lock : context manager
+        Held while a chunk is claimed.
     n_workers : int
         Who share what is left.
     chunksize : int or None
@@ -123,7 +159,7 @@ class Claims:
         self,
         board: Board,
         slot: int,
-        lock: tuple[int, int],
+        lock: AbstractContextManager[Any],
         n_workers: int,
         chunksize: int | None,
     ) -> None:
@@ -136,22 +172,22 @@ class Claims:
 
     def claim(self, item_s: float) -> range:
         """Take the next chunk; empty when nothing is left. `item_s`: seconds per item lately."""
-        board, (fd, byte) = self._board, self._lock
-        header = board.header
-        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
-        try:
+        board, header = self._board, self._board.header
+        with self._lock:
             if header[STOP]:
                 return range(0)
-            if header[RETURNED]:
-                header[RETURNED] -= 1
-                start, stop = map(int, board.returned[header[RETURNED]])
+            n_returned = int(header[RETURNED])
+            if n_returned:
+                start, stop = map(int, board.returned[n_returned - 1])
             else:
                 start = int(header[NEXT])
                 stop = start + self._size(board.n_tasks - start, item_s)
+            # The slot first: a worker that dies here has claimed nothing (see `give_back`).
+            self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
+            if n_returned:
+                header[RETURNED] = n_returned - 1
+            else:
                 header[NEXT] = stop
-            self._slot[CHUNK_START : CHUNK_STOP + 1] = start, stop
-        finally:
-            fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
         self._last = stop - start
         return range(start, stop)
 
@@ -165,15 +201,40 @@ class Claims:
         return min(n_left, max(1, int(min(by_time, share, GROWTH * self._last))))
 
 
-def give_back(board: Board, items: range, lock: tuple[int, int]) -> None:
-    """Let others claim what a worker that died had claimed and not begun."""
+def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
+    """Let others claim what a worker that died had claimed, and what is to be tried again."""
     if not items:
         return
-    fd, byte = lock
-    fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
-    try:
-        n = int(board.header[RETURNED])
-        board.returned[n] = items.start, items.stop
-        board.header[RETURNED] = n + 1
-    finally:
+    header, returned = board.header, board.returned
+    with lock:
+        n = int(header[RETURNED])
+        # It may have died in the middle of its claim, so that nothing has been taken away yet.
+        if items.start < header[NEXT] and items.start not in returned[:n, 0]:
+            returned[n] = items.start, items.stop
+            header[RETURNED] = n + 1
+
+
+class FileLock:
+    """A lock between processes, on one byte of a file, which the kernel releases if they die.
+
+    The file is opened once per process and never mapped or closed: closing any descriptor of it
+    would drop the lock. It does not exclude threads of one process.
+
+    Parameters
+    ----------
+    fd : int
+        Of the file.
+    byte : int
+        Its place in it; the file need not be as long.
+    """
+
+    def __init__(self, fd: int, byte: int) -> None:
+        self._place = fd, byte
+
+    def __enter__(self) -> None:
+        fd, byte = self._place
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
+
+    def __exit__(self, *_: object) -> None:
+        fd, byte = self._place
         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)

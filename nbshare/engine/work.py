@@ -1,140 +1,233 @@
-"""One call as a worker sees it: inputs mapped, chunks claimed, results stored."""
+"""One worker's part in a call: chunks claimed, items run, results stored, failures overcome."""
 
 from __future__ import annotations
 
-import gc
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import ArrayReference, Inputs, Packed
-from nbshare.engine.context import apply_context
-from nbshare.engine.failures import Failure, describe
-from nbshare.engine.messages import Channel
-from nbshare.engine.output import OutputSpec, ResultStore
-from nbshare.engine.schedule import ITEM, NO_ITEM, STOP, Board, Claims
-from nbshare.functions import ImportLog
-from nbshare.memory import Mode, Segment
+from nbshare.engine.output import LogKey, OutputSpec, ResultStore
+from nbshare.engine.schedule import (
+    BEGUN,
+    ENDED,
+    FAILED,
+    ITEM,
+    ITEM_STOP,
+    N_ITEMS,
+    N_SLOWEST,
+    NO_ITEM,
+    SINCE,
+    SLOWEST,
+    STOP,
+    WORKED,
+    Board,
+    Claims,
+)
+from nbshare.memory import Segment
 
-__all__ = ["CallMessage", "are_gone", "work_on"]
+__all__ = ["Caller", "Order", "Policy", "Work"]
+
+# Items that take less than this are run several at a time, for so long at most: what storing a
+# result costs is spread over them. If a worker dies, only their range is known.
+TINY_S = 20e-6
+TOGETHER_S = 1e-3
+SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
 
 
-class CallMessage(NamedTuple):
-    """What a worker is told of a call; the descriptors come beside it: board, arena, others."""
+class Policy(NamedTuple):
+    """What a call does about failures, and with chance."""
 
-    call: int
-    slot: int
-    n_tasks: int
-    n_slots: int
-    n_workers: int
-    chunksize: int | None
-    path: list[str]  # of imports
-    context: bytes  # the rest of it
+    on_error: Literal["raise", "return"] = "raise"
+    retries: int = 0  # per item
+    timeout_s: float | None = None  # per item
+    seed: tuple[Any, tuple[int, ...], int] | None = None  # a SeedSequence's entropy, key, pool size
+
+
+class Order(NamedTuple):
+    """What workers do in a call; where its parts lie in the call's segments."""
+
     func: Packed
     shared: Packed
     sources: Packed
-    modes: tuple[Mode, ...]  # of the other segments
+    initializer: Packed | None
+    n_workers: int
+    chunksize: int | None
+    policy: Policy
 
 
-Mapped = list[weakref.ref[Segment]]
+class Caller(Protocol):
+    """Whom a worker works for."""
+
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
+        """Return where results go, given what the first one asks for."""
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        """Take a new log."""
+
+    def failed(self, i: int, error: BaseException, item: Any) -> None:
+        """Take note of a failure."""
 
 
-def work_on(
-    message: CallMessage, fds: Sequence[int], channel: Channel, lock_fd: int, imports: ImportLog
-) -> Mapped:
-    """Work on a call until nothing is left to claim; failures are sent, not raised.
+class Work:
+    """One worker's part in a call.
 
-    Returns what was mapped, so that the caller of this function can see that it is gone.
+    Parameters
+    ----------
+    order : Order
+        What to do.
+    board : Board
+        Of the call.
+    slot : int
+        This worker's row on it.
+    inputs : Inputs
+        Where function and items lie.
+    caller : Caller
+        Told of first results, logs and failures.
+    lock : context manager
+        Held to claim a chunk.
     """
-    mapped: Mapped = []
-    try:
-        work = _Work(message, fds, channel, lock_fd, mapped)
-        imports.note()
-        work.run()
-    except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
-        channel.send(("failed", message.call, describe(error, NO_ITEM, None)))
-    return mapped
 
-
-def are_gone(mapped: Mapped) -> bool:
-    """Whether no view is left in this process of what a call had mapped."""
-    if any(ref() is not None for ref in mapped):
-        gc.collect()  # a cycle, such as a function with its globals, may hold one
-    return all(ref() is None for ref in mapped)
-
-
-class _Work:
     def __init__(
         self,
-        message: CallMessage,
-        fds: Sequence[int],
-        channel: Channel,
-        lock_fd: int,
-        mapped: Mapped,
+        order: Order,
+        board: Board,
+        slot: int,
+        inputs: Inputs,
+        caller: Caller,
+        lock: AbstractContextManager[Any],
     ) -> None:
-        self._message = message
-        self._channel = channel
-        self._mapped = mapped
-        modes: tuple[Mode, ...] = ("r+", "r", *message.modes)  # the board, the arena, the others
-        board, *segments = map(self._attach, fds, modes)
-        self._board = Board(board, message.n_tasks, message.n_slots)
-        apply_context(message.path, message.context)
-        inputs = Inputs(segments)
-        self._func = inputs.load(message.func)
-        self._shared = inputs.load(message.shared)
-        self._sources = [Source(inputs, *what) for what in inputs.load(message.sources)]
-        self._store = ResultStore(self._board, message.slot, self._ask, self._announce)
-        self._claims = Claims(
-            self._board,
-            message.slot,
-            (lock_fd, message.call),
-            message.n_workers,
-            message.chunksize,
-        )
+        self._policy = order.policy
+        self._board = board
+        self._slot = board.slots[slot].data
+        self._caller = caller
+        self._slot[BEGUN] = time.monotonic_ns()
+        if order.initializer is not None:
+            _initialize(*inputs.load(order.initializer))
+        self._task = inputs.load(order.func)
+        if shared := inputs.load(order.shared):
+            self._task = partial(self._task, **shared)
+        self._columns = [Source(inputs, *what).items for what in inputs.load(order.sources)]
+        if order.policy.seed is not None:
+            self._task = partial(_seeded, self._task, order.policy.seed)
+            self._columns.insert(0, _indices)  # of the items' indices
+        self._item_s = 0.0  # what an item took lately
+        self._store = ResultStore(board, caller.decide, caller.add_log)
+        self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize)
 
     def run(self) -> None:
-        item_s = 0.0
-        while chunk := self._claims.claim(item_s):
-            start_s = time.perf_counter()
-            items = zip(*(source.items(chunk) for source in self._sources), strict=True)
-            failure = self._run_chunk(chunk, items)
-            if failure is not None:
-                self._channel.send(("failed", self._message.call, failure))
-            item_s = (time.perf_counter() - start_s) / len(chunk)
+        """Work until nothing is left to claim."""
+        while self.step():
+            pass
 
-    def _run_chunk(self, chunk: range, items: Iterable[tuple[Any, ...]]) -> Failure | None:
-        """Run the items of a chunk; returns the failure that ended it, if any."""
-        func, shared, put = self._func, self._shared, self._store.put
-        current, header = self._board.slots[self._message.slot].data, self._board.header.data
-        i, args = chunk.start, ()
+    def step(self) -> bool:
+        """Claim and run a chunk; returns whether there may be more."""
+        chunk = self._claims.claim(self._item_s)
+        start_ns = time.monotonic_ns()
+        goes_on = bool(chunk) and self._run_chunk(chunk)
+        self._slot[ENDED] = end_ns = time.monotonic_ns()
+        self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
+        return goes_on
+
+    def _run_chunk(self, chunk: range) -> bool:
+        """Run the items of a chunk, tiny ones together; returns whether to go on."""
+        slot, header = self._slot, self._board.header.data
+        is_tiny = 0 < self._item_s < TINY_S
+        step = int(TOGETHER_S / max(self._item_s, SHORTEST_S)) if is_tiny else 1
         try:
-            for i, args in zip(chunk, items, strict=True):
+            for start in range(chunk.start, chunk.stop, step):
                 if header[STOP]:
-                    break
-                current[ITEM] = i
-                put(i, func(*args, **shared))
-        except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
-            return describe(error, i, args[0] if len(args) == 1 else args)
+                    return False
+                items = range(start, min(start + step, chunk.stop))
+                slot[SINCE] = since = time.monotonic_ns()
+                slot[ITEM_STOP] = items.stop
+                slot[ITEM] = start
+                if not self._run_items(items):
+                    return False
+                self._note(items, time.monotonic_ns() - since)
         finally:
-            current[ITEM] = NO_ITEM
-        return None
+            slot[ITEM] = NO_ITEM
+        return True
 
-    def _attach(self, fd: int, mode: Mode) -> Segment:
-        segment = Segment.attach(fd, mode)
-        self._mapped.append(weakref.ref(segment))
-        return segment
+    def _run_items(self, items: range) -> bool:
+        """Run items and store their results at once; returns whether to go on."""
+        while items:
+            values: list[Any] = []
+            try:
+                columns = [column(items) for column in self._columns]
+                if len(items) == 1:
+                    values.append(self._task(*[column[0] for column in columns]))
+                else:
+                    values.extend(map(self._task, *columns))
+                    if len(values) < len(items):
+                        raise StopIteration  # raised by the function, to which `map` has listened
+            except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
+                n = len(values)  # of the items before the one that raised
+                if not self._store_all(items[:n], values) or not self._overcome(items[n], error):
+                    return False
+                items = items[n + 1 :]
+            else:
+                return self._store_all(items, values)
+        return True
 
-    def _ask(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
-        self._channel.send(("first", self._message.call, spec))
-        (decided, reference), fds = self._channel.receive()
-        outputs = [self._attach(fd, "r+") for fd in fds]
-        return decided, reference and Inputs(outputs).array(reference)
+    def _store_all(self, items: range, values: list[Any]) -> bool:
+        if self._store.put_together(items, values):
+            return True
+        for i, value in zip(items, values, strict=True):
+            try:
+                self._store.put(i, value)
+            except BaseException as error:  # noqa: BLE001 - pickling runs users' code
+                if not self._overcome(i, error):
+                    return False
+        return True
 
-    def _announce(self, log: Segment) -> None:
-        self._channel.send(("log", self._message.call, self._message.slot), [log.fd])
+    def _overcome(self, i: int, error: BaseException) -> bool:
+        """Try a failed item again as often as asked for; returns whether the call may go on."""
+        item = range(i, i + 1)
+        try:
+            for _ in range(self._policy.retries if isinstance(error, Exception) else 0):
+                if self._board.stopped:
+                    return False
+                try:
+                    self._slot[SINCE] = time.monotonic_ns()
+                    self._store.put(i, self._task(*[column(item)[0] for column in self._columns]))
+                except BaseException as raised:  # noqa: BLE001
+                    error = raised
+                else:
+                    return True
+            self._caller.failed(i, error, self._item(i))
+        finally:
+            del error  # its traceback holds this frame
+        if self._policy.on_error == "raise":
+            return False
+        self._board.done[i] = FAILED
+        return True
+
+    def _item(self, i: int) -> Any:
+        """Return an item, or the tuple of what several iterables gave."""
+        columns = self._columns[self._policy.seed is not None :]
+        try:
+            args = [column(range(i, i + 1))[0] for column in columns]
+        except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
+            return "an item that cannot be loaded"
+        return args[0] if len(args) == 1 else tuple(args)
+
+    def _note(self, items: range, took_ns: int) -> None:
+        """Keep the figures that `Job.stats` shows."""
+        slot = self._slot
+        slot[WORKED] += took_ns
+        slot[N_ITEMS] += len(items)
+        each_ns = took_ns // len(items)
+        if each_ns > slot[SLOWEST + 2 * N_SLOWEST - 1]:
+            pairs = [(slot[SLOWEST + 2 * k + 1], slot[SLOWEST + 2 * k]) for k in range(N_SLOWEST)]
+            pairs = sorted([*pairs, (each_ns, items.start)], reverse=True)
+            for k, (ns, item) in enumerate(pairs[:N_SLOWEST]):
+                slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
 
 
 class Source:
@@ -161,15 +254,44 @@ class Source:
         else:
             self._size, self._packed = what
 
-    def items(self, chunk: range) -> Iterator[Any]:
-        """Iterate over the items of a chunk."""
+    def items(self, indices: range) -> Sequence[Any]:
+        """Return the items of a range of indices."""
         if self._rows is not None:
-            return iter(self._rows[chunk.start : chunk.stop])
-        return self._unpacked(chunk)
+            return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
+        size, (start, stop) = self._size, (indices.start, indices.stop)
+        found: list[Any] = []
+        for number in range(start // size, (stop - 1) // size + 1):
+            first = number * size
+            found += self._load(number)[max(start - first, 0) : stop - first]
+        return found
 
-    def _unpacked(self, chunk: range) -> Iterator[Any]:
-        for i in chunk:
-            block, place = divmod(i, self._size)
-            if block != self._block[0]:
-                self._block = (block, self._inputs.load(self._packed[block]))
-            yield self._block[1][place]
+    def _load(self, number: int) -> list[Any]:
+        if number != self._block[0]:
+            self._block = (number, self._inputs.load(self._packed[number]))
+        return self._block[1]
+
+
+_initialized: list[bytes] = []  # what this process has been initialized with
+
+
+def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+    """Run the initializer of a call, unless it has been run here already."""
+    if _initialized == [key]:
+        return
+    try:
+        initializer(*initargs)
+    except BaseException as error:
+        error.add_note("raised by the initializer")
+        raise
+    _initialized[:] = [key]
+
+
+def _indices(indices: range) -> Sequence[int]:
+    return indices
+
+
+def _seeded(task: Callable[..., Any], seed: Any, i: int, /, *args: Any) -> Any:
+    """Call a task with the random generator of item `i`."""
+    entropy, key, pool_size = seed
+    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
+    return task(*args, rng=np.random.Generator(np.random.PCG64(child)))

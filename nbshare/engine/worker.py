@@ -20,8 +20,9 @@ from typing import NamedTuple, NoReturn
 
 from nbshare.engine import orphans
 from nbshare.engine.messages import Channel
-from nbshare.engine.work import are_gone, work_on
+from nbshare.engine.remote import are_gone, work_on
 from nbshare.functions import ImportLog
+from nbshare.memory import hush
 
 __all__ = ["Endowment", "is_worker", "run"]
 
@@ -70,6 +71,7 @@ def _settle_in(birth: Endowment) -> Channel:
     """Become a worker: alone in a process group, doomed with the owner, set as the caller is."""
     global _is_worker
     _is_worker = True
+    hush()  # the owner has told of what is amiss with memory
     os.setpgid(0, 0)
     orphans.arm(birth.life_fd)
     orphans.watch_owner(birth.owner_pidfd)

@@ -2,6 +2,7 @@
 
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
+from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.segment import ALIGNMENT, Mode, Segment, segment_of
 from nbshare.memory.warm import pool
@@ -14,7 +15,9 @@ __all__ = [
     "ancestors",
     "check_room",
     "handle_of",
+    "hush",
     "open_handle",
     "pool",
+    "scratch_file",
     "segment_of",
 ]

@@ -7,13 +7,16 @@ before anything large is allocated.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory.cgroup import ancestors
 
-__all__ = ["available", "check_room", "reliefs"]
+__all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs"]
 
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
 MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
@@ -40,9 +43,10 @@ def check_room(nbytes: int) -> None:
         left = available()
     if nbytes > SHARE * left:
         raise OutOfMemoryError(
-            f"{_size(nbytes)} of shared memory were asked for, {_size(left)} are available on this "
-            "machine or in its container. Use a smaller dtype, fewer or smaller results, or "
-            "process the data in parts."
+            f"{in_words(nbytes)} of shared memory were asked for, {in_words(left)} are available "
+            "on this machine or in its container. Use a smaller dtype, fewer or smaller results, "
+            "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to have arrays on a "
+            "disk."
         )
     _reading = (when, left - nbytes)
 
@@ -52,12 +56,32 @@ def available() -> int:
     return min([_machine_room(), *_cgroup_rooms()])
 
 
+def free_in(folder: str) -> int:
+    """Bytes that can still be had in a directory."""
+    status = os.statvfs(folder)
+    # A file system without bounds, or on a network, may say that it has no blocks at all.
+    return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62
+
+
+@cache
+def is_memory(folder: str) -> bool:
+    """Whether what lies in a directory takes memory."""
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo") as file:
+        for line in file:
+            mount, _, system = line.partition(" - ")
+            if mount.split()[2] == number:
+                return system.split()[0] in ("tmpfs", "ramfs")
+    return False
+
+
 def _machine_room() -> int:
-    with open("/proc/meminfo") as file:
+    with suppress(OSError), open("/proc/meminfo") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) << 10
-    return 1 << 62
+    return 1 << 62  # unknown: nothing is refused
 
 
 def _cgroup_rooms() -> Iterator[int]:
@@ -79,5 +103,6 @@ def _cgroup_rooms() -> Iterator[int]:
             continue
 
 
-def _size(nbytes: int) -> str:
+def in_words(nbytes: int) -> str:
+    """Return a size for people."""
     return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"

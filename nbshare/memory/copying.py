@@ -40,7 +40,7 @@ def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Jo
 
 def run(jobs: list[Job]) -> None:
     """Run jobs, in several threads if there are enough of them."""
-    n_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), len(jobs) // 2)
+    n_threads = min(MAX_THREADS, _n_cpus(), len(jobs) // 2)
     if n_threads < 2:
         for job in jobs:
             job()
@@ -67,3 +67,9 @@ def _write(fd: int, piece: memoryview, offset: int) -> None:
     while piece.nbytes:  # a signal can cut a write short
         written = os.pwrite(fd, piece, offset)
         offset, piece = offset + written, piece[written:]
+
+
+def _n_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,9 +1,10 @@
 """A handle: how a process that is not ours finds a segment, and makes sure it is the right one.
 
 Our own workers are sent the descriptor itself. Anybody else (another pool's worker, a queue's
-reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then
-the sender may have ended, its descriptor number may mean another file and its process number
-another process, so a handle says everything that can be compared.
+reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc`` (or, without
+that, POSIX shared memory by its name). By then the sender may have ended, its descriptor number may
+mean another file and its process number another process, so a handle says everything that can be
+compared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
+from nbshare.memory.names import name_of, open_shm
 from nbshare.memory.receipts import Receipt, receipts
 from nbshare.memory.segment import Mode, Segment, known_segment
 
@@ -29,7 +31,8 @@ class Handle(NamedTuple):
     device: int
     inode: int
     nbytes: int
-    name: str  # of the memfd: random, so that it proves the rest
+    name: str  # of the file: random, so that it proves the rest
+    has_name: bool  # it is found by that, for want of /proc
     mode: Mode
     receipt: Receipt
 
@@ -38,15 +41,17 @@ def handle_of(segment: Segment) -> Handle:
     """Return a handle, and hold the segment here until its receiver has arrived."""
     segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
     status = os.fstat(segment.fd)
+    namespace, started = (0, 0) if segment.has_name else (_namespace(), _started(os.getpid()))
     return Handle(
         pid=os.getpid(),
-        started=_started(os.getpid()),
-        namespace=_namespace(),
+        started=started,
+        namespace=namespace,
         fd=segment.fd,
         device=status.st_dev,
         inode=status.st_ino,
         nbytes=segment.nbytes,
         name=segment.name,
+        has_name=segment.has_name,
         mode="r" if segment.is_sealed else segment.mode,
         receipt=receipts.hold(segment),
     )
@@ -63,12 +68,8 @@ def open_handle(handle: Handle) -> Segment:
     """
     segment = known_segment(handle.name)
     if segment is None:
-        if _namespace() != handle.namespace:
-            raise StaleReferenceError(
-                "the array belongs to a process of another container (another namespace of "
-                "process numbers); references work within one. Send a copy: numpy.array(x)."
-            )
-        segment = Segment.attach(_open(handle), handle.mode)
+        name = handle.name if handle.has_name else None
+        segment = Segment.attach(_open(handle), handle.mode, name=name)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # asking makes it known here
     receipts.acknowledge(handle.pid, handle.receipt)
@@ -76,12 +77,9 @@ def open_handle(handle: Handle) -> Segment:
 
 
 def _open(handle: Handle) -> int:
+    access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
     try:
-        if _started(handle.pid) != handle.started:
-            raise FileNotFoundError
-        # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
-        path = f"/proc/{handle.pid}/fd/{handle.fd}"
-        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        found = open_shm(handle.name, access) if handle.has_name else _find(handle)
     except PermissionError:
         raise StaleReferenceError(
             f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
@@ -94,21 +92,29 @@ def _open(handle: Handle) -> int:
         ) from None
     try:
         status = os.fstat(found)
-        proof = (status.st_dev, status.st_ino, status.st_size, _name(found))
+        name = handle.name if handle.has_name else name_of(found)
+        proof = (status.st_dev, status.st_ino, status.st_size, name)
         expected = (handle.device, handle.inode, handle.nbytes, handle.name)
         if not stat.S_ISREG(status.st_mode) or proof != expected:
             raise StaleReferenceError(
                 f"process {handle.pid} has let go of the array. Keep it there until it has been "
                 "received, or send a copy: numpy.array(x)."
             )
-        access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
-        return os.open(f"/proc/self/fd/{found}", access | os.O_CLOEXEC)
+        return os.dup(found) if handle.has_name else os.open(f"/proc/self/fd/{found}", access)
     finally:
         os.close(found)
 
 
-def _name(fd: int) -> str:
-    return os.readlink(f"/proc/self/fd/{fd}").removeprefix("/memfd:").removesuffix(" (deleted)")
+def _find(handle: Handle) -> int:
+    if _namespace() != handle.namespace:
+        raise StaleReferenceError(
+            "the array belongs to a process of another container (another namespace of process "
+            "numbers); references work within one. Send a copy: numpy.array(x)."
+        )
+    if _started(handle.pid) != handle.started:
+        raise FileNotFoundError
+    # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
+    return os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_PATH | os.O_CLOEXEC)
 
 
 def _started(pid: int) -> int:

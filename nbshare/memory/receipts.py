@@ -12,6 +12,7 @@ import os
 import time
 from contextlib import suppress
 
+from nbshare.memory.choice import scratch_file
 from nbshare.memory.segment import Segment
 
 __all__ = ["HOLD_S", "Receipt", "receipts"]
@@ -41,7 +42,7 @@ class Receipts:
         """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
         with self._lock:
             if self._fd < 0:
-                self._fd = os.memfd_create("nbshare-receipts", os.MFD_CLOEXEC)
+                self._fd = scratch_file()
                 self._inode = os.fstat(self._fd).st_ino
             place = self._n_sent
             self._n_sent += 1

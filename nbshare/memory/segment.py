@@ -1,12 +1,12 @@
-"""A segment: anonymous memory of the kernel's (a memfd) that several processes map.
+"""A segment: memory that several processes map.
 
-It has no name, so nothing can be left behind: the kernel frees it when the last process that
-holds its descriptor or a mapping ends, however it ends. Nor does the size of ``/dev/shm`` limit it.
+It is a file of one of the kinds in `nbshare.memory.kinds`, had by its descriptor. It has no name,
+so nothing can be left behind: the kernel frees it when the last process that holds its descriptor
+or a mapping ends, however it ends.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import sys
@@ -17,15 +17,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import copying
-from nbshare.memory.budget import check_room
+from nbshare.memory import copying, names
+from nbshare.memory.choice import NewFile, new_file
+from nbshare.memory.kinds import Kind, keeps_size
 
 __all__ = ["ALIGNMENT", "Mode", "Segment", "known_segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
-
-# From linux/fcntl.h; the module fcntl has the first four only.
-F_SEAL_FUTURE_WRITE = 0x0010
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -51,8 +49,12 @@ class Segment(mmap.mmap):
         Where this process has it mapped.
     mode : {"r+", "r", "c"}
         As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
+    kind : Kind or None
+        What it is made of; None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
+    has_name : bool
+        Whether other processes find it by its name, for want of ``/proc``.
     n_borrowed : int
         Workers that have been sent the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
@@ -68,13 +70,16 @@ class Segment(mmap.mmap):
     nbytes: int
     address: int
     mode: Mode
+    kind: Kind | None
     is_sealed: bool
+    has_name: bool
     n_borrowed: int
     was_kept_elsewhere: bool
     _name: str | None
 
-    # Bound here because the module `os` may be gone when the last segment is, at exit.
+    # Bound here because the modules may be gone when the last segment is, at exit.
     _close: ClassVar[Any] = staticmethod(os.close)
+    _drop_name: ClassVar[Any] = staticmethod(names.drop)
 
     def __new__(cls, fd: int, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
@@ -83,7 +88,9 @@ class Segment(mmap.mmap):
         self.fd = fd
         self.nbytes = nbytes
         self.mode = mode
+        self.kind = None
         self.is_sealed = False
+        self.has_name = False
         self.n_borrowed = 0
         self.was_kept_elsewhere = False
         self._name = None
@@ -99,30 +106,30 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If the machine or its container has not that much left.
         """
-        fd, size = _new_memfd(nbytes)
-        return cls._adopt(fd, size, "r+")
+        return cls._own(new_file(nbytes))
 
     @classmethod
     def filled(cls, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True) -> Self:
         """Memory holding `parts` (offset, buffer or array).
 
         If `sealed`, nobody else can ever write to it: the caller's own mapping stays writable,
-        every later mapping and descriptor is read-only by the kernel's hand
-        (``F_SEAL_FUTURE_WRITE``).
+        every later mapping and descriptor is read-only by the kernel's hand, as far as the kind of
+        memory allows (`nbshare.memory.kinds`).
         """
-        fd, size = _new_memfd(nbytes)
+        file = new_file(nbytes)
         parts = list(parts)
         try:
             # write(2) into fresh pages costs half of what page faults through a mapping do.
             plain = [part for part in parts if not _is_strided(part[1])]
-            copying.run([job for part in plain for job in copying.write_jobs(fd, *part)])
+            copying.run([job for part in plain for job in copying.write_jobs(file.fd, *part)])
         except BaseException:
-            os.close(fd)
+            os.close(file.fd)
+            names.drop(file.name)
             raise
-        self = cls._adopt(fd, size, "r+")
+        self = cls._own(file)
         self.refill(part for part in parts if _is_strided(part[1]))
         if sealed:
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+            file.kind.protect(file.fd)
             self.is_sealed = True
         return self
 
@@ -135,8 +142,17 @@ class Segment(mmap.mmap):
         copying.run(jobs)
 
     @classmethod
-    def attach(cls, fd: int, mode: Mode) -> Self:
+    def attach(cls, fd: int, mode: Mode, *, name: str | None = None) -> Self:
         """Map a segment whose descriptor was received; takes the descriptor over.
+
+        Parameters
+        ----------
+        fd : int
+            Descriptor that allows what `mode` says.
+        mode : {"r+", "r", "c"}
+            As `Segment.mode`.
+        name : str, optional
+            By which the segment was found, if descriptors do not tell.
 
         Raises
         ------
@@ -144,21 +160,28 @@ class Segment(mmap.mmap):
             If its owner could shrink it: reading past the end would kill this process (SIGBUS).
         """
         try:
-            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            if not keeps_size(fd):
                 raise ValueError(f"descriptor {fd} is not sealed against shrinking")
-            size = os.fstat(fd).st_size
+            self = cls(fd, os.fstat(fd).st_size, mode)
         except BaseException:
             os.close(fd)
             raise
-        return cls._adopt(fd, size, mode)
+        if name is not None:
+            self._name, self.has_name = name, True
+        return self
 
     @classmethod
-    def _adopt(cls, fd: int, nbytes: int, mode: Mode) -> Self:
+    def _own(cls, file: NewFile) -> Self:
         try:
-            return cls(fd, nbytes, mode)
+            self = cls(file.fd, file.nbytes, "r+")
         except BaseException:
-            os.close(fd)
+            os.close(file.fd)
+            names.drop(file.name)
             raise
+        self.kind = file.kind
+        if names.is_kept(file.name):
+            self._name, self.has_name = file.name, True
+        return self
 
     def array(
         self,
@@ -170,25 +193,32 @@ class Segment(mmap.mmap):
         """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
         # frombuffer takes a buffer of the mapping, which ndarray(buffer=mmap) does not.
         flat = np.frombuffer(self, np.uint8)
+        if 0 in shape:
+            offset = 0  # of a view without elements NumPy may set it beyond the memory
         return np.ndarray(shape, dtype, buffer=flat, offset=offset, strides=strides)
 
     @property
     def name(self) -> str:
         """A random name, the same in every process."""
         if self._name is None:
-            link = os.readlink(f"/proc/self/fd/{self.fd}")
-            self._name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
-            _known[self._name] = self
+            self._name = names.name_of(self.fd)
+        _known[self._name] = self
         return self._name
 
     def read_only_fd(self) -> int:
         """Open a descriptor through which the segment can only be read; the caller closes it."""
-        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        if names.has_proc():
+            return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        if self.has_name:
+            return names.open_shm(self.name, os.O_RDONLY)
+        return os.dup(self.fd)  # read-only by its seal, or by good will
 
     def __del__(self) -> None:
         fd, self.fd = getattr(self, "fd", -1), -1
         if fd >= 0:
             self._close(fd)
+            if self.has_name:
+                self._drop_name(self._name)
 
 
 # The segments of this process that have been asked for their name, by it.
@@ -212,21 +242,6 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
         # Not ndarrays alone: stride tricks put an object of their own in between.
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address
-
-
-def _new_memfd(nbytes: int) -> tuple[int, int]:
-    """Return descriptor and size (whole pages, at least one) of a memfd that keeps its size."""
-    size = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
-    check_room(size)
-    # The name is seen in /proc only; random, it proves that a descriptor means this segment.
-    fd = os.memfd_create(f"nbshare-{os.urandom(8).hex()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd, size
 
 
 def _is_strided(part: Any) -> bool:

@@ -6,12 +6,14 @@ inputs and outputs of calls are *leased*: when the last view of such a segment g
 returns here, and the next call of about that size gets it.
 
 A segment is used again only if no other process can still see it: it never left our own workers,
-and each of them has said that its mapping is gone, or has ended. Any other is dropped.
+and each of them has said that its mapping is gone, or has ended. Any other is dropped; a fork of
+this process sees all that were there.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 import time
 import weakref
 from collections import deque
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import budget
-from nbshare.memory.kinds import choice
+from nbshare.memory.choice import choice
 from nbshare.memory.segment import Segment
 
 __all__ = ["WarmPool", "pool"]
@@ -47,7 +49,8 @@ class WarmPool:
     def __init__(self) -> None:
         self._returned: deque[Segment] = deque()
         self._kept: list[tuple[float, Segment]] = []  # since when
-        self._leases: dict[int, weakref.ref[Lease]] = {}
+        self._leases: dict[int, tuple[weakref.ref[Lease], Segment]] = {}
+        self._is_trimming = False
         self._lock = _thread.allocate_lock()
 
     def writable(self, nbytes: int) -> tuple[Lease, bool]:
@@ -67,14 +70,6 @@ class WarmPool:
         lease = self._lease(segment)  # before an interrupt can come
         segment.refill(parts)
         return lease
-
-    def trim(self) -> float | None:
-        """Drop what has been idle for too long; returns when to come again, None for never."""
-        with self._lock:
-            self._collect()
-            now = time.monotonic()
-            self._kept = [(since, s) for since, s in self._kept if now - since < IDLE_S]
-            return now + TRIM_S if self._kept or self._leases else None
 
     def drop(self) -> None:
         """Give all of it back to the system."""
@@ -109,8 +104,37 @@ class WarmPool:
                 returned.append(segment)
                 leases.pop(key, None)
 
-            self._leases[key] = weakref.ref(lease, end)
+            self._leases[key] = weakref.ref(lease, end), segment
+            with self._lock:
+                if not self._is_trimming:
+                    self._is_trimming = True
+                    _thread.start_new_thread(self._trim, ())
         return lease
+
+    def _trim(self) -> None:
+        """Drop what has been idle for too long, as long as there is something to look after."""
+        while True:
+            time.sleep(TRIM_S)
+            with self._lock:
+                self._collect()
+                now = time.monotonic()
+                self._kept = [(since, s) for since, s in self._kept if now - since < IDLE_S]
+                if not self._kept and not self._leases:
+                    self._is_trimming = False
+                    return
+
+    def before_fork(self) -> None:
+        """Give up for reuse what the child will see as well; holds the lock until after."""
+        self._lock.acquire()
+        self._kept.clear()
+        for _, segment in [*self._leases.values()]:
+            segment.was_kept_elsewhere = True
+
+    def after_fork(self, *, is_child: bool) -> None:
+        """Go on; in the child without the thread that has stayed behind."""
+        if is_child:
+            self._is_trimming = False
+        self._lock.release()
 
     def _collect(self) -> None:
         """Take in what has come back, within bounds; the oldest goes first."""
@@ -131,3 +155,9 @@ class WarmPool:
 
 pool = WarmPool()
 budget.reliefs.append(pool.drop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=pool.before_fork,
+        after_in_parent=lambda: pool.after_fork(is_child=False),
+        after_in_child=lambda: pool.after_fork(is_child=True),
+    )

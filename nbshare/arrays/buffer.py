@@ -1,0 +1,198 @@
+"""One block of shared memory, laid out for different arrays at different times."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.by_reference import ByReference, Reduced
+from nbshare.arrays.create import checked_dtype, checked_shape, zeros
+from nbshare.arrays.lock import SharedLock
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.memory import ALIGNMENT
+
+__all__ = ["SharedBuffer"]
+
+Shape = SupportsIndex | Sequence[SupportsIndex]
+Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
+
+
+class SharedBuffer(ByReference):
+    """One block of shared memory for different arrays at different times.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size in bytes, 0 or more; `nbytes_for` gives what a layout needs.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size in bytes.
+    lock : SharedLock
+        One for all processes that have the buffer. Nothing takes it by itself.
+
+    See Also
+    --------
+    empty : a single array.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> first = {"A": ((3, 4), "f8"), "B": (10, "f4")}
+    >>> second = {"D": ((5, 5), "i4"), "E": ((), "i4")}
+    >>> nbytes = max(map(nbshare.SharedBuffer.nbytes_for, (first, second)))
+    >>> buffer = nbshare.SharedBuffer(nbytes)
+    >>> arrays = buffer.layout(first)
+    >>> arrays["A"][...] = 1.5
+    >>> arrays = buffer.layout(second)
+    >>> with buffer.lock:
+    ...     arrays["E"][...] = 7
+    >>> arrays["E"]
+    SharedArray(7, dtype=int32)
+
+    Notes
+    -----
+    A layout is a way to look at the memory and is not stored in it: processes that use the buffer
+    lay it out alike. Laying out changes no byte, so a new layout shows what earlier arrays have
+    left (zeros in a new buffer), and arrays of an earlier layout stay valid: they show the same
+    bytes as ever.
+
+    Buffer and arrays travel by reference: writable as an item or in a `functools.partial`,
+    read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse
+    the buffer; its arrays store values.
+
+    Safe to lay out from any thread; the bytes are as safe as those of any ndarray, so use `lock`
+    where several write.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        size = operator.index(nbytes)
+        if size < 0:
+            raise ValueError(f"nbytes={size}: must be 0 or more")
+        self._attach(zeros(size, np.uint8), SharedLock())
+
+    def _attach(self, block: SharedArray, lock: SharedLock) -> None:
+        self._block = block
+        self.lock = lock
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._block.nbytes
+
+    @staticmethod
+    def nbytes_for(layout: Layout, *, alignment: int = ALIGNMENT) -> int:
+        """Return the size of the smallest buffer that a layout fits in.
+
+        Parameters
+        ----------
+        layout : mapping of str to (shape, dtype)
+            As for `layout`.
+        alignment : int, optional
+            As for `layout`.
+
+        Returns
+        -------
+        int
+            Bytes, gaps included.
+
+        Examples
+        --------
+        >>> import nbshare
+        >>> nbshare.SharedBuffer.nbytes_for({"A": (3, "f8"), "B": ((2, 2), "i2")})
+        72
+        """
+        return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
+
+    def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
+        """Return arrays in the buffer, one behind the other, in the order of the mapping.
+
+        Parameters
+        ----------
+        layout : mapping of str to (shape, dtype)
+            What is wanted; shape an int or a sequence of ints, dtype any without Python objects.
+        alignment : int, optional
+            Every array begins at a multiple of it, in bytes: a power of two, at most a page.
+            Default 64, a cache line.
+
+        Returns
+        -------
+        dict of str to SharedArray
+            C-contiguous, without overlap. Their values are what the bytes happen to be.
+
+        Raises
+        ------
+        ValueError
+            If they need more than the buffer has, or for an alignment that is none.
+        TypeError
+            If a dtype holds Python objects.
+
+        Examples
+        --------
+        >>> import nbshare
+        >>> buffer = nbshare.SharedBuffer(1000)
+        >>> buffer.layout({"A": ((2, 3), "float16")})["A"].shape
+        (2, 3)
+        """
+        places = list(_placed(layout, alignment))
+        needed = max((offset + size for *_, offset, size in places), default=0)
+        if needed > self.nbytes:
+            raise ValueError(
+                f"the layout needs {needed} bytes, the buffer has {self.nbytes}. Make a larger "
+                "one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or ask for less."
+            )
+        return {
+            name: shared_view(np.ndarray(shape, dtype, buffer=self._block[offset : offset + size]))
+            for name, shape, dtype, offset, size in places
+        }
+
+    def __repr__(self) -> str:
+        return f"<SharedBuffer of {self.nbytes} bytes>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a SharedBuffer can be neither pickled nor copied by value. It travels by reference: "
+            "as an argument of nbshare's calls, and through the pools, queues and Process "
+            "arguments of multiprocessing and joblib. To store values, pickle its arrays."
+        )
+
+    def _reduce_by_reference(self) -> Reduced:
+        return _arrive, (self._block, self.lock)
+
+
+def _arrive(block: SharedArray, lock: SharedLock) -> SharedBuffer:
+    buffer = SharedBuffer.__new__(SharedBuffer)
+    buffer._attach(block, lock)
+    return buffer
+
+
+Place = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
+
+
+def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
+    """Yield name, shape, dtype, offset and size in bytes of each array."""
+    if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
+        raise ValueError(
+            f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
+            "memory, to which the buffer itself is aligned"
+        )
+    end = 0
+    for name, wanted in layout.items():
+        try:
+            shape, dtype = wanted
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"layout[{name!r}] is {wanted!r}: must be a pair of shape and dtype, such as "
+                "((3, 4), 'float16')"
+            ) from None
+        lengths, checked = checked_shape(shape, checked_dtype(dtype))
+        offset = -(-end // alignment) * alignment
+        end = offset + math.prod(lengths) * checked.itemsize
+        yield name, lengths, checked, offset, end - offset

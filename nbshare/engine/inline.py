@@ -1,0 +1,156 @@
+"""Calls that run in this process: one item after the other, or in threads.
+
+The same code runs the items as in worker processes, on inputs that were pickled and placed in
+shared memory in the same way. What needs a process of its own is refused elsewhere: the item in
+whose middle a call is stopped runs on to its end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import time
+import weakref
+from typing import Any
+
+import numpy.typing as npt
+
+from nbshare.arrays.arena import Inputs
+from nbshare.engine.call import Call
+from nbshare.engine.failures import describe, rebuild
+from nbshare.engine.output import LogKey, OutputSpec
+from nbshare.engine.remote import Mapped, are_gone
+from nbshare.engine.work import Work
+from nbshare.errors import cut
+from nbshare.memory import Mode, Segment
+
+__all__ = ["SerialEngine", "ThreadEngine"]
+
+
+class _Here:
+    """The caller, in the same process as its workers."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._lock = _thread.allocate_lock()
+
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
+        results = self._call.results
+        with self._lock:
+            if results.spec is None:
+                results.decide(spec)
+        assert results.spec is not None
+        return results.spec, results.array
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        self._call.results.add_log(key, log)
+
+    def failed(self, i: int, error: BaseException, item: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error  # the user's own
+        failure = describe(error, i, item)
+        if isinstance(error, Exception):
+            error.add_note(f"raised for item {i} ({cut(failure.item_repr)})")
+        else:  # SystemExit must not end the caller
+            error = rebuild(failure)
+        self._call.note_error(error, range(i, i + 1))
+        if self._call.request.policy.on_error == "raise":
+            self._call.error = self._call.error or error
+            self._call.board.stop()
+
+
+class SerialEngine:
+    """Runs a call in the thread that waits for it, for the debugger and for workers' own calls.
+
+    Notes
+    -----
+    For one call and one thread.
+    """
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+        self._mapped: Mapped = []
+
+    def warm_up(self) -> None:
+        """Do nothing: there is nobody to start."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        call.state = "running"
+        self._work = _work(call, 0, _Here(call), self._mapped, _thread.allocate_lock())
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Run items for some time; returns whether the call is over."""
+        until_s = time.monotonic() + timeout_s
+        while self._work is not None and not call.is_over:
+            if not self._work.step():
+                self.stop(call)
+            elif time.monotonic() >= until_s:
+                break
+        return call.is_over
+
+    def stop(self, call: Call) -> None:
+        """End the call."""
+        self._work = None
+        if not call.is_over:
+            _finish(call, self._mapped)
+
+
+class ThreadEngine:
+    """Runs calls in threads of this process, for functions that release the interpreter lock."""
+
+    def warm_up(self) -> None:
+        """Do nothing: threads start at once."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        call.state = "running"
+        caller, mapped, lock = _Here(call), Mapped(), _thread.allocate_lock()
+        works = [_work(call, k, caller, mapped, lock) for k in range(call.request.max_workers)]
+        left = list(works)
+
+        def run(work: Work) -> None:
+            try:
+                work.run()
+            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+                call.error = call.error or error
+                call.board.stop()
+            with lock:
+                left.pop()
+                is_last = not left
+            if is_last:
+                works.clear()
+                _finish(call, mapped)
+
+        for work in list(works):
+            _thread.start_new_thread(run, (work,))
+        del work
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; returns whether it has come."""
+        return call.wait(timeout_s)
+
+    def stop(self, call: Call) -> None:
+        """Have no more items begun."""
+        call.board.stop()
+
+
+def _work(call: Call, slot: int, caller: _Here, mapped: Mapped, lock: Any) -> Work:
+    def attach(segment: Segment, mode: Mode) -> Segment:
+        if mode == "r+":
+            return segment
+        view = Segment.attach(segment.read_only_fd(), mode)
+        mapped.append(weakref.ref(view))
+        return view
+
+    segments = [(call.arena_segment, "r"), *call.others]
+    inputs = Inputs([attach(segment, mode) for segment, mode in segments])
+    return Work(call.order, call.board, slot, inputs, caller, lock)
+
+
+def _finish(call: Call, mapped: Mapped) -> None:
+    if not are_gone(mapped):
+        call.arena_segment.was_kept_elsewhere = True
+    if call.error is not None:
+        call.finish("failed", call.error)
+    else:
+        call.finish("done" if call.is_complete else "stopped")

@@ -1,0 +1,201 @@
+"""Which kind of memory is taken: the first that works, or what the user says.
+
+The environment variable ``NBSHARE_MEMORY`` says ``memfd``, ``named``, ``file`` (in the directory
+for temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
+whenever memory is made. Without it a memfd is taken; where the system refuses those, POSIX shared
+memory, and a file for what has no room there; which is said once.
+
+Linux is tested; other systems that have POSIX shared memory are not, and Windows is not built yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
+from nbshare.memory import budget, names
+from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
+
+__all__ = ["NewFile", "choice", "hush", "new_file", "scratch_file"]
+
+SETTING = "NBSHARE_MEMORY"
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
+
+Choice = tuple[tuple[Kind, ...], tuple[str, ...]]  # and why others are not among them
+
+_told: set[str] = set()
+_is_hushed = False
+
+
+class NewFile(NamedTuple):
+    """Fresh zeros, of whole pages."""
+
+    fd: int
+    nbytes: int
+    name: str
+    kind: Kind
+
+
+def new_file(nbytes: int) -> NewFile:
+    """Make memory of at least `nbytes`, of the first kind that works and has room.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the machine, its container or the directory has not that much left.
+    OSError
+        If the kind that was asked for cannot be had here.
+    """
+    size = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+    kinds, refusals = _chosen()
+    reasons = list(refusals)
+    for kind in kinds:
+        if reasons:
+            _tell(kind, reasons)
+        try:
+            if not kind.folder or budget.is_memory(kind.folder):
+                budget.check_room(size)
+            return _make(kind, size)
+        except OSError as error:
+            if error.errno in SHORT:
+                raise
+            if error.errno not in FULL:
+                raise OSError(
+                    error.errno,
+                    f"{SETTING}={kind.setting}: no memory of this kind can be made here "
+                    f"({error.strerror}). Unset it to have one chosen that works, or set it to "
+                    "file:DIRECTORY with a directory that you can write to.",
+                ) from error
+            free = f", {_free(kind)} are free in {kind.folder}" if kind.folder else ""
+            reasons.append(f"{kind.setting}: {error.strerror}{free}")
+    raise OutOfMemoryError(
+        f"{budget.in_words(size)} of shared memory were asked for, which cannot be had "
+        f"({'; '.join(reasons)}). Make room, or set {SETTING}=file:DIRECTORY with a directory "
+        "that has more."
+    )
+
+
+def scratch_file() -> int:
+    """Make a small file that grows as it is written, for locks and receipts."""
+    kinds, _ = _automatic()  # not the setting: that is where large data lie, maybe on a network
+    name = names.new_name()
+    fd = kinds[0].open(name)
+    names.drop(name)
+    return fd
+
+
+def choice() -> tuple[Kind, ...]:
+    """Return the kinds to try, in that order, when memory is made now.
+
+    Raises
+    ------
+    ValueError
+        If the setting is none.
+    """
+    return _chosen()[0]
+
+
+def hush() -> None:
+    """Say nothing of fall-backs in this process: its owner has."""
+    global _is_hushed
+    _is_hushed = True
+
+
+def _chosen() -> Choice:
+    if os.name == "nt":
+        raise NotBuiltYetError(
+            "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
+            "Windows Subsystem for Linux."
+        )
+    setting = os.environ.get(SETTING, "")
+    kind, _, folder = setting.partition(":")
+    if not setting:
+        return _automatic()
+    if setting == "memfd":
+        return (Memfd(),), ()
+    if setting == "named":
+        return (Named(),), ()
+    if setting == "file":
+        return (_temporary(),), ()
+    if kind == "file" and os.path.isabs(folder):
+        return (MappedFile(folder),), ()
+    raise ValueError(
+        f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an absolute "
+        "path, and nothing at all, to have one chosen that works."
+    )
+
+
+@cache
+def _automatic() -> Choice:
+    """Find out what works; after a memfd, whose room is all memory, there is nothing to try."""
+    kinds: list[Kind] = []
+    refusals: list[str] = []
+    makers: list[Callable[[], Kind]] = [Memfd, Named, _temporary]
+    for setting, maker in zip(("memfd", "named", "file"), makers, strict=True):
+        try:
+            kind = maker()
+            file = _make(kind, mmap.PAGESIZE)
+            try:  # not every file system lets its files be mapped
+                mmap.mmap(file.fd, file.nbytes).close()
+            finally:
+                os.close(file.fd)
+                names.drop(file.name)
+        except OSError as error:
+            if error.errno in SHORT:
+                raise
+            refusals.append(f"{setting}: {error.strerror}")
+        else:
+            kinds.append(kind)
+            if setting == "memfd":
+                break
+    if not kinds:
+        raise OSError(
+            errno.ENOTSUP,
+            f"no kind of shared memory can be made here ({'; '.join(refusals)}). Set {SETTING}="
+            "file:DIRECTORY with a directory that you can write to.",
+        )
+    return tuple(kinds), tuple(refusals)
+
+
+def _temporary() -> MappedFile:
+    import tempfile  # late: with all it imports, 5 ms that hardly anybody needs
+
+    return MappedFile(os.path.abspath(tempfile.gettempdir()))
+
+
+def _make(kind: Kind, nbytes: int) -> NewFile:
+    name = names.new_name()
+    try:
+        fd = kind.open(name)
+        try:
+            kind.reserve(fd, nbytes)
+        except BaseException:
+            os.close(fd)
+            names.drop(name)
+            raise
+    except (ImportError, AttributeError) as error:  # this system's Python has not the call
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+    return NewFile(fd, nbytes, name, kind)
+
+
+def _free(kind: Kind) -> str:
+    return budget.in_words(budget.free_in(kind.folder))
+
+
+def _tell(kind: Kind, reasons: list[str]) -> None:
+    if _is_hushed or kind.setting in _told:
+        return
+    _told.add(kind.setting)
+    warn(
+        f"arrays lie in shared memory of the kind {kind.setting!r}, since others cannot be had "
+        f"({'; '.join(reasons)}). All works, large arrays may be made more slowly. To choose it "
+        f"yourself, without this warning, set {SETTING}={kind.setting}.",
+        MemoryFallbackWarning,
+    )

@@ -1,0 +1,148 @@
+"""The kinds of memory that processes can share. Each is a file, had by its descriptor only.
+
+======  ========================  ====================  ===================================
+kind    made of                   room                  others cannot write to it because of
+======  ========================  ====================  ===================================
+memfd   anonymous memory          memory                a seal
+named   POSIX shared memory       memory, ``/dev/shm``  read-only descriptors
+file    a file in a directory     the directory's       read-only descriptors
+======  ========================  ====================  ===================================
+
+Without a seal, a process of the same user that means to can still write: it changes the file's
+mode and opens the descriptor anew through ``/proc``. A bug will not, malice may.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from nbshare.memory import budget, names
+
+__all__ = ["Kind", "MappedFile", "Memfd", "Named", "keeps_size"]
+
+# From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x0002, 0x0004, 0x0010
+
+# Bytes allocated at once: a signal undoes the allocation under way, and a timer's signals would
+# keep a large one from ever being done.
+PIECE = 64 << 20
+
+
+class Kind(Protocol):
+    """How memory of a kind is made."""
+
+    @property
+    def setting(self) -> str:
+        """What a user calls it."""
+
+    @property
+    def folder(self) -> str:
+        """The directory whose room it takes; '' if none."""
+
+    def open(self, name: str) -> int:
+        """Make an empty file."""
+
+    def reserve(self, fd: int, nbytes: int) -> None:
+        """Give it its size for good, so that no access to it can fail."""
+
+    def protect(self, fd: int) -> None:
+        """Let no other process write to it from now on."""
+
+
+@dataclass(frozen=True)
+class Memfd:
+    """Anonymous memory: never has a name, and can be sealed."""
+
+    setting: ClassVar = "memfd"
+    folder: ClassVar = ""
+
+    def open(self, name: str) -> int:  # noqa: D102
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+    def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
+        import fcntl  # late: not on every system
+
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+
+    def protect(self, fd: int) -> None:  # noqa: D102
+        import fcntl
+
+        with suppress(OSError):  # Linux before 5.1 has no such seal
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+
+
+class _InFolder:
+    """What has room of its own, and lets the size be changed by whoever may write."""
+
+    folder: str
+
+    def reserve(self, fd: int, nbytes: int) -> None:
+        if self.folder and nbytes > budget.free_in(self.folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(fd, nbytes)
+        if hasattr(os, "posix_fallocate"):
+            # Without it a full directory would kill whoever touches a page (SIGBUS).
+            for start in range(0, nbytes, PIECE):
+                os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
+
+    def protect(self, fd: int) -> None:
+        with suppress(OSError):  # not every file system has modes
+            os.fchmod(fd, 0o400)
+
+
+@dataclass(frozen=True)
+class Named(_InFolder):
+    """POSIX shared memory, without the name where that can be done without."""
+
+    setting: ClassVar = "named"
+    folder: str = "/dev/shm" if os.path.isdir("/dev/shm") else ""  # noqa: S108
+
+    def open(self, name: str) -> int:  # noqa: D102
+        if self.folder:
+            names.sweep(self.folder)
+        fd = names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        if names.has_proc():
+            names.remove(name)
+        else:
+            names.keep(name)
+        return fd
+
+
+@dataclass(frozen=True)
+class MappedFile(_InFolder):
+    """A file without a name."""
+
+    folder: str
+
+    @property
+    def setting(self) -> str:  # noqa: D102
+        return f"file:{self.folder}"
+
+    def open(self, name: str) -> int:  # noqa: D102
+        names.sweep(self.folder)
+        path = os.path.join(self.folder, name)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with suppress(FileNotFoundError):  # somebody swept
+            os.unlink(path)
+        return fd
+
+
+def keeps_size(fd: int) -> bool:
+    """Whether a descriptor means a segment, which nobody shrinks under those who read it."""
+    try:
+        import fcntl
+
+        seals = fcntl.fcntl(fd, F_GET_SEALS)
+    except (ImportError, OSError):
+        seals = 0
+    if seals & F_SEAL_SHRINK or not names.has_proc():
+        return True
+    # Other kinds cannot be sealed, but are known by their names.
+    link = os.readlink(f"/proc/self/fd/{fd}")
+    return not link.startswith("/memfd:") and names.is_ours(names.name_of(fd))

@@ -1,0 +1,827 @@
+"""Every kind of shared memory keeps the same promises; which is taken, and what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import mmap
+import multiprocessing
+import os
+import platform
+import signal
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tasks
+from faultlab import may_mount
+
+import nbshare
+from nbshare.errors import OutOfMemoryError, StaleReferenceError
+from nbshare.memory import Segment, budget, handle_of, open_handle, pool, segment_of
+
+TESTS = Path(__file__).resolve().parent
+SETTING = "NBSHARE_MEMORY"
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
+
+
+@pytest.fixture(params=["memfd", "named", "file"])
+def kind(request, tmp_path, monkeypatch):
+    """Let memory be made of one kind; files lie in a directory of the test's own."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    setting = f"file:{folder}" if request.param == "file" else request.param
+    monkeypatch.setenv(SETTING, setting)
+    return setting
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    """Return a pool of one process that is not nbshare's."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        yield processes
+    multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
+
+
+def held(name="nbshare-"):
+    """Count the descriptors and mappings of this process whose file's name holds a text."""
+    gc.collect()
+    count = Path("/proc/self/maps").read_text().count(name)
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them
+            count += name in os.readlink(f"/proc/self/fd/{fd}")
+    return count
+
+
+def names_left(pid, *folders):
+    """Return the names that a process has left in directories."""
+    places = [Path("/dev/shm"), *folders]
+    return [path for place in places for path in place.glob(f"nbshare-{pid:x}-*")]
+
+
+class Program:
+    """Runs code in a new interpreter, where it must end well; returns what it printed.
+
+    `before` are shell commands, which may mount things that nobody else sees.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, code, before="", **environ):
+        """Start it; the end is the caller's to see to."""
+        path = self.folder / "program.py"
+        path.write_text(code)
+        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, TESTS / "workers")))
+        inherited = {name: value for name, value in os.environ.items() if name != SETTING}
+        command = [sys.executable, str(path)]
+        if before:
+            command = ["unshare", "-m", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
+        return subprocess.Popen(
+            command,
+            env={**inherited, "PYTHONPATH": python_path, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, code, before="", **environ):
+        """Run it."""
+        process = self.start(code, before, **environ)
+        stdout, stderr = process.communicate(timeout=30)
+        assert process.returncode == 0, f"{process.returncode}: {stderr}"
+        assert not stderr
+        return stdout
+
+
+@pytest.fixture
+def program(tmp_path):
+    return Program(tmp_path)
+
+
+# ------------------------------------------------------------- what every kind promises
+
+PARTS = {
+    "contiguous": np.arange(1000.0).reshape(10, 100),
+    "strided": np.arange(1000.0).reshape(10, 100)[::2, ::-3],
+    "Fortran order": np.asfortranarray(np.arange(600, dtype="i2").reshape(20, 30)),
+    "dates": np.arange("2020-01", "2021-01", dtype="M8[D]"),
+    "nothing": np.empty((0, 3)),
+    "several pieces": np.arange(40 << 20, dtype="u1"),
+}
+
+
+class TestEveryKind:
+    """The contract."""
+
+    pytestmark = pytest.mark.usefixtures("kind")
+
+    def test_it_is_of_the_kind_that_was_asked_for(self, kind):
+        """The setting decides, and can be told from the segment."""
+        assert Segment.create(1).kind.setting == kind
+
+    @pytest.mark.parametrize("nbytes", [0, 1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 << 20])
+    def test_fresh_memory_is_writable_zeros_in_whole_pages(self, nbytes):
+        """At least what was asked for, at least a page, all of it zero and to be written."""
+        segment = Segment.create(nbytes)
+        array = segment.array("u1", (segment.nbytes,))
+        assert segment.nbytes == max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        assert not array.any()
+        array[:] = 7
+        assert os.pread(segment.fd, segment.nbytes + 1, 0) == b"\7" * segment.nbytes
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    @pytest.mark.parametrize("part", PARTS)
+    def test_it_holds_what_it_was_filled_with(self, part, sealed):
+        """Arrays of any layout lie where they should, and nothing else beside them."""
+        source = PARTS[part]
+        segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
+        np.testing.assert_array_equal(segment.array(source.dtype, source.shape, 64), source)
+        assert bytes(segment[:64]) == bytes(8) + b"beside" + bytes(50)
+        assert segment.is_sealed == sealed
+
+    def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
+        """What nobody else can write, its maker can, and those who have it mapped see it."""
+        segment = Segment.filled(8000, [(0, np.zeros(1000))])
+        reader = Segment.attach(segment.read_only_fd(), "r").array(float, (1000,))
+        segment.refill([(0, np.arange(900.0)), (7200, np.arange(300.0)[::3])])
+        np.testing.assert_array_equal(reader, [*range(900), *range(0, 300, 3)])
+
+    def test_writable_mappings_are_one_memory(self):
+        """What is written through one of them is there in the other."""
+        segment = Segment.create(8)
+        other = Segment.attach(os.dup(segment.fd), "r+")
+        segment.array("i8", (1,))[0] = 5
+        assert other.array("i8", (1,))[0] == 5
+        other.array("i8", (1,))[0] = 6
+        assert segment.array("i8", (1,))[0] == 6
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_copy_on_write_stays_here(self, sealed):
+        """Mode "c" can be written, which nobody else sees."""
+        segment = Segment.filled(8, [(0, np.int64(5).tobytes())], sealed=sealed)
+        private = Segment.attach(segment.read_only_fd(), "c").array("i8", (1,))
+        private[0] = 6
+        assert segment.array("i8", (1,))[0] == 5
+        assert private[0] == 6
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_read_only_is_read_only_by_the_kernel_s_hand(self, sealed):
+        """Neither NumPy nor the descriptor nor the mapping can be talked into a write."""
+        segment = Segment.filled(8000, [(0, np.ones(1000))], sealed=sealed)
+        reader = Segment.attach(segment.read_only_fd(), "r")
+        array = reader.array(float, (1000,))
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 2
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pwrite(reader.fd, b"2", 0)
+        with pytest.raises(PermissionError):
+            mmap.mmap(reader.fd, reader.nbytes)
+        pages = ctypes.c_void_p(reader.address), ctypes.c_size_t(reader.nbytes)
+        assert LIBC.mprotect(*pages, mmap.PROT_READ | mmap.PROT_WRITE) == -1
+        assert ctypes.get_errno() == errno.EACCES
+        assert (segment.array(float, (1000,)) == 1).all()
+
+    def test_a_sealed_segment_is_not_opened_anew_for_writing(self, kind, program, tmp_path):
+        """A worker that opens the descriptor through /proc cannot write either."""
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o711)
+        (tmp_path / "memory").chmod(0o777)
+        printed = program(
+            """
+import mmap, os
+import nbshare.memory.kinds, numpy as np
+nbshare.memory.Segment.create(8)  # all is imported, which the other user may not be able to
+if os.geteuid() == 0:
+    os.setuid(65534)  # no file's mode stops the superuser
+segment = nbshare.memory.Segment.filled(8, [(0, b"original")])
+try:
+    fd = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
+    try:
+        mmap.mmap(fd, segment.nbytes)
+    except PermissionError:
+        os.pwrite(fd, b"changed!", 0)
+except PermissionError:
+    print(bytes(segment[:8]))
+""",
+            **{SETTING: kind},
+        )
+        assert printed == "b'original'\n"
+
+    @pytest.mark.parametrize("way", ["shared", "r"])
+    def test_a_map_takes_it(self, way, cold):
+        """Arrays go to workers and results come back, whatever memory is made of."""
+        dem = np.arange(300_000.0)
+        given = nbshare.share(dem, mode="r") if way == "r" else dem
+        result = nbshare.parallel_map(
+            tasks.add, np.ones((4, 300_000)), [given] * 4, max_workers=2, progress=False
+        )
+        np.testing.assert_array_equal(result, np.ones((4, 1)) + dem)
+        assert segment_of(result)[0].kind.setting == os.environ[SETTING]
+
+    # ------------------------------------------------------------------------ handles
+
+    def test_a_handle_leads_another_process_to_it(self, stranger):
+        """It reads and writes the same memory."""
+        segment = Segment.filled(8000, [(0, np.arange(1000.0))], sealed=False)
+        assert stranger.submit(add_and_sum, handle_of(segment)).result(20) == 499500 + 1000
+        np.testing.assert_array_equal(segment.array(float, (1000,)), np.arange(1, 1001.0))
+
+    def test_a_handle_of_a_sealed_segment_can_only_be_read(self, stranger):
+        """The other process is told so by NumPy, and its descriptor by the kernel."""
+        segment = Segment.filled(8000, [(0, np.arange(1000.0))])
+        assert stranger.submit(try_to_write, handle_of(segment)).result(20) == (
+            "ValueError",
+            "OSError",
+            499500.0,
+        )
+
+    def test_a_handle_comes_back_from_another_process(self, stranger, kind):
+        """What another process made is found here, though it has kept nothing."""
+        segment = open_handle(stranger.submit(make, kind).result(20))
+        assert segment.array(float, (1000,)).sum() == 499500.0
+
+    @pytest.mark.parametrize(
+        "forged", [{"inode": 1}, {"nbytes": 1 << 20}, {"name": "nbshare-1-" + "0" * 14}]
+    )
+    def test_a_handle_that_does_not_fit_is_refused(self, forged):
+        """Another file under the descriptor's number is not taken for the array."""
+        segment = Segment.create(8)
+        unknown_here = {"name": "nbshare-1-" + "0" * 14}  # else it would not be looked for
+        with pytest.raises(StaleReferenceError, match="let go"):
+            open_handle(handle_of(segment)._replace(**{**unknown_here, **forged}))
+
+    def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
+        """When its owner has ended the memory is gone, which is said."""
+        code = "from test_segments import make\nprint(repr(tuple(make())))"
+        values = eval(program(code, **{SETTING: kind}))
+        with pytest.raises(StaleReferenceError, match="has ended or let go"):
+            open_handle(type(handle_of(Segment.create(8)))(*values))
+
+    # ---------------------------------------------------------------- nothing is left
+
+    def test_memory_is_freed_with_the_last_view(self):
+        """Descriptor and mapping go when the last view goes, not before."""
+        segment = Segment.create(8000)
+        name, array = segment.name, segment.array(float, (1000,))
+        view = array.view("u1")[::2].reshape(10, -1)
+        before = held(name)
+        del segment, array
+        assert held(name) == before > 0
+        del view
+        assert held(name) == 0
+
+    def test_descriptors_do_not_pile_up(self):
+        """Making, filling and attaching, also in vain, keeps nothing."""
+        before = held(), len(os.listdir("/proc/self/fd"))
+        for i in range(100):
+            segment = Segment.filled(i, [(0, bytes(i))], sealed=bool(i % 2))
+            Segment.attach(segment.read_only_fd(), "r")
+            with pytest.raises(TypeError):
+                Segment.filled(8, [(0, "no buffer")])
+        del segment
+        assert (held(), len(os.listdir("/proc/self/fd"))) == before
+
+    def test_a_process_that_is_killed_leaves_nothing(self, kind, program, tmp_path):
+        """After SIGKILL there is no name in /dev/shm, TMPDIR or the directory of files."""
+        process = program.start(
+            """
+import nbshare, numpy as np
+kept = [nbshare.zeros(1 << 20), nbshare.share(np.ones(1000), mode="r")]
+print("ready", flush=True)
+while True:
+    nbshare.zeros(9)
+""",
+            TMPDIR=str(tmp_path),
+            **{SETTING: kind},
+        )
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        process.kill()
+        process.communicate()
+        left = names_left(process.pid, tmp_path, tmp_path / "memory")
+        program("import nbshare; nbshare.zeros(9)", TMPDIR=str(tmp_path), **{SETTING: kind})
+        assert len(left) <= 1  # killed in the instant between making and removing a name
+        assert not names_left(process.pid, tmp_path, tmp_path / "memory")
+
+    # ---------------------------------------------------------------------------- room
+
+    def test_what_does_not_fit_is_refused_before_it_is_allocated(self, kind, monkeypatch):
+        """A MemoryError says both figures; no memory was touched and no descriptor is kept."""
+        pool.drop()  # memory kept from before is given back first when it is short
+        before = held()
+        if kind.startswith("file"):
+            monkeypatch.setattr("nbshare.memory.budget.free_in", lambda folder: 100 << 20)
+        else:
+            little_memory(monkeypatch)
+        for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
+            with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB .*file:DIR") as caught:
+                make_one(200 << 20)
+            assert isinstance(caught.value, OutOfMemoryError)
+        del caught
+        assert held() == before
+        assert Segment.create(40 << 20).nbytes == 40 << 20
+
+    # --------------------------------------------------------------------------- again
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_memory_is_used_again_while_the_setting_stays(self, sealed, monkeypatch):
+        """A kept segment is handed out again, but not in place of one of another kind."""
+
+        def lease():
+            made = pool.filled(2 << 20, [(0, bytes(2 << 20))], sealed=sealed)
+            return segment_of(made)[0]
+
+        pool.drop()
+        first = lease()
+        assert lease() is first
+        monkeypatch.setenv(SETTING, "named" if os.environ[SETTING] == "memfd" else "memfd")
+        assert lease() is not first
+        pool.drop()
+
+
+def add_and_sum(handle):
+    array = open_handle(handle).array(float, (1000,))
+    array += 1
+    return array.sum()
+
+
+def try_to_write(handle):
+    segment = open_handle(handle)
+    array = segment.array(float, (1000,))
+    errors = []
+    for write in (lambda: array.fill(0), lambda: os.pwrite(segment.fd, b"0", 0)):
+        try:
+            write()
+        except (ValueError, OSError) as error:
+            errors.append(type(error).__name__)
+    return *errors, array.sum()
+
+
+def make(setting=None):
+    if setting is not None:
+        os.environ[SETTING] = setting
+    return handle_of(Segment.filled(8000, [(0, np.arange(1000.0))]))
+
+
+def little_memory(monkeypatch):
+    """Let the machine have 100 MiB left: the figures, not the memory."""
+    monkeypatch.setattr("nbshare.memory.budget._reading", (-1.0, 0))
+    monkeypatch.setattr("nbshare.memory.budget.available", lambda: 100 << 20)
+
+
+# ------------------------------------------------------------------- what is not a segment
+
+
+def test_a_memfd_that_can_shrink_is_not_attached():
+    """Reading past the end of one would kill the reader."""
+    fd = os.memfd_create("nbshare-1-" + "0" * 14, os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, mmap.PAGESIZE)
+    with pytest.raises(ValueError, match="not sealed against shrinking"):
+        Segment.attach(fd, "r")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)  # attaching had taken it over
+
+
+def test_somebody_s_file_is_not_attached(tmp_path):
+    """A file that nbshare has not made may be cut at any time."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with pytest.raises(ValueError, match="not sealed against shrinking"):
+        Segment.attach(os.open(path, os.O_RDONLY), "r")
+
+
+def test_files_on_a_memory_file_system_take_memory(monkeypatch):
+    """A directory that lies in memory is no way round its shortness; one on a disk is."""
+    little_memory(monkeypatch)
+    monkeypatch.setenv(SETTING, "file:/dev/shm")
+    with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB"):
+        Segment.create(200 << 20)
+
+
+def test_a_file_may_be_larger_than_memory(tmp_path, monkeypatch):
+    """What lies on a disk is bounded by the disk alone."""
+    if budget.is_memory(str(tmp_path)):
+        pytest.skip("temporary files lie in memory")
+    little_memory(monkeypatch)
+    monkeypatch.setenv(SETTING, f"file:{tmp_path}")
+    array = nbshare.zeros(200 << 20, "u1")
+    array[-1] = 7
+    assert array[-2:].tolist() == [0, 7]
+
+
+def test_a_file_on_a_network_file_system_is_known_by_its_new_name(stranger, tmp_path, monkeypatch):
+    """There, removing an open file gives it another name, under which it is found all the same."""
+    monkeypatch.setattr(os, "unlink", lambda path: os.rename(path, tmp_path / ".nfs00000ab1"))
+    monkeypatch.setenv(SETTING, f"file:{tmp_path}")
+    segment = Segment.filled(8000, [(0, np.arange(1000.0))])
+    assert Segment.attach(segment.read_only_fd(), "r").array(float, (1000,)).sum() == 499500
+    assert stranger.submit(try_to_write, handle_of(segment)).result(20)[2] == 499500
+
+
+# -------------------------------------------------------------------------------- the choice
+
+
+def test_memory_is_a_memfd_by_default(monkeypatch):
+    """Where that works nothing else is tried, and nothing is said."""
+    monkeypatch.delenv(SETTING, raising=False)
+    assert Segment.create(1).kind.setting == "memfd"
+
+
+def test_a_kind_that_the_system_lacks_is_an_error(program):
+    """What is asked for by name and not there is not replaced in silence."""
+    printed = program(
+        """
+import sys, nbshare
+sys.modules["_posixshmem"] = None
+try:
+    nbshare.zeros(3)
+except OSError as error:
+    print(error)
+""",
+        **{SETTING: "named"},
+    )
+    assert "NBSHARE_MEMORY=named" in printed
+    assert "Unset it" in printed
+
+
+@pytest.mark.parametrize("setting", ["memfds", "named:x", "file:", "file:scratch", "disk"])
+def test_a_setting_that_is_none_is_refused(setting, monkeypatch):
+    """A wrong word is a ValueError that says what is allowed."""
+    monkeypatch.setenv(SETTING, setting)
+    with pytest.raises(ValueError, match=f"{setting}.*memfd, named, file, file:DIRECTORY"):
+        nbshare.zeros(3)
+
+
+def test_a_directory_that_does_not_exist_is_named(monkeypatch):
+    """The error is that of a missing file, with the setting and the way out."""
+    monkeypatch.setenv(SETTING, "file:/not/there")
+    with pytest.raises(FileNotFoundError, match=r"file:/not/there.*that you can write to"):
+        nbshare.zeros(3)
+
+
+NUMBER = {"x86_64": 319, "aarch64": 279}.get(platform.machine())
+needs_seccomp = pytest.mark.skipif(NUMBER is None, reason="the system call's number is not known")
+
+# As containers do it: the kernel answers the system call with EPERM, to children too.
+REFUSE_MEMFD = f"""
+import ctypes, os, struct, warnings
+libc = ctypes.CDLL(None)
+# load the call's number; is it memfd_create? no: allow; yes: EPERM
+code = b"".join(struct.pack("HBBI", *line) for line in [
+    (0x20, 0, 0, 0), (0x15, 0, 1, {NUMBER}), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)])
+buffer = ctypes.create_string_buffer(code)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+try:
+    os.memfd_create("refused")
+except PermissionError:
+    pass
+else:
+    raise AssertionError("memfd_create works")
+import numpy as np
+import nbshare, tasks
+from nbshare.memory import segment_of
+warnings.simplefilter("error")
+"""
+
+
+def says(program, code, before="", **environ):
+    """Run code where memfd_create is refused; returns the kinds it printed, and the warnings."""
+    indented = code.strip("\n").replace("\n", "\n    ")
+    printed = program(
+        f"""{REFUSE_MEMFD}
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    {indented}
+for warning in said:
+    print(warning.category.__name__, warning.filename == __file__, warning.message)
+""",
+        before,
+        **environ,
+    )
+    lines = printed.splitlines()
+    return [x for x in lines if "Warning" not in x], [x for x in lines if "Warning" in x]
+
+
+@needs_seccomp
+def test_where_memfds_are_refused_another_kind_is_taken_and_said_once(program):
+    """Arrays are made as before; one warning says of what, why and how to choose it."""
+    kinds, (warning,) = says(
+        program,
+        """
+a, b, c = nbshare.zeros(3), nbshare.share(np.ones(9), mode="r"), nbshare.zeros(1 << 20)
+print(segment_of(a)[0].kind.setting, segment_of(c)[0].kind.setting, b.sum())
+""",
+    )
+    assert kinds == ["named named 9.0"]
+    assert warning.startswith("MemoryFallbackWarning True")
+    for words in ("'named'", "memfd: Operation not permitted", f"{SETTING}=named"):
+        assert words in warning
+
+
+@needs_seccomp
+def test_maps_work_where_memfds_are_refused(program):
+    """Workers too make their memory of another kind, and do not say it again."""
+    kinds, warnings = says(
+        program,
+        """
+dem = np.arange(300_000.0)
+result = nbshare.parallel_map(tasks.add, np.ones((4, 300_000)), [dem] * 4, progress=False)
+print((result == 1 + dem).all())
+words = nbshare.parallel_map(str, range(100_000), out="list", progress=False)
+print(words == list(map(str, range(100_000))))
+""",
+    )
+    assert kinds == ["True", "True"]
+    assert len(warnings) == 1
+
+
+@needs_seccomp
+@pytest.mark.parametrize("setting", ["named", "file"])
+def test_what_was_chosen_is_not_said(program, setting):
+    """Who has set the kind needs no warning."""
+    kinds, warnings = says(program, "nbshare.zeros(3)\nprint(3)", **{SETTING: setting})
+    assert (kinds, warnings) == (["3"], [])
+
+
+@needs_seccomp
+def test_a_memfd_that_is_asked_for_and_refused_is_an_error(program):
+    """Nothing else is taken instead of what was asked for."""
+    kinds, _ = says(
+        program,
+        """
+try:
+    nbshare.zeros(3)
+except PermissionError as error:
+    print(error)
+""",
+        **{SETTING: "memfd"},
+    )
+    assert "NBSHARE_MEMORY=memfd" in kinds[0]
+    assert "Unset it" in kinds[0]
+
+
+SMALL_SHM = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+LARGE = "a = nbshare.zeros(200 << 20, 'u1')\na[:] = 7\n"
+KIND = "print(a.sum() == 7 * a.size, segment_of(a)[0].kind.setting)\n"
+
+
+@needs_mounts
+@pytest.mark.parametrize("setting", ["memfd", "named", "file"])
+def test_a_small_shm_ends_no_process(program, tmp_path, setting):
+    """200 MB where /dev/shm has 64 MB: they are there, or an error says why not."""
+    code = f"""
+import nbshare
+from nbshare.memory import segment_of
+try:
+    {LARGE.replace(chr(10), chr(10) + "    ")}{KIND}
+except MemoryError as error:
+    print(error)
+"""
+    printed = program(code, SMALL_SHM, TMPDIR=str(tmp_path), **{SETTING: setting})
+    if setting == "named":
+        assert "200 MiB of shared memory were asked for" in printed
+        assert "64 MiB are free in /dev/shm" in printed
+    else:
+        assert printed == f"True {setting}{f':{tmp_path}' if setting == 'file' else ''}\n"
+
+
+@needs_seccomp
+@needs_mounts
+def test_what_does_not_fit_into_a_small_shm_goes_to_a_file(program, tmp_path):
+    """Where memfds are refused too, each array is made where it fits, and each kind said once."""
+    small = "b = nbshare.zeros(9)\nprint(segment_of(b)[0].kind.setting)\n"
+    kinds, warnings = says(
+        program, small + LARGE + KIND + "del a\n" + LARGE + KIND, SMALL_SHM, TMPDIR=str(tmp_path)
+    )
+    assert kinds == ["named", *[f"True file:{tmp_path}"] * 2]
+    assert len(warnings) == 2
+    assert "named: No space left on device, 64 MiB are free in /dev/shm" in warnings[1]
+    assert f"{SETTING}=file:{tmp_path}" in warnings[1]
+
+
+@needs_seccomp
+@needs_mounts
+def test_when_no_place_has_room_that_is_said(program, tmp_path):
+    """The error names each place and what is free there."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    kinds, _ = says(
+        program,
+        f"try:\n    {LARGE.splitlines()[0]}\nexcept MemoryError as error:\n    print(error)\n",
+        f"{SMALL_SHM} && mount -t tmpfs -o size=32m tmpfs {tmp}",
+        TMPDIR=str(tmp),
+    )
+    for words in ("200 MiB", "64 MiB are free in /dev/shm", f"32 MiB are free in {tmp}"):
+        assert words in kinds[0]
+
+
+TMPDIRS = {
+    "full": "mount -t tmpfs -o size=4k tmpfs {0} && head -c 4096 /dev/zero > {0}/full",
+    "read-only": "mount -t tmpfs -o ro tmpfs {0}",
+    "missing": "rmdir {0}",
+}
+
+CHECK = """
+def check(folder):
+    try:
+        with open(f"{folder}/file", "w") as file:
+            file.write("word")
+    except OSError:
+        return
+    raise AssertionError(f"{folder} can be written to")
+"""
+
+
+@needs_mounts
+@pytest.mark.parametrize("state", TMPDIRS)
+def test_the_directory_of_temporary_files_does_not_matter(program, tmp_path, state):
+    """With TMPDIR full, read-only or missing and no HOME, arrays and maps work without a word."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    printed = program(
+        f"""
+{CHECK}
+import math, os, nbshare
+check(os.environ["TMPDIR"])
+a = nbshare.zeros(1 << 20)
+print(nbshare.parallel_map(math.sqrt, [4.0, 9.0], progress=False), "HOME" in os.environ)
+""",
+        f"{TMPDIRS[state].format(tmp)} && unset HOME",
+        TMPDIR=str(tmp),
+    )
+    assert printed == "[2. 3.] False\n"
+
+
+@needs_mounts
+@pytest.mark.parametrize(("state", "error"), [("full", "MemoryError"), ("read-only", "OSError")])
+def test_a_directory_of_choice_that_cannot_take_it_is_an_error(program, tmp_path, state, error):
+    """A directory that is full or cannot be written to is named, with what to do."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    printed = program(
+        f"""
+{CHECK}
+import nbshare
+check({str(folder)!r})
+try:
+    nbshare.zeros(1 << 20)
+except {error} as error:
+    print(error)
+""",
+        TMPDIRS[state].format(folder),
+        **{SETTING: f"file:{folder}"},
+    )
+    assert str(folder) in printed
+    assert "file:DIRECTORY" in printed
+
+
+# ---------------------------------------------------------------------------- what is left
+
+
+@pytest.mark.parametrize("setting", ["named", "file"])
+def test_what_a_killed_process_has_left_is_swept(program, tmp_path, setting):
+    """Killed before it could remove the name, it leaves one; the next start takes it away."""
+    process = program.start(
+        """
+import os, signal, nbshare
+from nbshare.memory import names
+unlink = os.unlink
+def die(path, **options):
+    os.kill(os.getpid(), signal.SIGKILL) if "nbshare-" in path else unlink(path, **options)
+os.unlink = names.remove = die
+nbshare.zeros(1 << 20)
+""",
+        TMPDIR=str(tmp_path),
+        **{SETTING: setting},
+    )
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGKILL
+    (left,) = names_left(process.pid, tmp_path)
+    assert len(left.name) < 30  # macOS takes no longer ones
+    assert left.stat().st_blocks == 0  # a name, no memory
+    program("import nbshare; nbshare.zeros(3)", TMPDIR=str(tmp_path), **{SETTING: setting})
+    assert not left.exists()
+
+
+def test_only_what_dead_processes_have_left_is_swept(program, tmp_path):
+    """Living processes' files stay, and so does what only looks like one."""
+    alive = tmp_path / f"nbshare-{os.getpid():x}-{'0' * 14}"
+    others = [tmp_path / "nbshare-notes.txt", tmp_path / f"nbshare-{2**22:x}-{'0' * 14}.npy"]
+    for path in (alive, *others):
+        path.touch()
+    program("import nbshare; nbshare.zeros(3)", **{SETTING: f"file:{tmp_path}"})
+    assert all(path.exists() for path in (alive, *others))
+
+
+# ----------------------------------------------------------------- systems without this or that
+
+
+@needs_mounts
+def test_without_proc_posix_shared_memory_is_found_by_name(program):
+    """It has its name as long as its maker has it; one who is killed leaves it to be swept."""
+    printed = program(
+        """
+import os, signal, subprocess, sys
+import numpy as np
+import nbshare
+from nbshare.memory import Handle, Segment, handle_of, open_handle
+names = lambda: os.listdir("/dev/shm")
+
+segment = Segment.filled(8000, [(0, np.arange(1000.0))])
+print(names() == [segment.name])
+code = '''
+import sys
+from nbshare.memory import Handle, open_handle
+segment = open_handle(Handle(*eval(sys.argv[1])))
+array = segment.array(float, (1000,))
+try:
+    array[0] = 1
+except ValueError:
+    print(array.sum(), segment.mode, flush=True)
+'''
+reader = [sys.executable, "-c", code, repr(tuple(handle_of(segment)))]
+subprocess.run(reader, check=True)
+print(names() == [segment.name])  # the reader has not removed it
+if os.fork() == 0:
+    sys.exit()  # nor has a fork
+os.wait()
+print(names() == [segment.name])
+nbshare.memory.receipts.receipts._held.clear()  # else it is held for the reader
+del segment
+print(names())
+if os.fork() == 0:
+    kept = Segment.create(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.wait()
+print(len(names()))
+code = "import nbshare, os; a = nbshare.zeros(3); print(len(os.listdir('/dev/shm')))"
+subprocess.run([sys.executable, "-c", code], check=True)
+print(names())
+""",
+        "mount -t tmpfs tmpfs /dev/shm && umount -l /proc",
+        PYTHONUNBUFFERED="1",
+        **{SETTING: "named"},
+    )
+    assert printed.split("\n") == [
+        "True", "499500.0 r", "True", "True", "[]", "1", "1", "[]", "",
+    ]  # fmt: skip
+
+
+@needs_mounts
+def test_without_proc_a_reference_to_another_kind_says_why_not(program):
+    """The error names the reason and the way out."""
+    printed = program(
+        """
+from nbshare.memory import Segment, handle_of
+try:
+    handle_of(Segment.create(1))
+except LookupError as error:
+    print(error)
+""",
+        "umount -l /proc",
+    )
+    assert "need /proc" in printed
+    assert "numpy.array(x)" in printed
+
+
+def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):
+    """Without fcntl, resource and _posixshmem it is imported, and arrays lie in files."""
+    printed = program(
+        """
+import sys, warnings
+for name in ("fcntl", "resource", "_posixshmem"):
+    sys.modules[name] = None
+import nbshare
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    a = nbshare.full(3, 2.0)
+print(a, nbshare.memory.segment_of(a)[0].kind.setting[:5], len(said))
+"""
+    )
+    assert printed == "[2. 2. 2.] file: 1\n"
+
+
+def test_windows_is_told_that_it_comes_later(program):
+    """An array there is an error that names the way out, not an accident."""
+    printed = program(
+        """
+import os, nbshare
+os.name = "nt"
+try:
+    nbshare.zeros(3)
+except NotImplementedError as error:
+    print(error)
+"""
+    )
+    assert "WSL" in printed
