@@ -121,15 +121,13 @@ def checked_backend(backend: Any, timeout: float | None) -> Literal["local", "se
     return backend  # type: ignore[no-any-return]
 
 
-def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | None:
+def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list", "stack"] | None:
     """Return ``out=`` if it can take `n_tasks` results; raise with the remedy if not."""
     if out is None:
         return None
     if isinstance(out, str):
-        if out == "stack":
-            raise NotBuiltYetError('out="stack" is not built yet; use out="list"')
-        if out == "list":
-            return "list"
+        if out in ("list", "stack"):
+            return out  # type: ignore[return-value]
     elif isinstance(out, np.ndarray):
         if out.dtype.hasobject or isinstance(out, np.ma.MaskedArray):
             raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
@@ -141,7 +139,9 @@ def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list"] | 
                 f"have length {n_tasks}, the others are the shape of one result"
             )
         return out
-    raise ValueError(f'out={out!r}: allowed are None, "list" and an ndarray with a row per item')
+    raise ValueError(
+        f'out={out!r}: allowed are None, "list", "stack" and an ndarray with a row per item'
+    )
 
 
 def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:

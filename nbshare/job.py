@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
+from nbshare.engine.output import stack
 from nbshare.engine.schedule import IN_OUTPUT
+from nbshare.engine.stats import WorkerStats, stats_of
+from nbshare.engine.work import generator
 
 __all__ = ["Engine", "Job", "last_job", "remember"]
 
@@ -102,6 +105,37 @@ class Job:
         """
         return self._call.results.partial()
 
+    @property
+    def stats(self) -> list[WorkerStats]:
+        """What each worker does with its time, so far: start-up, working, waiting, slowest items.
+
+        Of workers that were replaced, the figures are not kept.
+        """
+        call = self._call
+        return stats_of(call.board, call.begun_ns, call.request.text_of)
+
+    def debug(self, i: int) -> Any:
+        """Run item `i` here, in this process and thread, with the same inputs and seed.
+
+        For the debugger: set a breakpoint in the function, or call ``%debug`` after an error.
+
+        Parameters
+        ----------
+        i : int
+            Index of the item.
+
+        Returns
+        -------
+        object
+            What the function returns; what it raises is raised.
+        """
+        request = self._call.request
+        index = range(self.n_tasks)[i]
+        keywords = dict(request.shared)
+        if request.policy.seed is not None:
+            keywords["rng"] = generator(request.policy.seed, index)
+        return request.func(*(column[index] for column in request.iterables), **keywords)
+
     def start(self) -> None:
         """Hand the call to the workers."""
         self._engine.submit(self._call)
@@ -120,7 +154,8 @@ class Job:
         """Return all results, of a map that is done."""
         out, masked = self._call.request.out, self._call.request.policy.on_error == "return"
         if not isinstance(out, np.ndarray):
-            return self._call.results.final(masked=masked)
+            results = self._call.results.final(masked=masked)
+            return stack(results) if out == "stack" else results
         if not masked:
             return out
         missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))

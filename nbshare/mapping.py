@@ -76,8 +76,9 @@ def parallel_map(
         read-only in the workers: a write raises `ValueError` there.
     out : None, "list" or ndarray, optional
         None (default): results that are numbers or arrays of one shape come as one SharedArray of
-        shape ``(n, *shape)``, others as a list. ``"list"``: always a list. An ndarray of shape
-        ``(n, *shape)`` is filled and returned. ``"stack"`` is not built yet.
+        shape ``(n, *shape)``, others as a list. ``"list"``: always a list. ``"stack"``: results
+        that are tuples, such as ``(mean, std)``, come as a tuple of arrays. An ndarray of shape
+        ``(n, *shape)`` is filled and returned.
     max_workers : int, optional
         Number of worker processes; default: the CPUs that this process may use.
     chunksize : int, optional

@@ -1006,7 +1006,6 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
     [
         {"checkpoint": "results"},
         {"backend": "ray"},
-        {"out": "stack"},
         {"plot": "line"},
         {"plot": "hist"},
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import hashlib
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,9 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Arena, Packed
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.blas import threads_per_worker
 from nbshare.engine.context import Context
+from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.failures import safe_repr
 from nbshare.engine.output import OBJECTS, OutputSpec, Results
 from nbshare.engine.schedule import Board
@@ -44,7 +48,7 @@ class Request:
     n_tasks: int
     max_workers: int  # no more than there are tasks
     chunksize: int | None
-    out: npt.NDArray[Any] | Literal["list"] | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
     context: Context
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
@@ -71,6 +75,7 @@ class Call:
     results: Results
     free_slots: list[int]
     id: int = 0  # given when it begins
+    begun_ns: int = field(default_factory=time.monotonic_ns)
     state: State = "starting"
     error: BaseException | None = None
     workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
@@ -159,6 +164,7 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
             initializer=initializer,
             n_workers=request.max_workers,
             chunksize=request.chunksize,
+            n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
             policy=request.policy,
         ),
         initializer_key=key,
@@ -199,7 +205,7 @@ def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
     return "blocks", *arena.pack_items(iterable, "item")
 
 
-def _results(board: Board, out: npt.NDArray[Any] | Literal["list"] | None) -> Results:
+def _results(board: Board, out: npt.NDArray[Any] | Literal["list", "stack"] | None) -> Results:
     if out is None:
         return Results(board, None, None)
     if isinstance(out, str):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
 
 from nbshare.memory import ancestors
 
 __all__ = ["usable_cpus"]
+
+QUOTA_S = 5.0  # a reading costs 100 µs, and quotas hardly ever change
+
+_reading = (0.0, math.inf)  # until when, CPUs
 
 
 def usable_cpus() -> int:
@@ -17,7 +22,16 @@ def usable_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    return max(1, math.ceil(min([count, *_quotas()])))
+    return max(1, math.ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """Return the least quota of the cgroups, in CPUs, as of some seconds ago."""
+    global _reading
+    now = time.monotonic()
+    if now >= _reading[0]:
+        _reading = now + QUOTA_S, min(_quotas(), default=math.inf)
+    return _reading[1]
 
 
 def _quotas() -> Iterator[float]:

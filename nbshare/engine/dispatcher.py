@@ -282,7 +282,7 @@ class Dispatcher:
             self._handle(worker, message, fds)
 
     def _handle(self, worker: WorkerProcess, message: Any, fds: list[int]) -> None:
-        segments = [Segment.attach(fd, "r") for fd in fds]
+        segments = [Segment.attach(fd, "r+") for fd in fds]
         match message:
             case ("ready", pid):
                 self._crew.greet(worker, pid)
@@ -291,7 +291,7 @@ class Dispatcher:
                 self._decide(worker, self._calls.get(call_id), spec)
             case ("log", call_id, key):
                 if call_id in self._calls:
-                    self._calls[call_id].results.add_log(key, segments[0])
+                    self._calls[call_id].results.logs.add(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
             case ("finished", _, stamps, are_gone):

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Inputs
 from nbshare.engine.call import Call
 from nbshare.engine.failures import describe, rebuild
-from nbshare.engine.output import LogKey, OutputSpec
+from nbshare.engine.log import LogKey
+from nbshare.engine.output import OutputSpec
 from nbshare.engine.remote import Mapped, are_gone
 from nbshare.engine.work import Work
 from nbshare.errors import cut
@@ -42,7 +43,7 @@ class _Here:
         return results.spec, results.array
 
     def add_log(self, key: LogKey, log: Segment) -> None:
-        self._call.results.add_log(key, log)
+        self._call.results.logs.add(key, log)
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         if isinstance(error, KeyboardInterrupt):

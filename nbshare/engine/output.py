@@ -7,10 +7,7 @@ the board says where each one lies. So no work is lost when results turn out to 
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,9 +16,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.engine.log import LogKey, LogReader, LogWriter
 from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, Board
 from nbshare.errors import MixedResultsWarning, TaskError, warn
-from nbshare.functions import dumps
 from nbshare.memory import Segment, pool
 
 __all__ = [
@@ -34,8 +31,6 @@ __all__ = [
     "fill_row",
     "spec_for",
 ]
-
-LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
 
 
 class _Missing:
@@ -52,10 +47,6 @@ class _Missing:
 
 
 MISSING = _Missing()
-
-
-LogKey = tuple[int, int]  # process id, and which of that process's logs
-_log_numbers = itertools.count()
 
 
 class OutputSpec(NamedTuple):
@@ -104,12 +95,10 @@ class ResultStore:
         announce: Callable[[LogKey, Segment], None],
     ) -> None:
         self._board = board
-        self._ask, self._announce = ask, announce
+        self._ask = ask
+        self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
         self._out: Any = None
-        self._log: Segment | None = None
-        self._log_key: LogKey = (0, 0)
-        self._position = 0  # bytes, in the log
 
     def put_together(self, items: range, values: list[Any]) -> bool:
         """Store the results of several items if all go into the output as they are."""
@@ -161,20 +150,7 @@ class ResultStore:
         )
 
     def _append(self, i: int, value: Any) -> None:
-        data = dumps(value)
-        if self._log is None or self._position + len(data) > self._log.nbytes:
-            size = max(LOG_BYTES, 2 * (self._log.nbytes if self._log else 0), len(data))
-            self._log = Segment.create(size)
-            self._log_key = os.getpid(), next(_log_numbers)
-            self._announce(self._log_key, self._log)
-            self._position = 0
-        self._log[self._position : self._position + len(data)] = data
-        self._board.index[i] = (
-            (self._log_key[0] << 32) + self._log_key[1],
-            self._position,
-            len(data),
-        )
-        self._position += len(data)
+        self._board.index[i] = self._log.append(value)
         self._board.done[i] = IN_LOG
 
 
@@ -209,7 +185,7 @@ class Results:
         self._board = board
         self.spec = spec
         self.array = array
-        self._logs: dict[LogKey, Segment] = {}
+        self.logs = LogReader()
         self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
         self.is_over = False  # nobody writes any more
@@ -221,10 +197,6 @@ class Results:
             lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
             self.array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
         self.spec = spec
-
-    def add_log(self, key: LogKey, segment: Segment) -> None:
-        """Take a worker's next log."""
-        self._logs[key] = segment
 
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
@@ -282,15 +254,7 @@ class Results:
             return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
-        key, offset, nbytes = map(int, self._board.index[i])
-        log = self._logs[key >> 32, key & 0xFFFFFFFF]
-        try:
-            return pickle.loads(log.array(np.uint8, (nbytes,), offset).data)
-        except Exception as error:
-            raise TaskError(
-                f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
-                i,
-            ) from error
+        return self.logs.load(i, tuple(self._board.index[i].tolist()))
 
 
 def collect(values: list[Any]) -> Any:
@@ -312,6 +276,38 @@ def collect(values: list[Any]) -> Any:
         MixedResultsWarning,
     )
     return values
+
+
+def stack(values: list[Any]) -> Any:
+    """Return tuples of results as a tuple of arrays, ``out="stack"``.
+
+    Where items failed, the arrays are masked. What fits no such tuple comes as the list it is.
+    """
+    there = [value for value in values if not isinstance(value, BaseException)]
+    if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
+        warn(
+            'out="stack" takes functions that return tuples of one length; the results come as '
+            "a list",
+            MixedResultsWarning,
+        )
+        return values
+    failed = np.array([isinstance(value, BaseException) for value in values])
+    return tuple(_column(values, failed, k) for k in range(len(there[0])))
+
+
+def _column(values: list[Any], failed: npt.NDArray[np.bool_], k: int) -> Any:
+    """Return the k-th parts of results."""
+    there = collect([v[k] for v, is_missing in zip(values, failed, strict=True) if not is_missing])
+    if not failed.any():
+        return there
+    if isinstance(there, list):
+        parts = iter(there)
+        return [v if is_bad else next(parts) for v, is_bad in zip(values, failed, strict=True)]
+    full = empty((len(values), *there.shape[1:]), there.dtype)
+    full[~failed] = there
+    rows = failed.reshape(-1, *[1] * (full.ndim - 1))
+    mask = np.broadcast_to(rows, full.shape).copy()
+    return np.ma.MaskedArray(np.asarray(full), mask, copy=False)
 
 
 def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | None:

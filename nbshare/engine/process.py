@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
 from nbshare.errors import WorkerDiedError
 from nbshare.memory import Segment, scratch_file
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Nursery", "WorkerProcess"]
 
-# One thread each in the server, or forking it would not be safe; workers may raise it later.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
 REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond

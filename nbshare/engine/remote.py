@@ -12,8 +12,9 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Inputs
 from nbshare.engine.context import apply_context
 from nbshare.engine.failures import describe
+from nbshare.engine.log import LogKey
 from nbshare.engine.messages import Channel
-from nbshare.engine.output import LogKey, OutputSpec
+from nbshare.engine.output import OutputSpec
 from nbshare.engine.schedule import NO_ITEM, Board, FileLock
 from nbshare.engine.work import Order, Work
 from nbshare.functions import ImportLog

@@ -34,10 +34,11 @@ NEXT, STOP, RETURNED = range(3)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 4  # a dead worker leaves two ranges at most, and they are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
-ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP, BEGUN, ENDED, WORKED, N_ITEMS = range(9)
-SLOWEST = 9  # N_SLOWEST pairs of item and ns
+ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
+PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK = range(5, 11)
+SLOWEST = 11  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
-SLOT_WORDS = 16  # whole cache lines: two workers writing to one would slow each other down
+SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import ArrayReference, Inputs, Packed
-from nbshare.engine.output import LogKey, OutputSpec, ResultStore
+from nbshare.engine.blas import limit_threads
+from nbshare.engine.log import LogKey
+from nbshare.engine.output import OutputSpec, ResultStore
 from nbshare.engine.schedule import (
     BEGUN,
     ENDED,
@@ -22,6 +25,8 @@ from nbshare.engine.schedule import (
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
+    PEAK,
+    PID,
     SINCE,
     SLOWEST,
     STOP,
@@ -31,7 +36,7 @@ from nbshare.engine.schedule import (
 )
 from nbshare.memory import Segment
 
-__all__ = ["Caller", "Order", "Policy", "Work"]
+__all__ = ["Caller", "Order", "Policy", "Work", "generator"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known.
@@ -40,13 +45,16 @@ TOGETHER_S = 1e-3
 SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
 
 
+Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
+
+
 class Policy(NamedTuple):
     """What a call does about failures, and with chance."""
 
     on_error: Literal["raise", "return"] = "raise"
     retries: int = 0  # per item
     timeout_s: float | None = None  # per item
-    seed: tuple[Any, tuple[int, ...], int] | None = None  # a SeedSequence's entropy, key, pool size
+    seed: Seed | None = None
 
 
 class Order(NamedTuple):
@@ -58,6 +66,7 @@ class Order(NamedTuple):
     initializer: Packed | None
     n_workers: int
     chunksize: int | None
+    n_threads: int  # of BLAS and the like, in each worker
     policy: Policy
 
 
@@ -106,7 +115,8 @@ class Work:
         self._board = board
         self._slot = board.slots[slot].data
         self._caller = caller
-        self._slot[BEGUN] = time.monotonic_ns()
+        self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
+        limit_threads(order.n_threads)
         if order.initializer is not None:
             _initialize(*inputs.load(order.initializer))
         self._task = inputs.load(order.func)
@@ -124,6 +134,7 @@ class Work:
         """Work until nothing is left to claim."""
         while self.step():
             pass
+        self._slot[PEAK] = _peak_bytes()
 
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
@@ -290,8 +301,18 @@ def _indices(indices: range) -> Sequence[int]:
     return indices
 
 
-def _seeded(task: Callable[..., Any], seed: Any, i: int, /, *args: Any) -> Any:
-    """Call a task with the random generator of item `i`."""
+def _peak_bytes() -> int:
+    import resource  # late: not on every system
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def generator(seed: Seed, i: int) -> np.random.Generator:
+    """Return the random generator of item `i`."""
     entropy, key, pool_size = seed
     child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
-    return task(*args, rng=np.random.Generator(np.random.PCG64(child)))
+    return np.random.Generator(np.random.PCG64(child))
+
+
+def _seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:
+    return task(*args, rng=generator(seed, i))

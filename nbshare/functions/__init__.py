@@ -3,7 +3,7 @@
 from nbshare.functions.files import import_file, imported_files, register_files
 from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
-from nbshare.functions.pickling import dumps
+from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Stamp",
     "bind_arguments",
     "dumps",
+    "dumps_apart",
     "import_as_the_caller",
     "import_file",
     "imported_files",

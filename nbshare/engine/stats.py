@@ -1,0 +1,92 @@
+"""What workers did with their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nbshare.engine.schedule import (
+    BEGUN,
+    ENDED,
+    N_ITEMS,
+    N_SLOWEST,
+    PEAK,
+    PID,
+    SLOWEST,
+    WORKED,
+    Board,
+)
+
+__all__ = ["SlowItem", "WorkerStats", "stats_of"]
+
+
+@dataclass(frozen=True)
+class SlowItem:
+    """One of the items that took longest.
+
+    Attributes
+    ----------
+    index : int
+        Of the item.
+    seconds : float
+        What it took; of tiny items that ran together, their mean.
+    item : str
+        Its `repr`, cut at 200 characters.
+    """
+
+    index: int
+    seconds: float
+    item: str
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What one worker did with its time.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    n_items : int
+        Items that it has run.
+    starting_s : float
+        From the call's start until it began: 0.005 s and more for a new worker.
+    working_s : float
+        Inside the function, and storing results.
+    waiting_s : float
+        The rest, until it found nothing left to do.
+    peak_bytes : int
+        The most memory that the process has had resident so far, inputs and results in shared
+        memory included; 0 as long as it works.
+    slowest : tuple of SlowItem
+        The three items that took longest, the slowest first.
+    """
+
+    pid: int
+    n_items: int
+    starting_s: float
+    working_s: float
+    waiting_s: float
+    peak_bytes: int
+    slowest: tuple[SlowItem, ...]
+
+
+def stats_of(board: Board, begun_ns: int, text_of: Callable[[int], str]) -> list[WorkerStats]:
+    """Read the workers' figures from the board of a call that began at `begun_ns`."""
+    stats = []
+    for row in board.slots.tolist():
+        if not row[PID]:
+            continue
+        pairs = [row[SLOWEST + 2 * k : SLOWEST + 2 * k + 2] for k in range(N_SLOWEST)]
+        stats.append(
+            WorkerStats(
+                pid=row[PID],
+                n_items=row[N_ITEMS],
+                starting_s=(row[BEGUN] - begun_ns) / 1e9,
+                working_s=row[WORKED] / 1e9,
+                waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,
+                peak_bytes=row[PEAK],
+                slowest=tuple(SlowItem(i, ns / 1e9, text_of(i)) for i, ns in pairs if ns),
+            )
+        )
+    return stats

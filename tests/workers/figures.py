@@ -1,0 +1,66 @@
+"""Functions whose results are of many kinds, and that look at their worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+import nbshare
+
+
+def pair(x: int) -> tuple[int, np.ndarray]:
+    return x, np.full(3, x / 2)
+
+
+def pair_but_4(x: int) -> tuple[int, np.ndarray]:
+    if x == 4:
+        raise ValueError(x)
+    return pair(x)
+
+
+def pair_with_text(x: int) -> tuple[int, str]:
+    return x, f"text {x}"
+
+
+def triangle(n: int) -> np.ndarray:
+    """Return an array of another shape for each item."""
+    return np.full((n, 1000), n, "f4")
+
+
+def table(n: int) -> dict[str, Any]:
+    return {"n": n, "values": np.arange(n * 10_000.0), "strided": np.arange(20_000)[::-2]}
+
+
+def sleep_for(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def noise(x: int, rng: np.random.Generator) -> float:
+    return x + rng.random()
+
+
+def blas_threads(_: int) -> tuple[int, str]:
+    """Return the most threads of a loaded library, and what one loaded later would take."""
+    import threadpoolctl
+
+    n = max(info["num_threads"] for info in threadpoolctl.threadpool_info())
+    return n, os.environ["OMP_NUM_THREADS"]
+
+
+class Local:
+    """Of a worker's module."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+
+def local(n: int) -> Local:
+    return Local(np.full(n * 50_000, n))
+
+
+def shared(n: int) -> np.ndarray:
+    return nbshare.full(n * 50_000, n)
