@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 
@@ -131,7 +132,7 @@ def test_the_readme_sets_up_with_two_commands():
 
 def test_the_readme_s_tour_runs(tmp_path):
     """The module and the cell, copied from the README into a folder of their own."""
-    (_, module), (_, cell) = fences("python")
+    module, cell = (text for mark, text in fences("python") if not mark)
     (tmp_path / "workers.py").write_text(module)
     (tmp_path / "cell.py").write_text(cell)
     done = subprocess.run(
@@ -141,6 +142,14 @@ def test_the_readme_s_tour_runs(tmp_path):
     mean, _, spread = done.stdout.split()
     assert float(mean) == pytest.approx(1.65, abs=0.02)
     assert 0 < float(spread) < 0.02
+
+
+def test_the_readme_s_example_of_shared_arrays_runs():
+    """Copied from the README: the workers sorted in place, and the buffer holds what was put in."""
+    names = {}
+    exec(dict(fences("python"))["shared arrays"], names)
+    assert (np.diff(names["samples"]) >= 0).all()
+    assert np.array_equal(np.sort(names["integers"]["D"]), np.arange(200))
 
 
 def test_the_readme_s_links_lead_somewhere():

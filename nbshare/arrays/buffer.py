@@ -178,6 +178,7 @@ Place = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
 
 def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
     """Yield name, shape, dtype, offset and size in bytes of each array."""
+    alignment = operator.index(alignment)  # NumPy's narrow numbers would overflow below
     if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
         raise ValueError(
             f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
@@ -192,7 +193,11 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
                 f"layout[{name!r}] is {wanted!r}: must be a pair of shape and dtype, such as "
                 "((3, 4), 'float16')"
             ) from None
-        lengths, checked = checked_shape(shape, checked_dtype(dtype))
+        try:
+            lengths, checked = checked_shape(shape, checked_dtype(dtype))
+        except (TypeError, ValueError) as error:
+            error.add_note(f"That is layout[{name!r}] = {wanted!r}, of shape and dtype.")
+            raise
         offset = -(-end // alignment) * alignment
         end = offset + math.prod(lengths) * checked.itemsize
         yield name, lengths, checked, offset, end - offset

@@ -78,8 +78,11 @@ class SharedLock(ByReference):
     is_tool = True
     was_abandoned = False
 
-    # Bound here because the module `os` may be gone when the last lock is, at exit.
-    _stat: ClassVar[Any] = staticmethod(os.stat)
+    # Bound here because at exit the modules' names, and the built-in ones, may be gone before the
+    # last lock is.
+    _access: ClassVar[Any] = staticmethod(os.access)
+    _holder_mask: ClassVar[int] = HOLDER_MASK
+    _place: SharedArray | None = None
 
     def __init__(self) -> None:
         place = zeros(NBYTES, np.uint8)
@@ -88,11 +91,11 @@ class SharedLock(ByReference):
 
     def _attach(self, place: SharedArray) -> None:
         self._pthread = pthread()
-        self._place = place
         address = _address(place)
         self._as_parameter_ = ctypes.c_void_p(address)  # so that C functions take the lock itself
         self._word = ctypes.c_uint32.from_address(address + self._pthread.holder_offset)
         self._untold = ctypes.c_ubyte.from_address(address + UNTOLD)
+        self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; waits until it is free.
@@ -184,7 +187,7 @@ class SharedLock(ByReference):
 
     def _holder(self) -> int:
         """Return the system's number of the thread that holds the lock; 0 for none."""
-        return self._word.value & HOLDER_MASK
+        return self._word.value & self._holder_mask
 
     def _is_mine(self) -> bool:
         return self._holder() == threading.get_native_id()
@@ -208,13 +211,11 @@ class SharedLock(ByReference):
         # The C library keeps a list of the locks that a thread holds, in their memory: unmapped
         # under its hands, it would write anywhere, and the kernel could not release them at the
         # thread's end. So the mapping of a lock that is thrown away while held here stays.
-        place = getattr(self, "_place", None)
-        if place is not None and (holder := self._holder()):
-            try:
-                self._stat(f"/proc/self/task/{holder}")
-            except OSError:
-                return  # the holder belongs to another process, with a mapping of its own
-            self._pthread.keep(place)
+        if self._place is None or not (holder := self._holder()):
+            return
+        # The holder may belong to another process, with a mapping of its own.
+        if self._access(f"/proc/self/task/{holder}", 0):
+            self._pthread.keep(self._place)
 
 
 def _arrive(place: SharedArray) -> SharedLock:

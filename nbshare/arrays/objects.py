@@ -23,7 +23,7 @@ class SharedObject(ByReference):
     Attributes
     ----------
     nbytes : int
-        Size of the segment.
+        Size of the memory that it lies in, SharedArrays in it included.
 
     See Also
     --------
@@ -62,8 +62,8 @@ class SharedObject(ByReference):
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory in bytes."""
-        return self._segments[0].nbytes
+        """Size of the memory that it lies in, in bytes."""
+        return sum(segment.nbytes for segment in self._segments)
 
     def __repr__(self) -> str:
         return f"<nbshare.SharedObject of {self.nbytes} bytes>"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from nbshare.errors import TaskError, TaskTimeoutError, WorkerDiedError, cut
 from nbshare.functions import dumps
 
-__all__ = ["Failure", "death_of", "describe", "rebuild", "safe_repr", "timed_out"]
+__all__ = ["Failure", "death_of", "describe", "explained", "rebuild", "safe_repr", "timed_out"]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
@@ -65,6 +65,19 @@ def rebuild(failure: Failure) -> BaseException:
             failure.type_name,
         )
     error.add_note(f"raised {where}:\n{failure.traceback}")
+    return explained(error)
+
+
+def explained(error: BaseException) -> BaseException:
+    """Return an error, with a note that says what to do if it is a write to read-only memory."""
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note(
+            "What is given in shared=, and plain arrays among the items, are read-only in the "
+            "workers. To change values: work on a copy (x = x.copy()); or share(x, mode='c') "
+            "before the call, so that each worker has a copy of its own of what it changes; or "
+            "give share(x) as an item or in a functools.partial, so that all write into the same "
+            "memory."
+        )
     return error
 
 

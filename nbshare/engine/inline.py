@@ -16,12 +16,11 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Inputs
 from nbshare.engine.call import Call
-from nbshare.engine.failures import describe, rebuild
+from nbshare.engine.failures import describe, explained, rebuild
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.remote import Mapped, are_gone
 from nbshare.engine.work import Work
-from nbshare.errors import cut
 from nbshare.memory import Mode, Segment
 
 __all__ = ["SerialEngine", "ThreadEngine"]
@@ -50,7 +49,8 @@ class _Here:
             raise error  # the user's own
         failure = describe(error, i, item)
         if isinstance(error, Exception):
-            error.add_note(f"raised for item {i} ({cut(failure.item_repr)})")
+            error.add_note(f"raised for item {i} ({failure.item_repr})")
+            explained(error)
         else:  # SystemExit must not end the caller
             error = rebuild(failure)
         self._call.note_error(error, range(i, i + 1))
