@@ -64,14 +64,14 @@ def checked_count(name: str, value: int | None) -> int | None:
 
 def checked_policy(on_error: Any, retries: Any, timeout: Any, seed: Any) -> Policy:
     """Return what a call does about failures, and with chance; raise for what makes no sense."""
-    if on_error not in ("raise", "return"):
+    if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
     if not isinstance(retries, int | np.integer) or retries < 0:
         raise ValueError(f"retries={retries!r}: must be an integer of 0 or more")
     if timeout is not None and not (isinstance(timeout, Real) and float(timeout) > 0):
         raise ValueError(f"timeout={timeout!r}: must be a number of seconds above 0, or None")
     return Policy(
-        on_error=on_error,
+        on_error=on_error,  # type: ignore[arg-type]
         retries=int(retries),
         timeout_s=None if timeout is None else float(timeout),
         seed=_checked_seed(seed),
@@ -94,21 +94,27 @@ def checked_initializer(
     initializer: Any, initargs: Iterable[Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     """Return function and arguments of the initializer, None without one."""
+    if not isinstance(initargs, Iterable):
+        raise TypeError(f"initargs={initargs!r}: must be a sequence of arguments, such as (1, 2)")
     arguments = tuple(initargs)
     if initializer is None:
         if arguments:
             raise TypeError("initargs= is given, but no initializer=")
         return None
+    if not callable(initializer) and not isinstance(initializer, str):
+        raise TypeError(f"initializer={initializer!r}: must be a function, or 'file.py:name'")
     function = resolve(initializer)
     bind_arguments(function, len(arguments), {})
     return function, arguments
 
 
-def checked_backend(backend: Any, timeout: float | None) -> Literal["local", "serial", "threads"]:
+def checked_backend(
+    backend: Any, timeout: float | None, *, is_nested: bool
+) -> Literal["local", "serial", "threads"]:
     """Return the name of the backend; raise for what it cannot promise."""
-    if backend is None:
+    if backend is None and not is_nested:
         return "local"
-    if backend not in ("serial", "threads"):
+    if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
         raise NotBuiltYetError(
             f"backend={backend!r} is not built yet; allowed are None (worker processes), "
             "'serial' and 'threads'"
@@ -116,9 +122,9 @@ def checked_backend(backend: Any, timeout: float | None) -> Literal["local", "se
     if timeout is not None:
         raise ValueError(
             f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "
-            f"item; leave it out with backend={backend!r}"
+            "item; leave it out with backend='serial' or 'threads', and in a map within a worker"
         )
-    return backend  # type: ignore[no-any-return]
+    return "threads" if backend == "threads" and not is_nested else "serial"
 
 
 def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list", "stack"] | None:

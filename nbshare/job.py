@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
-from nbshare.engine.output import stack
+from nbshare.engine.items import generator
+from nbshare.engine.output import as_masked, stack
 from nbshare.engine.schedule import IN_OUTPUT
 from nbshare.engine.stats import WorkerStats, stats_of
-from nbshare.engine.work import generator
 
 __all__ = ["Engine", "Job", "last_job", "remember"]
 
@@ -154,8 +154,11 @@ class Job:
         """Return all results, of a map that is done."""
         out, masked = self._call.request.out, self._call.request.policy.on_error == "return"
         if not isinstance(out, np.ndarray):
-            results = self._call.results.final(masked=masked)
-            return stack(results) if out == "stack" else results
+            results = self._call.results.final(with_errors=masked)
+            if out != "stack":
+                return results
+            stacked = stack(results)
+            return tuple(map(as_masked, stacked)) if masked else stacked
         if not masked:
             return out
         missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))

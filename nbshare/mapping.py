@@ -26,6 +26,7 @@ from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
+from nbshare.engine.output import as_masked
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, TaskError, warn
 from nbshare.functions import bind_arguments, label_of, resolve
@@ -162,7 +163,8 @@ def parallel_map(
     """
     refuse_unbuilt(checkpoint=(checkpoint, None))
     check_display(progress, plot)
-    where = checked_backend(backend, timeout)
+    # A worker runs its own maps inline: no more processes than were asked for.
+    where = checked_backend(backend, timeout, is_nested=is_worker())
     policy = checked_policy(on_error, retries, timeout, seed)
     function = resolve(func)
     if not iterables:
@@ -175,7 +177,7 @@ def parallel_map(
     columns, n_tasks = sources(iterables)
     output = checked_out(out, n_tasks)
     if n_tasks == 0:
-        return output if isinstance(output, np.ndarray) else [] if output else np.empty(0)
+        return _nothing(output, masked=on_error == "return")
     request = Request(
         func=function,
         shared=keywords,
@@ -189,8 +191,8 @@ def parallel_map(
         initializer=checked_initializer(initializer, initargs),
     )
     label = progress if isinstance(progress, str) else label_of(function)
-    if is_worker():  # no more processes than were asked for, and no bar within a bar
-        where, progress, plot = "serial", False, None
+    if is_worker():  # no bar within a bar
+        progress, plot = False, None
     result, error = _run(request, _ENGINES[where](), label, progress, plot)
     if error is None:
         return result
@@ -198,6 +200,14 @@ def parallel_map(
         raise error
     finally:
         del error  # a cycle with its traceback would keep all of this alive
+
+
+def _nothing(output: Any, *, masked: bool) -> Any:
+    """Return the result of no items."""
+    if isinstance(output, str):
+        return []
+    array = np.empty(0) if output is None else output
+    return as_masked(array) if masked else array
 
 
 _ENGINES: dict[str, Callable[[], Engine]] = {
@@ -280,9 +290,10 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
     done = f"{job.n_done} of {job.n_tasks} items done"
     try:
         if job.state == "done" and not job.was_interrupted:
+            result = job.result()
             if job.errors:
                 remember(job)
-            return job.result(), None
+            return result, None
     except TaskError as error:  # a result that cannot be unpickled here
         remember(job)
         return None, error.with_traceback(None)

@@ -68,7 +68,7 @@ def test_what_cannot_be_stacked_is_a_list_with_a_warning():
 
 @pytest.mark.filterwarnings("ignore::nbshare.errors.MixedResultsWarning")
 def test_arrays_of_many_shapes_are_not_copied_here():
-    """They lie where the workers have put them, can be written to, and are freed with their views."""
+    """They lie where the workers have put them, can be written to, and go with their views."""
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     results = parallel_map(figures.triangle, range(2, 10), out="list")

@@ -31,9 +31,9 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
-from nbshare.memory import ALIGNMENT, Mode, Segment, segment_of
+from nbshare.memory import ALIGNMENT, Mode, Segment, as_bytes, segment_of
 
-__all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
+__all__ = ["Arena", "ArrayReference", "Inputs", "Packed", "SmallArena"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
@@ -149,6 +149,15 @@ class Arena:
         parts, self._parts = self._parts, []
         return self._nbytes, parts
 
+    def small_contents(self, max_nbytes: int) -> bytes | None:
+        """Return the contents as they are if they are few, else None; the end of it, too."""
+        if self._nbytes > max_nbytes:
+            return None
+        data = bytearray(self._nbytes)
+        for offset, part in self.contents()[1]:
+            data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
+        return bytes(data)
+
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
@@ -161,7 +170,7 @@ class Arena:
 
     def _add(self, part: Any) -> int:
         offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT
-        nbytes = part.nbytes if hasattr(part, "nbytes") else len(part)
+        nbytes = _nbytes_of(part)
         if isinstance(part, bytes) and nbytes <= SMALL:
             self._gather(part, offset)
         else:
@@ -205,16 +214,34 @@ class Arena:
         ) from problem
 
 
+class SmallArena:
+    """The contents of an arena as bytes: where they are few, a segment would take longer."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def array(
+        self,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """View part of it, read-only; as `Segment.array`."""
+        return np.ndarray(shape, dtype, buffer=self._data, offset=offset, strides=strides)
+
+
 class Inputs:
     """The worker's side: loads what an `Arena` packed from the call's segments."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment | SmallArena]) -> None:
         self._segments = segments
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
         data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
-        _lenders.update(self._segments[span.segment] for span in packed.buffers)
+        lenders = (self._segments[span.segment] for span in packed.buffers)
+        _lenders.update(lender for lender in lenders if isinstance(lender, Segment))
         with _attached_to(self._segments):
             return pickle.loads(data, buffers=buffers)
 
@@ -234,11 +261,11 @@ class Inputs:
 # a buffer is can be told by its address only.
 _lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
 
-_current: Sequence[Segment] = ()
+_current: Sequence[Segment | SmallArena] = ()
 
 
 @contextmanager
-def _attached_to(segments: Sequence[Segment]) -> Iterator[None]:
+def _attached_to(segments: Sequence[Segment | SmallArena]) -> Iterator[None]:
     # A global, since a pickle can name functions only. A worker loads in one thread.
     global _current
     before, _current = _current, segments
@@ -313,6 +340,10 @@ def _pickler_class(by_value: bool) -> Any:
             return False
 
     return CallPickler
+
+
+def _nbytes_of(part: Any) -> int:
+    return int(part.nbytes) if hasattr(part, "nbytes") else len(part)
 
 
 def _c_strides(array: npt.NDArray[Any]) -> tuple[int, ...]:

@@ -134,7 +134,9 @@ class SharedLock(ByReference):
             if code in (errno.EBUSY, errno.ETIMEDOUT):
                 return False
             if code == errno.EOWNERDEAD:
-                self._take_over()
+                # Noted in the memory, first: if an interrupt ends this acquire, the next is told.
+                self._untold.value = 1
+                self._pthread.consistent(self)
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
             self.was_abandoned = bool(self._untold.value)
@@ -144,7 +146,8 @@ class SharedLock(ByReference):
         except BaseException:
             # It was not ours above. An interrupt may have come between success and our knowing it.
             if self._is_mine():
-                self._take_over()
+                if self._pthread.consistent(self) == 0:  # taken over from the dead, as above
+                    self._untold.value = 1
                 self._pthread.unlock(self)
             raise
 
@@ -179,11 +182,6 @@ class SharedLock(ByReference):
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
             code = self._pthread.wait(self, min(left, SLICE_S))
         return code
-
-    def _take_over(self) -> None:
-        # Noted in the memory: if an interrupt ends this acquire, the next one is told.
-        if self._pthread.consistent(self) == 0:
-            self._untold.value = 1
 
     def _holder(self) -> int:
         """Return the system's number of the thread that holds the lock; 0 for none."""

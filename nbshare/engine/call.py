@@ -6,7 +6,6 @@ import _thread
 import hashlib
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Request", "State", "prepare"]
 
+SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 
 State = Literal["starting", "running", "done", "stopped", "failed"]
@@ -68,7 +68,8 @@ class Call:
 
     request: Request
     board: Board
-    arena: npt.NDArray[np.uint8]  # a lease
+    small_arena: bytes | None  # the inputs, if they are few
+    arena: npt.NDArray[np.uint8] | None  # else a lease of the memory that holds them
     others: list[tuple[Segment, Mode]]  # segments referred to, and how workers map them
     order: Order
     initializer_key: bytes | None  # equal for equal ones
@@ -79,7 +80,6 @@ class Call:
     state: State = "starting"
     error: BaseException | None = None
     workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
-    n_failures: Counter[int] = field(default_factory=Counter)  # of items whose worker died
     n_replaced: int = 0  # workers that died before they had begun an item
     kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
@@ -96,11 +96,10 @@ class Call:
         return sum(worker.is_ready for worker in list(self.workers))
 
     @property
-    def arena_segment(self) -> Segment:
-        """The segment that holds the inputs."""
-        found = segment_of(self.arena)
-        assert found is not None
-        return found[0]
+    def segments(self) -> list[tuple[Segment, Mode]]:
+        """The segments that inputs lie in, and how workers map them."""
+        found = segment_of(self.arena) if self.arena is not None else None
+        return [(found[0], "r"), *self.others] if found is not None else self.others
 
     @property
     def is_complete(self) -> bool:
@@ -144,17 +143,19 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
     """
     arena = Arena()
     func = arena.pack(request.func, "the function", writable=True)
-    packed_shared = _pack_shared(arena, request.shared)
-    sources = arena.pack([_source(arena, x) for x in request.iterables], "the items")
+    packed_shared = _pack_shared(arena, request.shared) if request.shared else None
+    sources = [_source(arena, x) for x in request.iterables]
     initializer, key = _pack_initializer(arena, request.initializer)
     warm_up()
-    lease = pool.filled(*arena.contents())
+    contents = arena.small_contents(SMALL_ARENA)
+    lease = pool.filled(*arena.contents()) if contents is None else None
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
     return Call(
         request=request,
         board=board,
+        small_arena=contents,
         arena=lease,
         others=arena.segments,
         order=Order(

@@ -30,13 +30,14 @@ from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
 from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.remote import CallMessage
-from nbshare.engine.schedule import FAILED, FileLock, give_back
+from nbshare.engine.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
 from nbshare.errors import WorkerDiedError
 from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
 
 GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
+BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
 MAX_CALL_ID = 1 << 30  # ids are also lock bytes
 
 
@@ -108,6 +109,7 @@ class Dispatcher:
                 self._events.wait(min(self._deadlines(), default=None))
                 self._stop_overdue()
                 self._end_timed_out()
+                self._replace_sleepers()
                 self._crew.end_overdue()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             for call in self._calls.values():
@@ -123,6 +125,7 @@ class Dispatcher:
                 yield call.kill_at
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
+            yield from (worker.call_since + BEGIN_S for worker in self._sleepers(call))
         yield from self._crew.deadlines()
 
     def _stop_overdue(self) -> None:
@@ -136,6 +139,17 @@ class Dispatcher:
                     if worker in call.workers and worker.is_ready:
                         self._lose(worker)
                 self._advance(call)
+
+    def _sleepers(self, call: Call) -> list[WorkerProcess]:
+        """Return the workers that have been given a call, and have not turned to it yet."""
+        return [w for w, s in call.workers.items() if w.is_ready and not call.board.has_begun(s)]
+
+    def _replace_sleepers(self) -> None:
+        """Replace workers that somebody has stopped while they were idle."""
+        for call in list(self._calls.values()):
+            for worker in self._sleepers(call):
+                if worker in call.workers and time.monotonic() >= worker.call_since + BEGIN_S:
+                    self._lose(worker)
 
     def _due_s(self, call: Call, worker: WorkerProcess) -> float:
         """Return when a worker's item is due: of one that it has not begun, at the earliest."""
@@ -188,8 +202,8 @@ class Dispatcher:
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
-        worker.lend(call.arena_segment, *(segment for segment, _ in call.others))
-        worker.call = call
+        worker.lend(*(segment for segment, _ in call.segments))
+        worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
 
@@ -203,10 +217,11 @@ class Dispatcher:
             path=context.path,
             context=context.rest,
             order=call.order,
-            modes=tuple(mode for _, mode in call.others),
+            small_arena=call.small_arena,
+            modes=tuple(mode for _, mode in call.segments),
         )
-        fds = [call.board.segment.fd, call.arena_segment.read_only_fd()]
-        for segment, mode in call.others:
+        fds = [call.board.segment.fd]
+        for segment, mode in call.segments:
             fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
         return message, fds
 
@@ -309,8 +324,7 @@ class Dispatcher:
         if call is None:  # it was stopped; the worker is about to be ended
             return
         try:
-            if call.results.spec is None:
-                call.results.decide(spec)
+            call.results.decide(spec)
             reference, fds = None, []
             array = call.results.array
             if array is not None:
@@ -370,26 +384,34 @@ class Dispatcher:
                 error: BaseException = timed_out(worker.pid, items, text, timeout_s)
             else:
                 error = death_of(worker.pid, status, items, text)
-            self._overcome(call, items, error)
+            if self._overcome(call, items, error):
+                unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:
             self._give_back(call, unbegun)
             if not call.is_complete:
                 self._replace(call)
         self._advance(call)
 
-    def _overcome(self, call: Call, items: range, error: BaseException) -> None:
-        """Have items tried again in whose middle a worker died, or take them as failed."""
+    def _overcome(self, call: Call, items: range, error: BaseException) -> bool:
+        """Handle the death of a worker in the middle of items: whether they are tried again."""
         if call.board.stopped:
-            return
-        call.n_failures.update(items)
-        if max(call.n_failures[item] for item in items) <= call.request.policy.retries:
-            self._give_back(call, items)
-            return
+            return False
+        attempts, retries = (
+            call.board.attempts[items.start : items.stop],
+            call.request.policy.retries,
+        )
+        if len(items) > 1 and retries:
+            attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
+            return True
+        attempts += 1
+        if attempts.max() & ATTEMPTS <= retries:
+            return True
         call.note_error(error, items)
         if call.request.policy.on_error == "raise":
             self._fail(call, error)
         else:
             call.board.done[items.start : items.stop] = FAILED
+        return False
 
     def _give_back(self, call: Call, items: range) -> None:
         give_back(call.board, items, FileLock(self._nursery.lock_fd, call.id))

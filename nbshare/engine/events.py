@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 __all__ = ["Events"]
 
+LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
+
 Handler = Callable[[], None]
 
 
@@ -47,7 +49,7 @@ class Events:
         """Wait until something happens, or until a time of the monotonic clock, and handle it."""
         timeout_ms = None
         if until_s is not None:
-            timeout_ms = max(0.0, until_s - time.monotonic()) * 1e3 + 1
+            timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         ready = [(fd, self._handlers[fd]) for fd, _ in self._poll.poll(timeout_ms)]
         for fd, handler in ready:
             # A handler before it in this round may have closed the descriptor, and another file

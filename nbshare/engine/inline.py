@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Inputs
+from nbshare.arrays.arena import Inputs, SmallArena
 from nbshare.engine.call import Call
 from nbshare.engine.failures import describe, explained, rebuild
 from nbshare.engine.log import LogKey
@@ -29,15 +29,15 @@ __all__ = ["SerialEngine", "ThreadEngine"]
 class _Here:
     """The caller, in the same process as its workers."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, *, is_main: bool) -> None:
         self._call = call
+        self._is_main = is_main  # whether Ctrl-C arrives in the items
         self._lock = _thread.allocate_lock()
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
         results = self._call.results
         with self._lock:
-            if results.spec is None:
-                results.decide(spec)
+            results.decide(spec)
         assert results.spec is not None
         return results.spec, results.array
 
@@ -45,7 +45,7 @@ class _Here:
         self._call.results.logs.add(key, log)
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and self._is_main:
             raise error  # the user's own
         failure = describe(error, i, item)
         if isinstance(error, Exception):
@@ -77,7 +77,9 @@ class SerialEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        self._work = _work(call, 0, _Here(call), self._mapped, _thread.allocate_lock())
+        self._work = _work(
+            call, 0, _Here(call, is_main=True), self._mapped, _thread.allocate_lock()
+        )
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -105,7 +107,7 @@ class ThreadEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        caller, mapped, lock = _Here(call), Mapped(), _thread.allocate_lock()
+        caller, mapped, lock = _Here(call, is_main=False), Mapped(), _thread.allocate_lock()
         works = [_work(call, k, caller, mapped, lock) for k in range(call.request.max_workers)]
         left = list(works)
 
@@ -143,14 +145,17 @@ def _work(call: Call, slot: int, caller: _Here, mapped: Mapped, lock: Any) -> Wo
         mapped.append(weakref.ref(view))
         return view
 
-    segments = [(call.arena_segment, "r"), *call.others]
-    inputs = Inputs([attach(segment, mode) for segment, mode in segments])
+    segments: list[Segment | SmallArena] = [attach(*wanted) for wanted in call.segments]
+    if call.small_arena is not None:
+        segments.insert(0, SmallArena(call.small_arena))
+    inputs = Inputs(segments)
     return Work(call.order, call.board, slot, inputs, caller, lock)
 
 
 def _finish(call: Call, mapped: Mapped) -> None:
     if not are_gone(mapped):
-        call.arena_segment.was_kept_elsewhere = True
+        for segment, _ in call.segments:
+            segment.was_kept_elsewhere = True
     if call.error is not None:
         call.finish("failed", call.error)
     else:

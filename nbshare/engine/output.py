@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.engine.log import LogKey, LogReader, LogWriter
-from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, Board
+from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, NUMBER_BYTES, Board
 from nbshare.errors import MixedResultsWarning, TaskError, warn
 from nbshare.memory import Segment, pool
 
@@ -60,6 +61,16 @@ class OutputSpec(NamedTuple):
 
 OBJECTS = OutputSpec(None, (), None)
 
+# Kinds of results that workers agree on by themselves: numbers, which have room on the board. With
+# others one of them has to ask the caller, which takes the time of some hundred tiny items.
+ASK = 1
+NUMBERS = {
+    ASK + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
+    for code, t in enumerate([bool, int, float, *"?bBhHiIqQlLefdF"])
+    if np.dtype(t).itemsize <= NUMBER_BYTES
+}
+_KINDS = {spec: kind for kind, spec in reversed(NUMBERS.items())}
+
 
 def spec_for(value: Any) -> OutputSpec:
     """Return the output that a first result asks for."""
@@ -86,6 +97,8 @@ class ResultStore:
         the first result.
     announce : callable
         ``announce(key, segment)`` tells the caller of a new log.
+    lock : context manager
+        Held to agree with the other workers.
     """
 
     def __init__(
@@ -93,25 +106,29 @@ class ResultStore:
         board: Board,
         ask: Callable[[OutputSpec], tuple[OutputSpec, npt.NDArray[Any] | None]],
         announce: Callable[[LogKey, Segment], None],
+        lock: AbstractContextManager[Any],
     ) -> None:
-        self._board = board
+        self._board, self._lock = board, lock
         self._ask = ask
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
         self._out: Any = None
 
-    def put_together(self, items: range, values: list[Any]) -> bool:
-        """Store the results of several items if all go into the output as they are."""
-        if len(values) < 2:
-            return not values
-        if self._spec is None:
-            self._spec, self._out = self._ask(spec_for(values[0]))
+    @property
+    def number(self) -> type | None:
+        """The class of results that `put_numbers` takes; None for none, or before the first."""
         spec = self._spec
-        scalar = spec.number or (spec.dtype.type if spec.dtype and not spec.shape else None)
-        if spec.is_given or scalar is None or set(map(type, values)) != {scalar}:
+        if spec is None or spec.is_given or spec not in _KINDS:
+            return None
+        assert spec.dtype is not None
+        return spec.number or spec.dtype.type
+
+    def put_numbers(self, items: range, values: list[Any]) -> bool:
+        """Store the results of several items, if all are such numbers."""
+        if not values:
+            return True
+        if type(values[-1]) is not self.number:  # the others are
             return False
-        if scalar is not spec.number and any(value.dtype != spec.dtype for value in values):
-            return False  # of one class can be numbers of other units or byte orders
         try:
             self._out[items.start : items.stop] = values
         except OverflowError:  # a Python int too large for the dtype of those before it
@@ -121,9 +138,8 @@ class ResultStore:
 
     def put(self, i: int, value: Any) -> None:
         """Store the result of item `i`, then mark it as done."""
-        if self._spec is None:
-            self._spec, self._out = self._ask(spec_for(value))
-        if self._spec.is_given:
+        spec = self._spec or self._settle(spec_for(value))
+        if spec.is_given:
             fill_row(self._out, i, value)
         elif not self._fits(value):
             return self._append(i, value)
@@ -134,6 +150,16 @@ class ResultStore:
                 return self._append(i, value)
         self._board.done[i] = IN_OUTPUT
         return None
+
+    def _settle(self, wanted: OutputSpec) -> OutputSpec:
+        """Learn, with the first result, where results go."""
+        kind = self._board.agree(_KINDS.get(wanted, ASK), self._lock)
+        if kind == ASK:
+            self._spec, self._out = self._ask(wanted)
+        else:
+            self._spec = NUMBERS[kind]
+            self._out = numbers_of(self._board, self._spec)
+        return self._spec
 
     def _fits(self, value: Any) -> bool:
         spec = self._spec
@@ -152,6 +178,12 @@ class ResultStore:
     def _append(self, i: int, value: Any) -> None:
         self._board.index[i] = self._log.append(value)
         self._board.done[i] = IN_LOG
+
+
+def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any]:
+    """Return the place on the board of results that are numbers."""
+    assert spec.dtype is not None
+    return board.numbers[: board.n_tasks * spec.dtype.itemsize].view(spec.dtype)
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
@@ -183,20 +215,38 @@ class Results:
         self, board: Board, spec: OutputSpec | None, array: npt.NDArray[Any] | None
     ) -> None:
         self._board = board
-        self.spec = spec
-        self.array = array
+        self._spec = spec
+        self._array = array
+        if spec is not None:
+            board.header[KIND] = ASK  # it is decided already
         self.logs = LogReader()
         self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
         self.is_over = False  # nobody writes any more
 
+    @property
+    def spec(self) -> OutputSpec | None:
+        """What results look like; None before the first."""
+        kind = int(self._board.header[KIND])
+        if self._spec is None and kind > ASK:
+            self._spec = NUMBERS[kind]
+            self._array = shared_view(numbers_of(self._board, self._spec))
+        return self._spec
+
+    @property
+    def array(self) -> npt.NDArray[Any] | None:
+        """The output; None if there is none, or none yet."""
+        return self._array if self.spec is not None else None
+
     def decide(self, spec: OutputSpec) -> None:
-        """Take the first result's spec and allocate the output."""
+        """Take the first result's spec and allocate the output, if that has not been done."""
+        if self.spec is not None:
+            return
         if spec.dtype is not None:
             shape = (self._board.n_tasks, *spec.shape)
             lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
-            self.array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
-        self.spec = spec
+            self._array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
+        self._spec = spec
 
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
@@ -208,13 +258,19 @@ class Results:
             rows = torn if self._is_fresh else np.flatnonzero(self._board.done != IN_OUTPUT)
             self.array[rows] = np.zeros((), self.array.dtype)
 
-    def final(self, *, masked: bool = False) -> Any:
-        """Return all results: one array if they fit, `masked` where items failed, else a list."""
+    def final(self, *, with_errors: bool = False) -> Any:
+        """Return all results: one array if they fit, else a list.
+
+        If it may be `with_errors`, the array is masked where items failed, and the list has the
+        errors in their places.
+        """
         if self.array is None:
-            return self._list()
+            return self._list(with_errors=with_errors)
         if (self._board.done == IN_LOG).any():
-            return self._list() if self.errors else collect(self._list())
-        return self.partial() if masked else self.array
+            values = self._list(with_errors=with_errors)
+            results = values if self.errors else collect(values)
+            return as_masked(results) if with_errors else results
+        return self.partial() if with_errors else self.array
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""
@@ -230,17 +286,18 @@ class Results:
         # Else of stride 0 within rows: a full one would cost a byte per value at every frame.
         return np.ma.MaskedArray(np.asarray(self.array), mask=mask, copy=False)
 
-    def _list(self, *, gaps: bool = False) -> list[Any]:
+    def _list(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
         values = []
         for i, state in enumerate(self._board.done.tolist()):
             try:
                 values.append(self._get(i, state))
-            except TaskError:
-                self._board.done[i] = 0  # what cannot be loaded is not there
-                if not gaps:
+            except TaskError as error:
+                self._board.done[i] = FAILED  # what cannot be loaded is not there
+                self.errors[i] = error
+                if not gaps and not with_errors:
                     raise
-                values.append(MISSING)
+                values.append(error if with_errors else MISSING)
         return values
 
     def _get(self, i: int, state: int) -> Any:
@@ -255,6 +312,14 @@ class Results:
         if state != IN_LOG:
             return MISSING
         return self.logs.load(i, tuple(self._board.index[i].tolist()))
+
+
+def as_masked(results: Any) -> Any:
+    """Return an array as one that has a mask, of nothing; anything else as it is."""
+    if not isinstance(results, np.ndarray) or isinstance(results, np.ma.MaskedArray):
+        return results
+    mask = np.zeros(results.shape, np.bool_)
+    return np.ma.MaskedArray(np.asarray(results), mask, copy=False)
 
 
 def collect(values: list[Any]) -> Any:

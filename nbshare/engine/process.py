@@ -49,6 +49,8 @@ class WorkerProcess:
         Known once it has said that it is ready; 0 and -1 before.
     call : Call or None
         What it works on.
+    call_since : float
+        When it could turn to it, on the monotonic clock.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
     """
@@ -57,6 +59,7 @@ class WorkerProcess:
         self.channel = channel
         self.generation = generation
         self.call: Call | None = None
+        self.call_since = 0.0
         self.pid = 0
         self.pidfd = -1
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
@@ -85,6 +88,7 @@ class WorkerProcess:
     def greet(self, pid: int) -> None:
         """Note that it has started."""
         self.pid = pid
+        self.call_since = time.monotonic()
         self.pidfd = os.pidfd_open(pid)
         self._nursery.is_proven = self._popen is None
 

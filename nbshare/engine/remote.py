@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Inputs
+from nbshare.arrays.arena import Inputs, SmallArena
 from nbshare.engine.context import apply_context
 from nbshare.engine.failures import describe
 from nbshare.engine.log import LogKey
@@ -24,7 +24,7 @@ __all__ = ["CallMessage", "Mapped", "are_gone", "work_on"]
 
 
 class CallMessage(NamedTuple):
-    """What a worker is told of a call; the descriptors come beside it: board, arena, others."""
+    """What a worker is told of a call; the descriptors come beside it: board, then inputs."""
 
     call: int
     slot: int
@@ -33,7 +33,8 @@ class CallMessage(NamedTuple):
     path: list[str]  # of imports
     context: bytes  # the rest of it
     order: Order
-    modes: tuple[Mode, ...]  # of the other segments
+    small_arena: bytes | None
+    modes: tuple[Mode, ...]  # of the segments of the inputs
 
 
 Mapped = list[weakref.ref[Segment]]
@@ -48,8 +49,10 @@ def work_on(
     """
     caller = _RemoteCaller(message.call, channel)
     try:
-        modes: tuple[Mode, ...] = ("r+", "r", *message.modes)  # the board, the arena, the others
-        board, *segments = map(caller.attach, fds, modes)
+        board = caller.attach(fds[0], "r+")
+        segments: list[Segment | SmallArena] = [*map(caller.attach, fds[1:], message.modes)]
+        if message.small_arena is not None:
+            segments.insert(0, SmallArena(message.small_arena))
         apply_context(message.path, message.context)
         work = Work(
             message.order,

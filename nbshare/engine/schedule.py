@@ -2,11 +2,13 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back
+    header   next item, stop flag, number of ranges given back, what the results are
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
+    attempts per item: how often it has failed, or its worker died   (likewise)
+    numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
 
 Workers claim chunks by themselves under a file lock, which the kernel releases if its holder
 dies; the caller only reads. Each byte and word has one writer at a time, and on x86-64 others see
@@ -30,9 +32,9 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED = range(3)  # header words
+NEXT, STOP, RETURNED, KIND = range(4)  # header words
 HEADER_WORDS = 8
-RETURNED_PER_SLOT = 4  # a dead worker leaves two ranges at most, and they are claimed first
+RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK = range(5, 11)
@@ -41,6 +43,9 @@ N_SLOWEST = 3
 SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
+NUMBER_BYTES = 8
+# Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
+ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 
 # A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
 # end no worker is left alone with more than that.
@@ -68,6 +73,16 @@ class Board:
         self.slots = segment.array(np.int64, (n_slots, SLOT_WORDS), places[2])
         self.done = segment.array(np.uint8, (n_tasks,), places[3])
         self.index = segment.array(np.int64, (n_tasks, 3), places[4])
+        self.numbers = segment.array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
+        self.attempts = segment.array(np.int32, (n_tasks,), places[6])
+
+    def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
+        """Return what kind of results the call has: the first who asks decides, for good."""
+        if not self.header[KIND]:
+            with lock:
+                if not self.header[KIND]:
+                    self.header[KIND] = kind
+        return int(self.header[KIND])
 
     @classmethod
     def create(cls, n_tasks: int, n_slots: int) -> Board:
@@ -118,6 +133,10 @@ class Board:
             start = after
         return range(start + self._n_done_in(start, stop), stop)
 
+    def has_begun(self, slot: int) -> bool:
+        """Whether a worker has turned to the call."""
+        return bool(self.slots[slot, PID])
+
     def _n_done_in(self, start: int, stop: int) -> int:
         # Items of a chunk are done in their order.
         return int(np.count_nonzero(self.done[start:stop]))
@@ -131,6 +150,8 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
         n_slots * SLOT_WORDS * 8,
         n_tasks,
         n_tasks * 24,
+        n_tasks * NUMBER_BYTES,
+        n_tasks * 4,
     ]
     offsets, end = [], 0
     for size in sizes:

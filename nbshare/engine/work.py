@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import ArrayReference, Inputs, Packed
+from nbshare.arrays.arena import Inputs, Packed
 from nbshare.engine.blas import limit_threads
+from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
 from nbshare.engine.schedule import (
+    ATTEMPTS,
     BEGUN,
     ENDED,
     FAILED,
@@ -36,16 +37,13 @@ from nbshare.engine.schedule import (
 )
 from nbshare.memory import Segment
 
-__all__ = ["Caller", "Order", "Policy", "Work", "generator"]
+__all__ = ["Caller", "Order", "Policy", "Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known.
 TINY_S = 20e-6
 TOGETHER_S = 1e-3
 SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
-
-
-Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
 
 class Policy(NamedTuple):
@@ -61,8 +59,8 @@ class Order(NamedTuple):
     """What workers do in a call; where its parts lie in the call's segments."""
 
     func: Packed
-    shared: Packed
-    sources: Packed
+    shared: Packed | None
+    sources: list[tuple[Any, ...]]  # what `Source` takes
     initializer: Packed | None
     n_workers: int
     chunksize: int | None
@@ -120,14 +118,14 @@ class Work:
         if order.initializer is not None:
             _initialize(*inputs.load(order.initializer))
         self._task = inputs.load(order.func)
-        if shared := inputs.load(order.shared):
-            self._task = partial(self._task, **shared)
-        self._columns = [Source(inputs, *what).items for what in inputs.load(order.sources)]
+        if order.shared is not None:
+            self._task = partial(self._task, **inputs.load(order.shared))
+        self._columns = [Source(inputs, *what).items for what in order.sources]
         if order.policy.seed is not None:
-            self._task = partial(_seeded, self._task, order.policy.seed)
-            self._columns.insert(0, _indices)  # of the items' indices
+            self._task = partial(seeded, self._task, order.policy.seed)
+            self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
-        self._store = ResultStore(board, caller.decide, caller.add_log)
+        self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize)
 
     def run(self) -> None:
@@ -148,76 +146,86 @@ class Work:
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
         slot, header = self._slot, self._board.header.data
-        is_tiny = 0 < self._item_s < TINY_S
-        step = int(TOGETHER_S / max(self._item_s, SHORTEST_S)) if is_tiny else 1
+        position = chunk.start
         try:
-            for start in range(chunk.start, chunk.stop, step):
+            while position < chunk.stop:
                 if header[STOP]:
                     return False
-                items = range(start, min(start + step, chunk.stop))
+                items = range(position, min(position + self._n_together(position), chunk.stop))
                 slot[SINCE] = since = time.monotonic_ns()
                 slot[ITEM_STOP] = items.stop
-                slot[ITEM] = start
-                if not self._run_items(items):
+                slot[ITEM] = position
+                n = self._run_one(position) if len(items) == 1 else self._run_together(items)
+                if n is None:
                     return False
-                self._note(items, time.monotonic_ns() - since)
+                if n:
+                    self._note(items[:n], time.monotonic_ns() - since)
+                position += n
         finally:
             slot[ITEM] = NO_ITEM
         return True
 
-    def _run_items(self, items: range) -> bool:
-        """Run items and store their results at once; returns whether to go on."""
-        while items:
-            values: list[Any] = []
-            try:
-                columns = [column(items) for column in self._columns]
-                if len(items) == 1:
-                    values.append(self._task(*[column[0] for column in columns]))
-                else:
-                    values.extend(map(self._task, *columns))
-                    if len(values) < len(items):
-                        raise StopIteration  # raised by the function, to which `map` has listened
-            except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
-                n = len(values)  # of the items before the one that raised
-                if not self._store_all(items[:n], values) or not self._overcome(items[n], error):
-                    return False
-                items = items[n + 1 :]
-            else:
-                return self._store_all(items, values)
-        return True
+    def _n_together(self, position: int) -> int:
+        if not 0 < self._item_s < TINY_S or self._store.number is None:
+            return 1
+        n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
+        # Those that have failed are run one by one: what happens now is theirs.
+        return 1 if self._board.attempts[position : position + n].any() else n
 
-    def _store_all(self, items: range, values: list[Any]) -> bool:
-        if self._store.put_together(items, values):
-            return True
-        for i, value in zip(items, values, strict=True):
-            try:
-                self._store.put(i, value)
-            except BaseException as error:  # noqa: BLE001 - pickling runs users' code
-                if not self._overcome(i, error):
-                    return False
-        return True
-
-    def _overcome(self, i: int, error: BaseException) -> bool:
-        """Try a failed item again as often as asked for; returns whether the call may go on."""
+    def _run_one(self, i: int) -> int | None:
+        """Run an item; returns how many are done, None to stop."""
         item = range(i, i + 1)
         try:
-            for _ in range(self._policy.retries if isinstance(error, Exception) else 0):
-                if self._board.stopped:
-                    return False
-                try:
-                    self._slot[SINCE] = time.monotonic_ns()
-                    self._store.put(i, self._task(*[column(item)[0] for column in self._columns]))
-                except BaseException as raised:  # noqa: BLE001
-                    error = raised
-                else:
-                    return True
-            self._caller.failed(i, error, self._item(i))
-        finally:
-            del error  # its traceback holds this frame
+            self._store.put(i, self._task(*[column(item)[0] for column in self._columns]))
+        except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
+            return self._overcome(i, error)
+        return 1
+
+    def _run_together(self, items: range) -> int | None:
+        """Run tiny items, and store their results at once; returns how many are done, or None."""
+        values: list[Any] = []
+        odd: list[Any] = []
+        number, until_s = self._store.number, time.monotonic() + 2 * TOGETHER_S
+        assert number is not None
+        try:
+            results = map(self._task, *[column(items) for column in self._columns])
+            is_end = gather(results, number, values, odd, until_s)
+            if is_end and len(values) < len(items):
+                raise StopIteration("raised by the function; among tiny items its text is lost")
+        except BaseException as error:  # noqa: BLE001
+            n = len(values)
+            if (n_stored := self._store_all(items[:n], values)) != n:
+                return n_stored
+            n_more = self._overcome(items[n], error)
+            return None if n_more is None else n + n_more
+        return self._store_all(items, [*values, *odd])
+
+    def _store_all(self, items: range, values: list[Any]) -> int | None:
+        """Store results; returns how many are done, None to stop."""
+        if self._store.put_numbers(items[: len(values)], values):
+            return len(values)
+        for n, value in enumerate(values):
+            try:
+                self._store.put(items[n], value)
+            except BaseException as error:  # noqa: BLE001 - pickling runs users' code
+                n_more = self._overcome(items[n], error)
+                if n_more is None:
+                    return None
+                if n_more == 0:
+                    return n
+        return len(values)
+
+    def _overcome(self, i: int, error: BaseException) -> int | None:
+        """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
+        attempts = self._board.attempts
+        attempts[i] += 1
+        if isinstance(error, Exception) and attempts[i] & ATTEMPTS <= self._policy.retries:
+            return 0
+        self._caller.failed(i, error, self._item(i))
         if self._policy.on_error == "raise":
-            return False
+            return None
         self._board.done[i] = FAILED
-        return True
+        return 1
 
     def _item(self, i: int) -> Any:
         """Return an item, or the tuple of what several iterables gave."""
@@ -234,52 +242,12 @@ class Work:
         slot[WORKED] += took_ns
         slot[N_ITEMS] += len(items)
         each_ns = took_ns // len(items)
+        self._item_s = each_ns / 1e9  # tiny items may become long ones in the middle of a chunk
         if each_ns > slot[SLOWEST + 2 * N_SLOWEST - 1]:
             pairs = [(slot[SLOWEST + 2 * k + 1], slot[SLOWEST + 2 * k]) for k in range(N_SLOWEST)]
             pairs = sorted([*pairs, (each_ns, items.start)], reverse=True)
             for k, (ns, item) in enumerate(pairs[:N_SLOWEST]):
                 slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
-
-
-class Source:
-    """One of the iterables of a call.
-
-    Parameters
-    ----------
-    inputs : Inputs
-        Of the call.
-    kind : {"rows", "range", "blocks"}
-        Rows of an array, numbers, or pickled objects.
-    *what
-        An ArrayReference; a range; or the items per block and the blocks.
-    """
-
-    def __init__(self, inputs: Inputs, kind: str, *what: Any) -> None:
-        self._inputs = inputs
-        self._rows: Any = None
-        self._block: tuple[int, list[Any]] = (-1, [])
-        if kind == "rows":
-            self._rows = inputs.array(ArrayReference(*what))
-        elif kind == "range":
-            (self._rows,) = what
-        else:
-            self._size, self._packed = what
-
-    def items(self, indices: range) -> Sequence[Any]:
-        """Return the items of a range of indices."""
-        if self._rows is not None:
-            return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
-        size, (start, stop) = self._size, (indices.start, indices.stop)
-        found: list[Any] = []
-        for number in range(start // size, (stop - 1) // size + 1):
-            first = number * size
-            found += self._load(number)[max(start - first, 0) : stop - first]
-        return found
-
-    def _load(self, number: int) -> list[Any]:
-        if number != self._block[0]:
-            self._block = (number, self._inputs.load(self._packed[number]))
-        return self._block[1]
 
 
 _initialized: list[bytes] = []  # what this process has been initialized with
@@ -297,22 +265,7 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
     _initialized[:] = [key]
 
 
-def _indices(indices: range) -> Sequence[int]:
-    return indices
-
-
 def _peak_bytes() -> int:
     import resource  # late: not on every system
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-
-def generator(seed: Seed, i: int) -> np.random.Generator:
-    """Return the random generator of item `i`."""
-    entropy, key, pool_size = seed
-    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
-    return np.random.Generator(np.random.PCG64(child))
-
-
-def _seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:
-    return task(*args, rng=generator(seed, i))

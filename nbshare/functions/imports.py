@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -80,6 +81,11 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
 
 def overridden_names() -> list[str]:
     """Return the names of the standard library that mean another module in this process."""
+    return _overridden_names(len(sys.modules))
+
+
+@lru_cache(1)  # going through all modules takes as long as sending a call
+def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
     names = []
     for name in sys.stdlib_module_names & sys.modules.keys():
         path = getattr(sys.modules[name], "__file__", None)

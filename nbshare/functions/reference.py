@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +69,11 @@ def bind_arguments(
         return
     given = functools.reduce(lambda f, _: getattr(f, "func", f), range(9), func)
     preset = func.keywords if isinstance(func, functools.partial) else {}
-    for name in shared:
-        if name in preset:
-            raise TypeError(f"{name!r} is given twice: in the functools.partial and in shared=")
+    sources = {"the functools.partial": preset, "shared=": shared, "seed=": extra}
+    for (first, names), (second, others) in itertools.combinations(sources.items(), 2):
+        for name in others:
+            if name in names:
+                raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
     try:
         signature.bind(*[None] * n_iterables, **dict.fromkeys([*shared, *extra]))
     except TypeError as error:

@@ -3,6 +3,7 @@
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
 from nbshare.memory.choice import hush, scratch_file
+from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.segment import ALIGNMENT, Mode, Segment, segment_of
 from nbshare.memory.warm import pool
@@ -13,6 +14,7 @@ __all__ = [
     "Mode",
     "Segment",
     "ancestors",
+    "as_bytes",
     "check_room",
     "handle_of",
     "hush",

@@ -59,7 +59,7 @@ def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
     """View a contiguous array or buffer as bytes."""
     # Not by memoryview alone: datetime64 and other dtypes have no buffer format of their own.
     if isinstance(part, np.ndarray):
-        return part.reshape(-1).view(np.uint8)
+        return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return np.frombuffer(part, np.uint8)
 
 

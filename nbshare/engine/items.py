@@ -1,0 +1,99 @@
+"""The items of a call as a worker gets them, and tiny ones run together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, islice
+from typing import Any
+
+import numpy as np
+
+from nbshare.arrays.arena import ArrayReference, Inputs
+
+__all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
+
+CLOCK_EVERY = 32  # items between looks at the clock: tiny ones, so it is late by 1 ms at most
+
+Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
+
+
+class Source:
+    """One of the iterables of a call.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        Of the call.
+    kind : {"rows", "range", "blocks"}
+        Rows of an array, numbers, or pickled objects.
+    *what
+        An ArrayReference; a range; or the items per block and the blocks.
+    """
+
+    def __init__(self, inputs: Inputs, kind: str, *what: Any) -> None:
+        self._inputs = inputs
+        self._rows: Any = None
+        self._block: tuple[int, list[Any]] = (-1, [])
+        if kind == "rows":
+            self._rows = inputs.array(ArrayReference(*what))
+        elif kind == "range":
+            (self._rows,) = what
+        else:
+            self._size, self._packed = what
+
+    def items(self, indices: range) -> Sequence[Any]:
+        """Return the items of a range of indices."""
+        if self._rows is not None:
+            return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
+        size, (start, stop) = self._size, (indices.start, indices.stop)
+        found: list[Any] = []
+        for number in range(start // size, (stop - 1) // size + 1):
+            first = number * size
+            found += self._load(number)[max(start - first, 0) : stop - first]
+        return found
+
+    def _load(self, number: int) -> list[Any]:
+        if number != self._block[0]:
+            self._block = (number, self._inputs.load(self._packed[number]))
+        return self._block[1]
+
+
+def gather(
+    results: Iterable[Any], number: type, values: list[Any], odd: list[Any], until_s: float
+) -> bool:
+    """Append results to `values` until time is up, or one comes that is no such `number`.
+
+    That one is put into `odd`: it may be an object that the function will change and return again,
+    and has to be stored before the next item runs. Returns whether there are no more.
+    """
+    # All in C: a loop in Python would take as long as the items.
+    for kind, group in groupby(results, type):
+        if kind is not number:
+            odd.append(next(group))
+            return False
+        while True:
+            n_before = len(values)
+            values.extend(islice(group, CLOCK_EVERY))  # noqa: B031 - it goes on where it was
+            if len(values) - n_before < CLOCK_EVERY:
+                break
+            if time.monotonic() > until_s:
+                return False
+    return True
+
+
+def indices_of(indices: range) -> Sequence[int]:
+    """Return the items of a source whose items are their indices."""
+    return indices
+
+
+def generator(seed: Seed, i: int) -> np.random.Generator:
+    """Return the random generator of item `i`."""
+    entropy, key, pool_size = seed
+    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
+    return np.random.Generator(np.random.PCG64(child))
+
+
+def seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:
+    """Call a task with the random generator of item `i`."""
+    return task(*args, rng=generator(seed, i))

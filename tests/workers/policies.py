@@ -1,0 +1,367 @@
+"""What workers run in the tests of failures, time, chance, first steps, tiny items and backends."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+from faultlab import wait_until
+
+from nbshare import parallel_map
+
+# ------------------------------------------------------------------------- mishaps
+
+
+@functools.lru_cache(maxsize=1)
+def open_tally(path):
+    """Open the file that counts how often each item was begun, a byte each."""
+    return np.memmap(path, np.uint8, "r+")
+
+
+def befall(way, i):
+    """Have something happen to an item."""
+    if way == "raise":
+        raise ValueError(f"no way on at {i}")
+    if way == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif way == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif way == "sleep":
+        time.sleep(3600)
+    elif way == "leave":
+        sys.exit(3)
+    elif way == "interrupt":
+        signal.raise_signal(signal.SIGINT)
+    else:
+        raise NotImplementedError(way)
+
+
+def attempt(i, tally, bad, ways):
+    """Count the attempts of each item, and let the bad ones meet one mishap in each of theirs."""
+    runs = open_tally(tally)
+    runs[i] += 1
+    if i in bad and runs[i] <= len(ways):
+        befall(ways[runs[i] - 1], i)
+    return float(i)
+
+
+def fail_some(i, bad, way="raise", seconds=0.0):
+    if seconds:  # no tiny item
+        time.sleep(seconds)
+    if i in bad:
+        befall(way, i)
+    return float(i)
+
+
+def say_some(i, bad):
+    if i in bad:
+        raise ValueError(f"no way on at {i}")
+    return f"item {i}"
+
+
+def pair_some(i, bad):
+    return fail_some(i, bad), np.full(2, i)
+
+
+def give_complex_at(i, bad):
+    return 1j if i in bad else float(i)
+
+
+def tell_and(way, i, folder):
+    """Leave the process's number before something happens to item 3, when the others are done."""
+    if i == 3:
+        wait_until(lambda: len(list(Path(folder).glob("done-*"))) == 7, what="others not done")
+        Path(folder, "pid").write_text(str(os.getpid()))
+        befall(way, i)
+    Path(folder, f"done-{i}").touch()
+    return float(i)
+
+
+def give_lock_at(i, bad):
+    """Give a result that cannot be pickled."""
+    return threading.Lock() if i in bad else float(i)
+
+
+class Stubborn:
+    """Pickles, and does not unpickle."""
+
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise RuntimeError("not to be had again")
+
+
+def give_stubborn_at(i, bad):
+    return Stubborn() if i in bad else float(i)
+
+
+def slow_down(i, slow, seconds):
+    """Take no time, but for the items of a range."""
+    if i in slow:
+        time.sleep(seconds)
+    return i
+
+
+def slow_down_and_die(i, slow, seconds):
+    """As `slow_down`, and the worker ends after them."""
+    if i == slow.stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow_down(i, slow, seconds)
+
+
+# -------------------------------------------------------------------------- chance
+
+
+def draw(i, rng, seconds=0.0):
+    if seconds:
+        time.sleep(seconds)
+    return rng.random()
+
+
+def draw_and_fail(x, y, *, rng):
+    raise LookupError(f"{rng.random()}")
+
+
+def draw_again(i, tally, rng):
+    """Draw, and fail the first time."""
+    value = rng.random()
+    runs = open_tally(tally)
+    runs[i] += 1
+    if runs[i] == 1:
+        raise ValueError("once more")
+    return value
+
+
+def draw_globally(i, bad=(), tally=None):
+    """Draw from the global states; the worker dies the first time after a bad item's draw."""
+    values = np.random.rand(), random.random()  # noqa: NPY002 - they are what is tested
+    if i in bad:
+        runs = open_tally(tally)
+        runs[i] += 1
+        if runs[i] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return values
+
+
+def draw_nested(seed, n):
+    return parallel_map(draw, range(n), seed=seed)
+
+
+# --------------------------------------------------------------------- first steps
+
+state = {}
+
+
+def prepare(folder, value):
+    """Leave a mark for each run, and set what the items read."""
+    Path(folder, f"{os.getpid()}-{uuid.uuid4()}").touch()
+    state["value"] = value
+
+
+def read_together(i, folder, n):
+    """Wait for the other workers, then tell who this is and what was prepared."""
+    Path(folder, f"met-{os.getpid()}").touch()
+    wait_until(lambda: len(list(Path(folder).glob("met-*"))) >= n, what=f"fewer than {n} workers")
+    return os.getpid(), state.get("value")
+
+
+def read(i):
+    return state["value"]
+
+
+def read_and_die_once(i, tally):
+    runs = open_tally(tally)
+    runs[i] += 1
+    if i == 2 and runs[i] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return state["value"]
+
+
+def keep_array(array):
+    state["array"] = array
+
+
+def sum_kept(x):
+    """Sum what the initializer kept, and hold memory of other calls meanwhile."""
+    return float(state["array"].sum() + 0 * np.sum(x))
+
+
+def refuse_to_start(text):
+    raise LookupError(text)
+
+
+def leave_at_start():
+    sys.exit(3)
+
+
+def end_at_start():
+    os._exit(3)
+
+
+def pid(_):
+    return os.getpid()
+
+
+# ---------------------------------------------------------------------- tiny items
+
+KINDS = {
+    "int": lambda i: i - 50,
+    "float": lambda i: i / 3,
+    "bool": lambda i: i % 3 == 0,
+    "complex": lambda i: complex(i, -i),
+    "int8": lambda i: np.int8(i % 100),
+    "uint64": lambda i: np.uint64(2**64 - 1 - i),
+    "float16": lambda i: np.float16(i % 100),
+    "float32": lambda i: np.float32(i / 3),
+    "longdouble": lambda i: np.longdouble(i) / 3,
+    "complex64": lambda i: np.complex64(complex(i, 1)),
+    "datetime64": lambda i: np.datetime64(i, "s"),
+    "0-d": lambda i: np.array(i),
+    "row": lambda i: np.array([i, -i]),
+    "str": str,
+    "tuple": lambda i: (i, None),
+    "int, then float": lambda i: i if i < 4_500 else i / 2,
+    "float, then int": lambda i: i / 2 if i < 4_500 else i,
+    "int, then complex": lambda i: i if i < 4_500 else complex(i, 1),
+    "int, then float, then str": lambda i: i if i < 4_500 else i / 2 if i < 5_000 else str(i),
+    "int, then 2**63 + 1": lambda i: 2**63 + 1 if i == 4_500 else i,
+    "int, then -2**64": lambda i: -(2**64) if i == 4_500 else i,
+    "int, then None": lambda i: None if i == 4_500 else i,
+    "int, then bool": lambda i: i == 4_500 if i >= 4_500 else i,
+    "seconds, then days": lambda i: np.datetime64(i, "s" if i < 4_500 else "D"),
+    "number, then row": lambda i: i if i < 4_500 else np.array([i]),
+}
+
+
+def give(i, kind):
+    return KINDS[kind](i)
+
+
+_row = np.zeros(3)
+_list = [0]
+_scalar = np.zeros(())
+
+
+def give_same_array(i):
+    _row[...] = i
+    return _row
+
+
+def give_same_list(i):
+    _list[0] = i
+    return _list
+
+
+def give_same_scalar(i):
+    _scalar[...] = i
+    return _scalar
+
+
+def stop_at(i, bad):
+    if i == bad:
+        raise StopIteration("that is all")
+    return i
+
+
+def identity(x):
+    return x
+
+
+def scaled(i, factor):
+    return i * factor
+
+
+# ------------------------------------------------------------------------ backends
+
+
+def add(x, y, z=0):
+    return x + y + z
+
+
+def swallow(items):
+    """Change the item itself."""
+    items.append(1)
+    return len(items)
+
+
+def assign(_, table):
+    table[0] = 7
+
+
+both = threading.Barrier(2)
+_counting = threading.Lock()
+_running = [0, 0]  # now, at most
+
+
+def cross_together(_):
+    both.wait(timeout=10)
+    return threading.get_ident()
+
+
+def count_running(_, seconds):
+    """Tell how many have been here at the same time at most."""
+    with _counting:
+        _running[0] += 1
+        _running[1] = max(_running)
+    time.sleep(seconds)
+    with _counting:
+        _running[0] -= 1
+    return _running[1]
+
+
+def reset_running():
+    _running[:] = 0, 0
+
+
+def interrupt_owner_at(i, bad):
+    """Press Ctrl-C at an item; in a thread of the caller's process."""
+    if i == bad:
+        os.kill(os.getpid(), signal.SIGINT)
+    if i >= bad:
+        time.sleep(0.01)
+    return float(i)
+
+
+def raise_interrupt_at(i, bad):
+    if i == bad:
+        raise KeyboardInterrupt
+    return float(i)
+
+
+def nest(depth, options):
+    """Map at every depth; gives the processes that were at work."""
+    if depth == 0:
+        return [os.getpid()]
+    found = parallel_map(nest, [depth - 1] * 3, shared={"options": options}, **options)
+    return sorted({os.getpid(), *(pid for pids in found for pid in pids)})
+
+
+def nest_failing(_, on_error):
+    result = parallel_map(fail_some, range(6), shared={"bad": {2, 4}}, on_error=on_error)
+    return result.mask.tolist(), result.sum()
+
+
+def nest_retrying(i, tally):
+    options = {"tally": tally, "bad": {3}, "ways": ["raise", "raise"]}
+    return parallel_map(attempt, range(6), shared=options, retries=2)
+
+
+def fail_row(row, bad):
+    if row[0] == bad:
+        raise ValueError(f"no way on at {bad}")
+    return row
+
+
+def fill(row, value):
+    row[...] = value
+    return 0
