@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from concurrent.futures.process import BrokenProcessPool
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbshare.died import WorkerDiedError
 
 __all__ = [
     "DisplayWarning",
@@ -43,6 +45,15 @@ __all__ = [
     "UnsendableError",
     "WorkerDiedError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: importing its base class would take a third of the time that nbshare takes.
+    if name != "WorkerDiedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nbshare.died import WorkerDiedError
+
+    return WorkerDiedError
 
 
 class NbshareError(Exception):
@@ -98,23 +109,6 @@ class TaskTimeoutError(NbshareError, TimeoutError):
     ----------
     index : int
         Index of the item.
-    """
-
-    def __init__(self, message: str, index: int = -1) -> None:
-        super().__init__(message)
-        self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.args[0], self.index))
-
-
-class WorkerDiedError(NbshareError, BrokenProcessPool):
-    """A worker process ended in the middle of an item, or none could be started.
-
-    Attributes
-    ----------
-    index : int
-        Index of the item it was working on; -1 if it had none.
     """
 
     def __init__(self, message: str, index: int = -1) -> None:

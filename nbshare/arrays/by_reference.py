@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -102,11 +101,11 @@ class _Watcher:
         cls.waiting.discard(name)  # the search below comes here again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TellingLoader(spec.loader)
+            spec.loader = _TellingLoader(spec.loader)  # type: ignore[assignment]
         return spec
 
 
-class _TellingLoader(Loader):
+class _TellingLoader:  # not importlib.abc's: that imports tempfile and more
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 

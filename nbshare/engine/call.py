@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -186,6 +185,8 @@ def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
 def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, bytes | None]:
     if initializer is None:
         return None, None
+    import hashlib  # late: it loads OpenSSL
+
     function, arguments = initializer
     try:
         key = hashlib.blake2b(dumps((function, arguments))).digest()

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from nbshare import errors
 from nbshare.arrays.arena import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
@@ -31,7 +32,6 @@ from nbshare.engine.output import OutputSpec
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.remote import CallMessage
 from nbshare.engine.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
-from nbshare.errors import WorkerDiedError
 from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
@@ -187,7 +187,7 @@ class Dispatcher:
         try:
             for _ in range(call.request.max_workers):
                 self._assign(call)
-        except (WorkerDiedError, OSError) as error:
+        except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
                 self._fail(call, error)
         self._advance(call)
@@ -243,12 +243,12 @@ class Dispatcher:
         """Put another worker to work in the place of one that has died."""
         try:
             if call.n_replaced > MAX_REPLACED:
-                raise WorkerDiedError(
+                raise errors.WorkerDiedError(
                     f"{call.n_replaced} workers died one after the other before they began an "
                     "item. Something that they import may end them, or memory may be short."
                 )
             self._assign(call)
-        except (WorkerDiedError, OSError) as error:
+        except (errors.WorkerDiedError, OSError) as error:
             self._fail(call, error)
             self._advance(call)
 

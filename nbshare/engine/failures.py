@@ -9,7 +9,8 @@ import traceback
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from nbshare.errors import TaskError, TaskTimeoutError, WorkerDiedError, cut
+from nbshare import errors
+from nbshare.errors import TaskError, TaskTimeoutError, cut
 from nbshare.functions import dumps
 
 __all__ = ["Failure", "death_of", "describe", "explained", "rebuild", "safe_repr", "timed_out"]
@@ -90,7 +91,7 @@ def timed_out(pid: int, items: range, text: str, timeout_s: float) -> TaskTimeou
     )
 
 
-def death_of(pid: int, status: int | None, items: range, text: str) -> WorkerDiedError:
+def death_of(pid: int, status: int | None, items: range, text: str) -> errors.WorkerDiedError:
     """Say how a worker ended in the middle of items, of which `text` describes the first."""
     hint = ""
     if status is None:
@@ -105,7 +106,7 @@ def death_of(pid: int, status: int | None, items: range, text: str) -> WorkerDie
             hint = " The kernel does that when memory runs out; `dmesg` would say so."
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
             hint = " It crashed in compiled code; its stack is in the standard error output."
-    return WorkerDiedError(
+    return errors.WorkerDiedError(
         f"worker {pid} {how} while it worked on {_name(items, text)}.{hint}", items.start
     )
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbshare import errors
 from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
-from nbshare.errors import WorkerDiedError
 from nbshare.memory import Segment, scratch_file
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Nursery:
                     self._fork(theirs)
             ours.send(dict(environ), wait=False)
         except OSError as error:
-            raise WorkerDiedError(f"no worker could be started: {error}") from error
+            raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
         return WorkerProcess(ours, self, popen, generation)
 
     def reap(self, pid: int) -> int | None:

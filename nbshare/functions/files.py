@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -112,7 +112,7 @@ def _name_for(file: Path) -> str:
     taken = known is not None and getattr(known, "__file__", None) != str(file)
     if file.stem.isidentifier() and not taken and not _importable_elsewhere(file):
         return file.stem
-    digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    digest = f"{zlib.crc32(str(file).encode()):08x}"
     return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
 
 
