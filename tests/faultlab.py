@@ -94,7 +94,7 @@ def memfd_bytes(pids: Iterable[int]) -> int:
         for fd in _descriptors(pid):
             path = f"/proc/{pid}/fd/{fd}"
             try:
-                if os.readlink(path).startswith("/memfd:"):
+                if "nbshare-" in os.readlink(path):
                     status = os.stat(path)
                     sizes[status.st_ino] = status.st_blocks * 512
             except OSError:  # closed meanwhile

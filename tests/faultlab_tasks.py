@@ -275,7 +275,7 @@ def _die_while_output_grows(nbytes: int) -> None:
 
 def _memfd_size(fd: str) -> int:
     try:
-        is_memfd = os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")
+        is_memfd = "nbshare-" in os.readlink(f"/proc/self/fd/{fd}")
         return os.stat(f"/proc/self/fd/{fd}").st_size if is_memfd else 0
     except OSError:
         return 0

@@ -62,7 +62,7 @@ def memfds():
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             held.append(os.readlink(f"/proc/self/fd/{fd}"))
     maps = Path("/proc/self/maps").read_text().splitlines()
-    return sum("/memfd:" in path for path in held), sum("/memfd:" in line for line in maps)
+    return sum("nbshare-" in path for path in held), sum("nbshare-" in line for line in maps)
 
 
 # ---------------------------------------------------------------------------- creation

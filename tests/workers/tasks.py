@@ -81,7 +81,7 @@ def is_in_segment(array):
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(x, 16) for x in line.split()[0].split("-"))
         if start <= address < end:
-            return "/memfd:" in line
+            return "nbshare-" in line
     return False
 
 
