@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.base import Engine
 from nbshare.engine.call import Call
 from nbshare.engine.items import generator
 from nbshare.engine.output import as_masked, stack
-from nbshare.engine.schedule import IN_OUTPUT
+from nbshare.engine.schedule import FAILED, IN_OUTPUT
 from nbshare.engine.stats import WorkerStats, stats_of
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 
-__all__ = ["Engine", "Job", "last_job", "remember"]
+__all__ = ["Job", "forget_finished", "last_job", "remember"]
+
+NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
+LOOK_S = 0.02  # between looks for results that somebody iterates over
 
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
-
-
-class Engine(Protocol):
-    """What runs calls."""
-
-    def warm_up(self) -> None:
-        """Start what takes time, while inputs are still being copied."""
-
-    def submit(self, call: Call) -> None:
-        """Begin a call."""
-
-    def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call; returns whether it has come."""
-
-    def stop(self, call: Call) -> None:
-        """End a call early."""
 
 
 class Job:
     """A map that is running, has ended, or was ended early.
 
-    Given by `last_job`; not made by hand.
+    Given by `map_async` and `last_job`; not made by hand. It has a Future's methods with a
+    Future's meaning, except that `result` of a cancelled map gives what is there.
 
     Attributes
     ----------
@@ -54,7 +48,17 @@ class Job:
     Notes
     -----
     Everything may be read from any thread while the map runs: it comes from shared memory, and
-    costs the workers nothing.
+    costs the workers nothing. A plain ndarray given as ``out=`` is filled whenever somebody waits.
+
+    Examples
+    --------
+    >>> import math
+    >>> import nbshare
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
+    >>> sorted(job)
+    [(0, 1.0), (1, 2.0), (2, 3.0)]
+    >>> job.result()
+    SharedArray([1., 2., 3.])
     """
 
     def __init__(self, call: Call, engine: Engine, label: str) -> None:
@@ -136,12 +140,158 @@ class Job:
             keywords["rng"] = generator(request.policy.seed, index)
         return request.func(*(column[index] for column in request.iterables), **keywords)
 
+    # ------------------------------------------------------------ a Future's methods
+
+    def done(self) -> bool:
+        """Whether the map is over, however it has ended."""
+        return self._call.is_over
+
+    def running(self) -> bool:
+        """Whether the map is not over yet."""
+        return not self._call.is_over
+
+    def cancelled(self) -> bool:
+        """Whether the map was ended early by `cancel`."""
+        return self.done() and self.state == "stopped"
+
+    def cancel(self) -> bool:
+        """End the map early, within a fraction of a second; results that are there are kept.
+
+        Returns
+        -------
+        bool
+            False if it was over already.
+        """
+        if self.done():
+            return False
+        self.stop()
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the map.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Returns
+        -------
+        bool
+            Whether the end has come.
+        """
+        until_s = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
+            if time.monotonic() >= until_s:
+                return False
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the results, as `parallel_map` does; waits for them.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Returns
+        -------
+        SharedArray, ndarray, tuple or list
+            Of a cancelled map the partial results, with a `PartialResultWarning`.
+
+        Raises
+        ------
+        TimeoutError
+            If they are not there in time. The map goes on.
+        Exception
+            What the map has failed with.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self!r} is not over after {timeout} s")
+        result, error = self.outcome()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # a cycle with its traceback would keep all of this alive
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the map has failed with, or None; waits for its end.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not over in time.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self!r} is not over after {timeout} s")
+        return self._call.error
+
+    def add_done_callback(self, function: Callable[[Job], object]) -> None:
+        """Have ``function(job)`` called when the map is over, or now if it is.
+
+        In a thread of nbshare's; what it raises is printed and goes no further.
+        """
+        self._call.call_when_over(partial(function, self))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait in a coroutine or a cell: ``results = await job``. Interrupted, it ends the map."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def tell() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def tell_loop(_: Job) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(tell)
+
+        self.add_done_callback(tell_loop)
+        try:
+            yield from over
+        except BaseException:
+            self.interrupt()
+            raise
+        return self.result()
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Iterate over (index, result) in order of completion, while the map runs.
+
+        A failure is raised when all that was done before it has been given, or, with
+        ``on_error="return"``, given in its place.
+        """
+        given = np.zeros(self.n_tasks, np.bool_)
+        results, done = self._call.results, self._call.board.done
+        while True:
+            is_over = self.tick(LOOK_S)  # before looking: what is done then is all
+            for i in np.flatnonzero((done != 0) & ~given).tolist():
+                given[i] = True
+                if done[i] != FAILED or self._call.request.policy.on_error == "return":
+                    yield i, results.get(i)
+            if is_over:
+                break
+        if self.state != "done":
+            error = self.outcome()[1]
+            if error is not None:
+                raise error
+
+    # -------------------------------------------------------------- for who runs it
+
     def start(self) -> None:
         """Hand the call to the workers."""
         self._engine.submit(self._call)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, at most `timeout_s` seconds; returns whether it has come."""
+    def tick(self, timeout_s: float) -> bool:
+        """Do what is due here, and wait a little; returns whether the map is over."""
         self.fill_out()
         return self._engine.wait(self._call, timeout_s)
 
@@ -149,20 +299,6 @@ class Job:
     def error(self) -> BaseException | None:
         """What the map has failed with."""
         return self._call.error
-
-    def result(self) -> Any:
-        """Return all results, of a map that is done."""
-        out, masked = self._call.request.out, self._call.request.policy.on_error == "return"
-        if not isinstance(out, np.ndarray):
-            results = self._call.results.final(with_errors=masked)
-            if out != "stack":
-                return results
-            stacked = stack(results)
-            return tuple(map(as_masked, stacked)) if masked else stacked
-        if not masked:
-            return out
-        missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))
-        return np.ma.MaskedArray(out, np.broadcast_to(missing, out.shape).copy(), copy=False)
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""
@@ -172,6 +308,45 @@ class Job:
         """End the map early on behalf of the user's interrupt."""
         self.was_interrupted = True
         self.stop()
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the result of a map that is over, or the error to raise."""
+        self.fill_out()
+        done = f"{self.n_done} of {self.n_tasks} items done"
+        try:
+            if self.state == "done" and not self.was_interrupted:
+                result = self._results()
+                if self.errors:
+                    remember(self)
+                return result, None
+        except TaskError as error:  # a result that cannot be unpickled here
+            remember(self)
+            return None, error.with_traceback(None)
+        except KeyboardInterrupt:
+            self.was_interrupted = True
+        remember(self)
+        if self.was_interrupted:
+            return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
+        if self.error is not None:
+            return None, self.error
+        warn(f"{self.label} was stopped: {done}", PartialResultWarning)
+        return self.partial(), None
+
+    def _results(self) -> Any:
+        out, with_errors = self._call.request.out, self._call.request.policy.on_error == "return"
+        if isinstance(out, np.ndarray):
+            if not with_errors:
+                return out
+            missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))
+            return np.ma.MaskedArray(out, np.broadcast_to(missing, out.shape).copy(), copy=False)
+        if self.n_tasks == 0:
+            empty: Any = np.empty(0) if out is None else []
+            return as_masked(empty) if with_errors else empty
+        results = self._call.results.final(with_errors=with_errors)
+        if out != "stack":
+            return results
+        stacked = stack(results)
+        return tuple(map(as_masked, stacked)) if with_errors else stacked
 
     def fill_out(self) -> None:
         """Copy new rows into the plain array that the caller gave as ``out=``."""
@@ -216,3 +391,9 @@ def remember(job: Job | None) -> None:
     """Make a job the last one; None lets go of the one before."""
     global _last_job
     _last_job = job
+
+
+def forget_finished(job: Job) -> None:
+    """Let go of a job that is done, with all that it asked for."""
+    if _last_job is job and job.state == "done" and not job.errors:
+        remember(None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from nbshare.arguments import (
     refuse_unbuilt,
     sources,
 )
+from nbshare.engine.base import Engine
 from nbshare.engine.call import Request, prepare
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
@@ -28,14 +30,13 @@ from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.output import as_masked
 from nbshare.engine.worker import is_worker
-from nbshare.errors import MapInterrupted, NotBuiltYetError, PartialResultWarning, TaskError, warn
+from nbshare.errors import MapInterrupted, NotBuiltYetError
 from nbshare.functions import bind_arguments, label_of, resolve
-from nbshare.job import Engine, Job, remember
+from nbshare.job import NAP_S, Job, forget_finished, remember
 from nbshare.notebook import Display, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
 
-NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 
 
@@ -161,39 +162,31 @@ def parallel_map(
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
     """
-    refuse_unbuilt(checkpoint=(checkpoint, None))
     check_display(progress, plot)
-    # A worker runs its own maps inline: no more processes than were asked for.
-    where = checked_backend(backend, timeout, is_nested=is_worker())
-    policy = checked_policy(on_error, retries, timeout, seed)
-    function = resolve(func)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    keywords = checked_shared(shared)
-    extra = () if policy.seed is None else ("rng",)
-    bind_arguments(function, len(iterables), keywords, extra)
-    workers = checked_count("max_workers", max_workers) or usable_cpus()
-    size = checked_count("chunksize", chunksize)
-    columns, n_tasks = sources(iterables)
-    output = checked_out(out, n_tasks)
-    if n_tasks == 0:
-        return _nothing(output, masked=on_error == "return")
-    request = Request(
-        func=function,
-        shared=keywords,
-        iterables=columns,
-        n_tasks=n_tasks,
-        max_workers=1 if where == "serial" else min(workers, n_tasks),
-        chunksize=size,
-        out=output,
-        context=current_context(),
-        policy=policy,
-        initializer=checked_initializer(initializer, initargs),
+    request, engine = _request(
+        func,
+        iterables,
+        shared=shared,
+        out=out,
+        max_workers=max_workers,
+        chunksize=chunksize,
+        on_error=on_error,
+        retries=retries,
+        timeout=timeout,
+        seed=seed,
+        initializer=initializer,
+        initargs=initargs,
+        checkpoint=checkpoint,
+        backend=backend,
     )
-    label = progress if isinstance(progress, str) else label_of(function)
+    if request.n_tasks == 0:
+        return _nothing(request.out, masked=on_error == "return")
+    label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    result, error = _run(request, _ENGINES[where](), label, progress, plot)
+    result, error = _run(request, engine(), label, progress, plot)
     if error is None:
         return result
     try:
@@ -217,20 +210,135 @@ _ENGINES: dict[str, Callable[[], Engine]] = {
 }
 
 
+class MapOptions(TypedDict, total=False):
+    """The keyword arguments of `map_async`: those of `parallel_map`, but for what is drawn."""
+
+    shared: Mapping[str, Any] | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
+    max_workers: int | None
+    chunksize: int | None
+    on_error: Literal["raise", "return"]
+    retries: int
+    timeout: float | None
+    seed: int | np.random.SeedSequence | None
+    initializer: Callable[..., Any] | None
+    initargs: Sequence[Any]
+    checkpoint: str | os.PathLike[str] | None
+    backend: Any
+    progress: bool | str | type | None
+    plot: str | Callable[..., Any] | None
+
+
 def map_async(
-    func: Callable[..., Any] | str,  # noqa: ARG001 - the contract's signature
-    /,
-    *iterables: Iterable[Any],  # noqa: ARG001
-    **options: Any,  # noqa: ARG001
+    func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Unpack[MapOptions]
 ) -> Job:
-    """Start a map in the background; not built yet.
+    """Start a map and return at once; see `parallel_map` for the arguments.
+
+    Parameters
+    ----------
+    func : callable or str
+        As for `parallel_map`.
+    *iterables : iterable
+        As for `parallel_map`; gone through before this returns.
+    **options
+        The keyword arguments of `parallel_map`. ``progress=`` may be a label; bars and plots of a
+        background map are not built yet. ``backend="serial"`` makes no sense here.
+
+    Returns
+    -------
+    Job
+        ``job.result()`` waits for the results, ``for i, value in job`` gives them as they come,
+        ``job.partial()`` what is there now, ``job.cancel()`` ends it early.
 
     Raises
     ------
-    nbshare.errors.NotBuiltYetError
-        Always. Use `parallel_map`, which waits for the results.
+    TypeError, ValueError, FileNotFoundError
+        Wrong use; before any worker starts. What goes wrong later is raised by ``job.result()``.
+
+    Examples
+    --------
+    >>> import math
+    >>> import nbshare
+    >>> nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0]).result()
+    SharedArray([1., 2., 3.])
+
+    Notes
+    -----
+    Several may run at once, each with workers of its own. A job goes on if nobody keeps it, and
+    ends with the process.
     """
-    raise NotBuiltYetError("map_async is not built yet; use parallel_map, which waits")
+    label, plot = options.pop("progress", None), options.pop("plot", None)
+    refuse_unbuilt(plot=(plot, None))
+    if label not in (None, False) and not isinstance(label, str):
+        raise NotBuiltYetError(
+            f"progress={label!r} is not built yet for map_async; leave it out, or give a label"
+        )
+    if options.get("backend") == "serial":
+        raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
+    if not iterables:
+        raise TypeError("map_async(func, items) needs at least one iterable of items")
+    request, engine = _request(func, iterables, **cast(Any, options))
+    remember(None)
+    running = engine()
+    job = Job(
+        prepare(request, running.warm_up),
+        running,
+        label if isinstance(label, str) else label_of(request.func),
+    )
+    remember(job)
+    job.add_done_callback(forget_finished)
+    job.start()
+    return job
+
+
+# The same signature as parallel_map's, for those who ask for it: `help`, and completion.
+map_async.__signature__ = inspect.signature(parallel_map).replace(  # type: ignore[attr-defined]
+    return_annotation="Job"
+)
+
+
+def _request(
+    func: Callable[..., Any] | str,
+    iterables: Sequence[Iterable[Any]],
+    *,
+    shared: Mapping[str, Any] | None = None,
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
+    max_workers: int | None = None,
+    chunksize: int | None = None,
+    on_error: Literal["raise", "return"] = "raise",
+    retries: int = 0,
+    timeout: float | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+    initializer: Callable[..., Any] | None = None,
+    initargs: Sequence[Any] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    backend: Any = None,
+) -> tuple[Request, Callable[[], Engine]]:
+    """Return what is asked for, checked, and what makes the engine for it."""
+    refuse_unbuilt(checkpoint=(checkpoint, None))
+    # A worker runs its own maps inline: no more processes than were asked for.
+    where = checked_backend(backend, timeout, is_nested=is_worker())
+    policy = checked_policy(on_error, retries, timeout, seed)
+    function = resolve(func)
+    keywords = checked_shared(shared)
+    extra = () if policy.seed is None else ("rng",)
+    bind_arguments(function, len(iterables), keywords, extra)
+    workers = checked_count("max_workers", max_workers) or usable_cpus()
+    size = checked_count("chunksize", chunksize)
+    columns, n_tasks = sources(iterables)
+    request = Request(
+        func=function,
+        shared=keywords,
+        iterables=columns,
+        n_tasks=n_tasks,
+        max_workers=1 if where == "serial" else max(1, min(workers, n_tasks)),
+        chunksize=size,
+        out=checked_out(out, n_tasks),
+        context=current_context(),
+        policy=policy,
+        initializer=checked_initializer(initializer, initargs),
+    )
+    return request, _ENGINES[where]
 
 
 # ------------------------------------------------------------------------- running
@@ -252,7 +360,7 @@ def _run(
         job.start()
         display = open_display(job, progress=progress, plot=plot)
         pause_s = 0.0
-        while not job.wait(min(pause_s, NAP_S)):
+        while not job.tick(min(pause_s, NAP_S)):
             pause_s = display.update()
     except KeyboardInterrupt:
         if job is not None:
@@ -272,7 +380,7 @@ def _run(
                 job.was_interrupted = True
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
-    return _outcome(job)
+    return job.outcome()
 
 
 def _settle(job: Job) -> None:
@@ -281,28 +389,5 @@ def _settle(job: Job) -> None:
     while (left_s := deadline - time.monotonic()) > 0:
         with contextlib.suppress(KeyboardInterrupt):
             job.interrupt()
-            if job.wait(left_s):
+            if job.tick(left_s):
                 return
-
-
-def _outcome(job: Job) -> tuple[Any, BaseException | None]:
-    """Return the result of a job that has ended, or the error that it ended with."""
-    done = f"{job.n_done} of {job.n_tasks} items done"
-    try:
-        if job.state == "done" and not job.was_interrupted:
-            result = job.result()
-            if job.errors:
-                remember(job)
-            return result, None
-    except TaskError as error:  # a result that cannot be unpickled here
-        remember(job)
-        return None, error.with_traceback(None)
-    except KeyboardInterrupt:
-        job.was_interrupted = True
-    remember(job)
-    if job.was_interrupted:
-        return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
-    if job.error is not None:
-        return None, job.error
-    warn(f"{job.label} was stopped: {done}", PartialResultWarning)
-    return job.partial(), None

@@ -1019,12 +1019,6 @@ def test_what_is_not_built_yet_says_so(argument, cold):
     assert not psutil.Process().children()
 
 
-def test_map_async_is_not_built_yet(cold):
-    """The background map says that it comes later."""
-    with pytest.raises(NotBuiltYetError, match="map_async"):
-        nbshare.map_async(tasks.double, [1])
-
-
 # ------------------------------------------------------------------------------ memory
 
 

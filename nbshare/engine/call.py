@@ -5,7 +5,10 @@ from __future__ import annotations
 import _thread
 import os
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,6 +88,7 @@ class Call:
     is_over: bool = False
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
     _over: Any = field(default_factory=_thread.allocate_lock)
+    _callbacks: deque[Callable[[], object]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._over.acquire()
@@ -115,6 +119,17 @@ class Call:
             self._over.release()
         return self.is_over
 
+    def call_when_over(self, callback: Callable[[], object]) -> None:
+        """Call back in a thread of its own when the call is over, or now if it is."""
+        self._callbacks.append(callback)
+        if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
+            self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            with suppress(IndexError):
+                _thread.start_new_thread(_call_safely, (self._callbacks.popleft(),))
+
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
         self.state, self.error = state, error
@@ -125,6 +140,14 @@ class Call:
         del self.arena, self.others
         self.is_over = True
         self._over.release()
+        self._call_back()
+
+
+def _call_safely(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - a user's
+        traceback.print_exc()
 
 
 def prepare(request: Request, warm_up: Callable[[], None]) -> Call:

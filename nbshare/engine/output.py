@@ -300,6 +300,10 @@ class Results:
                 values.append(error if with_errors else MISSING)
         return values
 
+    def get(self, i: int) -> Any:
+        """Return the result of item `i`, or its error, or `MISSING`."""
+        return self._get(i, int(self._board.done[i]))
+
     def _get(self, i: int, state: int) -> Any:
         if state == IN_OUTPUT:
             assert self.array is not None

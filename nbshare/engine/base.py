@@ -1,0 +1,25 @@
+"""What runs calls: worker processes, threads, or the thread that waits."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nbshare.engine.call import Call
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """What runs calls."""
+
+    def warm_up(self) -> None:
+        """Start what takes time, while inputs are still being copied."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; returns whether it has come."""
+
+    def stop(self, call: Call) -> None:
+        """End a call early."""

@@ -1,0 +1,269 @@
+"""Maps in the background: a Job has a Future's methods, gives results as they come, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import queue
+import time
+
+import figures
+import numpy as np
+import pytest
+import tasks
+
+import nbshare
+from nbshare import last_job, map_async, parallel_map
+from nbshare.errors import NotBuiltYetError, PartialResultWarning
+
+LONG_S = 60.0
+
+
+@pytest.fixture
+def long_job():
+    """Return a job of which some items are done and others take very long."""
+    job = map_async(
+        figures.sleep_for, [0.0, 0.0, LONG_S, LONG_S, LONG_S], max_workers=2, chunksize=1
+    )
+    deadline = time.monotonic() + 10
+    while job.n_done < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    yield job
+    job.cancel()
+    job.wait(10)
+
+
+def test_results_are_those_of_parallel_map():
+    """`result` waits and gives the same array."""
+    job = map_async(tasks.double, range(100))
+    assert np.array_equal(job.result(), parallel_map(tasks.double, range(100)))
+    assert job.done()
+    assert not job.running()
+    assert not job.cancelled()
+    assert job.exception() is None
+    assert np.array_equal(job.result(), np.arange(100) * 2)
+
+
+def test_starting_does_not_wait(long_job):
+    """`map_async` returns while items run, and says how far it is."""
+    assert long_job.running()
+    assert not long_job.done()
+    assert (long_job.n_done, long_job.n_tasks) == (2, 5)
+    assert long_job.present.tolist() == [True, True, False, False, False]
+    assert long_job.partial().mask.tolist() == [False, False, True, True, True]
+
+
+def test_waiting_has_a_limit(long_job):
+    """`wait`, `result` and `exception` give up in time, and the map goes on."""
+    assert long_job.wait(0.05) is False
+    with pytest.raises(TimeoutError, match="2 of 5"):
+        long_job.result(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        long_job.exception(timeout=0)
+    assert long_job.running()
+
+
+def test_cancelling_keeps_what_is_done(long_job):
+    """A cancelled map ends at once, and its result is what is there, with a warning."""
+    assert long_job.cancel() is True
+    assert long_job.wait(5)
+    assert long_job.cancelled()
+    assert long_job.cancel() is False
+    with pytest.warns(PartialResultWarning, match="2 of 5"):
+        assert long_job.result().tolist() == [0.0, 0.0, None, None, None]
+    assert last_job() is long_job
+    assert parallel_map(tasks.double, [4]).tolist() == [8]
+
+
+def test_failures_are_raised_by_result():
+    """The error of an item comes out of `result` and `exception`, as itself."""
+    job = map_async(figures.pair_but_4, range(6))
+    assert isinstance(job.exception(), ValueError)
+    with pytest.raises(ValueError, match="4"):
+        job.result()
+    assert job.done()
+    assert list(job.errors) == [4]
+    assert last_job() is job
+
+
+def test_finished_jobs_are_not_kept_alive():
+    """`last_job` has a background job while it runs, and lets go of it when it is done."""
+    job = map_async(tasks.double, range(10))
+    job.wait()
+    deadline = time.monotonic() + 2  # the callback runs in a thread of its own
+    while last_job() is not None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert last_job() is None
+
+
+def test_callbacks_are_called_once(long_job):
+    """Those added before the end are called at the end, later ones at once, each with the job."""
+    called = queue.SimpleQueue()
+    long_job.add_done_callback(called.put)
+    assert called.empty()
+    long_job.cancel()
+    assert called.get(timeout=5) is long_job
+    long_job.add_done_callback(called.put)
+    assert called.get(timeout=5) is long_job
+    assert called.empty()
+
+
+def test_a_callback_that_raises_harms_nobody(capfd):
+    """Its error is printed; the map, and other callbacks, are not affected."""
+    called = queue.SimpleQueue()
+    job = map_async(figures.sleep_for, [0.05] * 4)
+    job.add_done_callback(lambda job: 1 / 0)
+    job.add_done_callback(called.put)
+    assert called.get(timeout=10) is job
+    assert job.result().tolist() == [0.05] * 4
+    printed, deadline = "", time.monotonic() + 5
+    while "ZeroDivisionError" not in printed and time.monotonic() < deadline:
+        printed += capfd.readouterr().err
+    assert "ZeroDivisionError" in printed
+
+
+def test_a_job_can_be_awaited():
+    """In a coroutine other tasks go on while a map is awaited."""
+
+    async def both():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        result = await map_async(figures.sleep_for, [0.2, 0.2])
+        ticking.cancel()
+        return result.tolist(), ticks
+
+    result, ticks = asyncio.run(both())
+    assert result == [0.2, 0.2]
+    assert ticks > 3
+
+
+def test_a_cancelled_await_ends_the_map(long_job):
+    """A task that awaits a job takes it along when it is cancelled."""
+
+    async def impatient():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(long_job, 0.1)
+
+    asyncio.run(impatient())
+    assert long_job.wait(5)
+    assert long_job.state == "interrupted"
+
+
+def test_results_come_in_order_of_completion():
+    """Iterating gives each index and result once, as soon as it is there."""
+    job = map_async(figures.sleep_for, [0.6, 0.0, 0.1], max_workers=3, chunksize=1)
+    assert list(job) == [(1, 0.0), (2, 0.1), (0, 0.6)]
+
+
+@pytest.mark.parametrize("make", [tasks.double, figures.table, figures.pair_with_text])
+def test_any_result_can_be_iterated_over(make):
+    """Numbers, objects and tuples are the same as those of `parallel_map`."""
+    results = dict(map_async(make, range(1, 8)))
+    expected = parallel_map(make, range(1, 8), out="list")
+    assert sorted(results) == list(range(7))
+    assert all(str(results[i]) == str(expected[i]) for i in range(7))
+
+
+def test_iterating_raises_the_failure_after_what_was_done():
+    """What was done before the failure is given first."""
+    results = iter(map_async(figures.pair_but_4, range(6), max_workers=1, chunksize=1))
+    assert [next(results)[0] for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="4"):
+        next(results)
+
+
+def test_failures_can_be_iterated_over():
+    """With on_error="return" the exception stands in its place."""
+    results = dict(map_async(figures.pair_but_4, range(6), on_error="return"))
+    assert isinstance(results[4], ValueError)
+    assert results[5][0] == 5
+
+
+def test_two_jobs_run_at_once():
+    """A second job does not wait for the first."""
+    slow = map_async(figures.sleep_for, [LONG_S] * 2)
+    assert map_async(tasks.double, [1, 2]).result(timeout=10).tolist() == [2, 4]
+    assert slow.running()
+    assert slow.cancel()
+    assert slow.wait(5)
+
+
+def test_a_job_goes_on_if_nobody_keeps_it(tmp_path):
+    """Dropping the job neither ends nor breaks the map."""
+    out = nbshare.zeros(4)
+    map_async(figures.sleep_for, [0.1] * 4, out=out)
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while not out.all() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert out.tolist() == [0.1] * 4
+
+
+def test_a_plain_array_is_filled():
+    """out= is filled when `result` returns."""
+    out = np.zeros(50)
+    assert map_async(tasks.double, range(50), out=out).result() is out
+    assert out.tolist() == [2 * i for i in range(50)]
+
+
+@pytest.mark.parametrize(("out", "expected"), [(None, (0,)), ("list", [])])
+def test_no_items(out, expected):
+    """A job of nothing is over at once."""
+    result = map_async(tasks.double, [], out=out).result(timeout=5)
+    assert (result.shape if out is None else result) == expected
+
+
+def test_threads_run_in_the_background_too():
+    """backend="threads" gives a job like any other."""
+    job = map_async(figures.sleep_for, [0.2] * 2, backend="threads", max_workers=2)
+    assert job.running()
+    assert job.result(timeout=10).tolist() == [0.2] * 2
+
+
+def test_wrong_use_is_refused_at_once():
+    """What `parallel_map` refuses `map_async` refuses, before anything starts."""
+    with pytest.raises(TypeError, match="callable"):
+        map_async(3, [1])
+    with pytest.raises(TypeError, match="iterable"):
+        map_async(tasks.double)
+    with pytest.raises(ValueError, match="background"):
+        map_async(tasks.double, [1], backend="serial")
+    with pytest.raises(NotBuiltYetError, match="plot"):
+        map_async(tasks.double, [1], plot="image")
+    with pytest.raises(TypeError, match="typo"):
+        map_async(tasks.double, [1], typo=1)
+
+
+def test_the_signature_is_that_of_parallel_map():
+    """Help and completion show the arguments."""
+    assert list(inspect.signature(map_async).parameters) == list(
+        inspect.signature(parallel_map).parameters
+    )
+
+
+def test_an_interrupt_ends_the_wait_and_not_the_map(script):
+    """Ctrl-C during `result` gives the prompt back; the job goes on, and can be cancelled."""
+    out = script(
+        """
+import os, signal, threading, time
+import nbshare, tasks, figures
+signal.signal(signal.SIGINT, signal.default_int_handler)
+job = nbshare.map_async(figures.sleep_for, [0.0, 60.0], max_workers=2)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    job.result()
+except KeyboardInterrupt:
+    print("interrupted", job.running())
+print(job.cancel(), job.wait(5), job.n_done)
+print(nbshare.parallel_map(tasks.double, [1], progress=False))
+"""
+    )
+    assert out.splitlines() == ["interrupted True", "True True 1", "[2]"]
