@@ -15,8 +15,8 @@ import numpy.typing as npt
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call
 from nbshare.engine.items import generator
-from nbshare.engine.output import as_masked, stack
-from nbshare.engine.schedule import FAILED, IN_OUTPUT
+from nbshare.engine.output import MISSING, as_masked, stack
+from nbshare.engine.schedule import IN_OUTPUT
 from nbshare.engine.stats import WorkerStats, stats_of
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 
@@ -274,9 +274,10 @@ class Job:
         while True:
             is_over = self.tick(LOOK_S)  # before looking: what is done then is all
             for i in np.flatnonzero((done != 0) & ~given).tolist():
-                given[i] = True
-                if done[i] != FAILED or self._call.request.policy.on_error == "return":
-                    yield i, results.get(i)
+                value = results.get(i)
+                if value is not MISSING:
+                    given[i] = True
+                    yield i, value
             if is_over:
                 break
         if self.state != "done":

@@ -88,6 +88,10 @@ class LogReader:
         """Take a worker's next log."""
         self._logs[key] = log
 
+    def has(self, entry: Entry) -> bool:
+        """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
+        return (entry[0] >> 32, entry[0] & 0xFFFFFFFF) in self._logs
+
     def load(self, i: int, entry: Entry) -> Any:
         """Return the result of item `i`; its large arrays are views of the log.
 

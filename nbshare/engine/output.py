@@ -301,7 +301,7 @@ class Results:
         return values
 
     def get(self, i: int) -> Any:
-        """Return the result of item `i`, or its error, or `MISSING`."""
+        """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
         return self._get(i, int(self._board.done[i]))
 
     def _get(self, i: int, state: int) -> Any:
@@ -315,7 +315,8 @@ class Results:
             return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
-        return self.logs.load(i, tuple(self._board.index[i].tolist()))
+        entry = tuple(self._board.index[i].tolist())
+        return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
 
 
 def as_masked(results: Any) -> Any:
