@@ -28,7 +28,7 @@ from nbshare.arrays import (
     zeros_like,
 )
 from nbshare.engine.local import shutdown
-from nbshare.engine.output import MISSING
+from nbshare.engine.results import MISSING
 from nbshare.errors import MapInterrupted
 from nbshare.functions import import_file
 from nbshare.job import Job, last_job

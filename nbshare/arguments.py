@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from numbers import Real
@@ -12,20 +13,62 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import SharedArray
+from nbshare.engine.call import Request
+from nbshare.engine.context import current_context
+from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.work import Policy
+from nbshare.engine.worker import is_worker
 from nbshare.errors import NotBuiltYetError
 from nbshare.functions import bind_arguments, resolve
 
-__all__ = [
-    "checked_backend",
-    "checked_count",
-    "checked_initializer",
-    "checked_out",
-    "checked_policy",
-    "checked_shared",
-    "refuse_unbuilt",
-    "sources",
-]
+__all__ = ["Backend", "checked_request", "refuse_unbuilt"]
+
+
+Backend = Literal["local", "serial", "threads"]
+
+
+def checked_request(
+    func: Callable[..., Any] | str,
+    iterables: Sequence[Iterable[Any]],
+    *,
+    shared: Mapping[str, Any] | None = None,
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
+    max_workers: int | None = None,
+    chunksize: int | None = None,
+    on_error: Literal["raise", "return"] = "raise",
+    retries: int = 0,
+    timeout: float | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+    initializer: Callable[..., Any] | None = None,
+    initargs: Sequence[Any] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    backend: Any = None,
+) -> tuple[Request, Backend]:
+    """Return what is asked for, checked before anything starts, and where it is to run."""
+    refuse_unbuilt(checkpoint=(checkpoint, None))
+    # A worker runs its own maps inline: no more processes than were asked for.
+    where = checked_backend(backend, timeout, is_nested=is_worker())
+    policy = checked_policy(on_error, retries, timeout, seed)
+    function = resolve(func)
+    keywords = checked_shared(shared)
+    extra = () if policy.seed is None else ("rng",)
+    bind_arguments(function, len(iterables), keywords, extra)
+    workers = checked_count("max_workers", max_workers) or usable_cpus()
+    size = checked_count("chunksize", chunksize)
+    columns, n_tasks = sources(iterables)
+    request = Request(
+        func=function,
+        shared=keywords,
+        iterables=columns,
+        n_tasks=n_tasks,
+        max_workers=1 if where == "serial" else max(1, min(workers, n_tasks)),
+        chunksize=size,
+        out=checked_out(out, n_tasks),
+        context=current_context(),
+        policy=policy,
+        initializer=checked_initializer(initializer, initargs),
+    )
+    return request, where
 
 
 def refuse_unbuilt(**arguments: Any) -> None:
@@ -108,9 +151,7 @@ def checked_initializer(
     return function, arguments
 
 
-def checked_backend(
-    backend: Any, timeout: float | None, *, is_nested: bool
-) -> Literal["local", "serial", "threads"]:
+def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> Backend:
     """Return the name of the backend; raise for what it cannot promise."""
     if backend is None and not is_nested:
         return "local"

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call
+from nbshare.engine.collect import as_masked, stack
 from nbshare.engine.items import generator
-from nbshare.engine.output import MISSING, as_masked, stack
+from nbshare.engine.results import MISSING
 from nbshare.engine.schedule import IN_OUTPUT
 from nbshare.engine.stats import WorkerStats, stats_of
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn

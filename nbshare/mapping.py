@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,26 +11,15 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import (
-    checked_backend,
-    checked_count,
-    checked_initializer,
-    checked_out,
-    checked_policy,
-    checked_shared,
-    refuse_unbuilt,
-    sources,
-)
+from nbshare.arguments import Backend, checked_request, refuse_unbuilt
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Request, prepare
-from nbshare.engine.context import current_context
-from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.collect import as_masked
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
-from nbshare.engine.output import as_masked
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError
-from nbshare.functions import bind_arguments, label_of, resolve
+from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, forget_finished, remember
 from nbshare.notebook import Display, check_display, open_display
 
@@ -165,7 +153,7 @@ def parallel_map(
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, engine = _request(
+    request, where = checked_request(
         func,
         iterables,
         shared=shared,
@@ -186,7 +174,7 @@ def parallel_map(
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    result, error = _run(request, engine(), label, progress, plot)
+    result, error = _run(request, _engine(where), label, progress, plot)
     if error is None:
         return result
     try:
@@ -203,11 +191,14 @@ def _nothing(output: Any, *, masked: bool) -> Any:
     return as_masked(array) if masked else array
 
 
-_ENGINES: dict[str, Callable[[], Engine]] = {
-    "local": dispatcher,
-    "serial": SerialEngine,
-    "threads": ThreadEngine,
-}
+def _engine(where: Backend) -> Engine:
+    match where:
+        case "serial":
+            return SerialEngine()
+        case "threads":
+            return ThreadEngine()
+        case "local":
+            return dispatcher()
 
 
 class MapOptions(TypedDict, total=False):
@@ -277,9 +268,9 @@ def map_async(
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, engine = _request(func, iterables, **cast(Any, options))
+    request, where = checked_request(func, iterables, **cast(Any, options))
     remember(None)
-    running = engine()
+    running = _engine(where)
     job = Job(
         prepare(request, running.warm_up),
         running,
@@ -289,56 +280,6 @@ def map_async(
     job.add_done_callback(forget_finished)
     job.start()
     return job
-
-
-# The same signature as parallel_map's, for those who ask for it: `help`, and completion.
-map_async.__signature__ = inspect.signature(parallel_map).replace(  # type: ignore[attr-defined]
-    return_annotation="Job"
-)
-
-
-def _request(
-    func: Callable[..., Any] | str,
-    iterables: Sequence[Iterable[Any]],
-    *,
-    shared: Mapping[str, Any] | None = None,
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
-    max_workers: int | None = None,
-    chunksize: int | None = None,
-    on_error: Literal["raise", "return"] = "raise",
-    retries: int = 0,
-    timeout: float | None = None,
-    seed: int | np.random.SeedSequence | None = None,
-    initializer: Callable[..., Any] | None = None,
-    initargs: Sequence[Any] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
-    backend: Any = None,
-) -> tuple[Request, Callable[[], Engine]]:
-    """Return what is asked for, checked, and what makes the engine for it."""
-    refuse_unbuilt(checkpoint=(checkpoint, None))
-    # A worker runs its own maps inline: no more processes than were asked for.
-    where = checked_backend(backend, timeout, is_nested=is_worker())
-    policy = checked_policy(on_error, retries, timeout, seed)
-    function = resolve(func)
-    keywords = checked_shared(shared)
-    extra = () if policy.seed is None else ("rng",)
-    bind_arguments(function, len(iterables), keywords, extra)
-    workers = checked_count("max_workers", max_workers) or usable_cpus()
-    size = checked_count("chunksize", chunksize)
-    columns, n_tasks = sources(iterables)
-    request = Request(
-        func=function,
-        shared=keywords,
-        iterables=columns,
-        n_tasks=n_tasks,
-        max_workers=1 if where == "serial" else max(1, min(workers, n_tasks)),
-        chunksize=size,
-        out=checked_out(out, n_tasks),
-        context=current_context(),
-        policy=policy,
-        initializer=checked_initializer(initializer, initargs),
-    )
-    return request, _ENGINES[where]
 
 
 # ------------------------------------------------------------------------- running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 WORKERS = TESTS / "workers"
 sys.path.insert(0, str(WORKERS))
+
+# A shell's background job ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
 

@@ -466,8 +466,9 @@ def test_ctrl_c_ends_a_wait(tmp_path):
     """Ctrl-C ends a wait within a second; afterwards the lock can be taken."""
     path = tmp_path / "waits.py"
     path.write_text("""
-import threading, time
+import signal, threading, time
 import nbshare
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 lock, held, leave = nbshare.SharedLock(), threading.Event(), threading.Event()
 def hold():
     with lock:

@@ -22,7 +22,8 @@ from nbshare.engine.blas import threads_per_worker
 from nbshare.engine.context import Context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.failures import safe_repr
-from nbshare.engine.output import OBJECTS, OutputSpec, Results
+from nbshare.engine.output import OBJECTS, OutputSpec
+from nbshare.engine.results import Results
 from nbshare.engine.schedule import Board
 from nbshare.engine.work import Order, Policy
 from nbshare.errors import UnsendableError

@@ -1,0 +1,105 @@
+"""Results that came one by one, as one array or a tuple of arrays where they fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.create import empty
+from nbshare.engine.output import OutputSpec, spec_for
+from nbshare.errors import MixedResultsWarning, warn
+
+__all__ = ["as_masked", "collect", "stack"]
+
+
+def as_masked(results: Any) -> Any:
+    """Return an array as one that has a mask, of nothing; anything else as it is."""
+    if not isinstance(results, np.ndarray) or isinstance(results, np.ma.MaskedArray):
+        return results
+    mask = np.zeros(results.shape, np.bool_)
+    return np.ma.MaskedArray(np.asarray(results), mask, copy=False)
+
+
+def collect(values: list[Any]) -> Any:
+    """Return results as one array in shared memory if they fit one, else as the list they are.
+
+    Warns if they are numbers or arrays that differ.
+    """
+    specs = [spec_for(value) for value in values]
+    if specs[0].dtype is None:
+        return values
+    stacked = _stack(values, specs)
+    if stacked is not None:
+        return stacked
+    odd = next((i for i, spec in enumerate(specs) if spec[:2] != specs[0][:2]), 0)
+    warn(
+        f"results differ in kind, so they come as a list: item 0 gave a {_kind(values[0])}, "
+        f"item {odd} a {_kind(values[odd])}. Return one dtype and shape to get one array, or say "
+        'out="list".',
+        MixedResultsWarning,
+    )
+    return values
+
+
+def stack(values: list[Any]) -> Any:
+    """Return tuples of results as a tuple of arrays, ``out="stack"``.
+
+    Where items failed, the arrays are masked. What fits no such tuple comes as the list it is.
+    """
+    there = [value for value in values if not isinstance(value, BaseException)]
+    if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
+        warn(
+            'out="stack" takes functions that return tuples of one length; the results come as '
+            "a list",
+            MixedResultsWarning,
+        )
+        return values
+    failed = np.array([isinstance(value, BaseException) for value in values])
+    return tuple(_column(values, failed, k) for k in range(len(there[0])))
+
+
+def _column(values: list[Any], failed: npt.NDArray[np.bool_], k: int) -> Any:
+    """Return the k-th parts of results."""
+    there = collect([v[k] for v, is_missing in zip(values, failed, strict=True) if not is_missing])
+    if not failed.any():
+        return there
+    if isinstance(there, list):
+        parts = iter(there)
+        return [v if is_bad else next(parts) for v, is_bad in zip(values, failed, strict=True)]
+    full = empty((len(values), *there.shape[1:]), there.dtype)
+    full[~failed] = there
+    rows = failed.reshape(-1, *[1] * (full.ndim - 1))
+    mask = np.broadcast_to(rows, full.shape).copy()
+    return np.ma.MaskedArray(np.asarray(full), mask, copy=False)
+
+
+def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | None:
+    """Return one array in shared memory if every value survives the common dtype."""
+    if any(s.dtype is None or s.shape != specs[0].shape for s in specs):
+        return None
+    try:
+        dtype = np.result_type(*{s.dtype for s in specs if s.dtype is not None})
+    except TypeError:
+        return None
+    array = empty((len(values), *specs[0].shape), dtype)
+    for row, value in enumerate(values):
+        array[row] = value
+        if not _survives(np.asarray(array[row]), np.asarray(value)):
+            return None
+    return array
+
+
+def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Whether a value can be had back from what was stored of it."""
+    if stored.dtype.kind == "c" and value.dtype.kind != "c":
+        stored = stored.real  # casting the whole would warn
+    back = stored.astype(value.dtype)
+    return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}"
+    return type(value).__name__

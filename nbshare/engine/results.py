@@ -1,0 +1,156 @@
+"""The caller's side of the results: what is there so far, and what comes out in the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shared_array import shared_view
+from nbshare.engine.collect import as_masked, collect
+from nbshare.engine.log import LogReader
+from nbshare.engine.output import ASK, NUMBERS, OutputSpec, numbers_of
+from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
+from nbshare.errors import TaskError
+from nbshare.memory import pool
+
+__all__ = ["MISSING", "Results"]
+
+
+class _Missing:
+    """The gap in a list of partial results."""
+
+    def __repr__(self) -> str:
+        return "nbshare.MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+class Results:
+    """The caller's side: what is there, as an array or a list.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    spec : OutputSpec or None
+        None: the first result decides.
+    array : ndarray or None
+        The output, if the caller gave one.
+    """
+
+    def __init__(
+        self, board: Board, spec: OutputSpec | None, array: npt.NDArray[Any] | None
+    ) -> None:
+        self._board = board
+        self._spec = spec
+        self._array = array
+        if spec is not None:
+            board.header[KIND] = ASK  # it is decided already
+        self.logs = LogReader()
+        self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
+        self._is_fresh = True
+        self.is_over = False  # nobody writes any more
+
+    @property
+    def spec(self) -> OutputSpec | None:
+        """What results look like; None before the first."""
+        kind = int(self._board.header[KIND])
+        if self._spec is None and kind > ASK:
+            self._spec = NUMBERS[kind]
+            self._array = shared_view(numbers_of(self._board, self._spec))
+        return self._spec
+
+    @property
+    def array(self) -> npt.NDArray[Any] | None:
+        """The output; None if there is none, or none yet."""
+        return self._array if self.spec is not None else None
+
+    def decide(self, spec: OutputSpec) -> None:
+        """Take the first result's spec and allocate the output, if that has not been done."""
+        if self.spec is not None:
+            return
+        if spec.dtype is not None:
+            shape = (self._board.n_tasks, *spec.shape)
+            lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
+            self._array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
+        self._spec = spec
+
+    def clear_missing(self, torn: list[int]) -> None:
+        """Zero the rows that are not there, before anybody sees them.
+
+        In fresh memory these are the `torn` ones, in whose middle a worker was ended; in used
+        memory all of them hold somebody's old results.
+        """
+        if self.array is not None:
+            rows = torn if self._is_fresh else np.flatnonzero(self._board.done != IN_OUTPUT)
+            self.array[rows] = np.zeros((), self.array.dtype)
+
+    def final(self, *, with_errors: bool = False) -> Any:
+        """Return all results: one array if they fit, else a list.
+
+        If it may be `with_errors`, the array is masked where items failed, and the list has the
+        errors in their places.
+        """
+        if self.array is None:
+            return self._list(with_errors=with_errors)
+        if (self._board.done == IN_LOG).any():
+            values = self._list(with_errors=with_errors)
+            results = values if self.errors else collect(values)
+            return as_masked(results) if with_errors else results
+        return self.partial() if with_errors else self.array
+
+    def partial(self) -> Any:
+        """Return what is there now: a masked array, a list with gaps, or None before any."""
+        if self.spec is None:
+            return None
+        if self.array is None or (self._board.done == IN_LOG).any():
+            return self._list(gaps=True)
+        missing = self._board.done != IN_OUTPUT
+        rows = missing.reshape(-1, *[1] * (self.array.ndim - 1))
+        mask = np.broadcast_to(rows, self.array.shape)
+        if self.is_over:
+            mask = mask.copy()  # the caller may assign to it
+        # Else of stride 0 within rows: a full one would cost a byte per value at every frame.
+        return np.ma.MaskedArray(np.asarray(self.array), mask=mask, copy=False)
+
+    def _list(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
+        """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
+        values = []
+        for i, state in enumerate(self._board.done.tolist()):
+            try:
+                values.append(self._get(i, state))
+            except TaskError as error:
+                self._board.done[i] = FAILED  # what cannot be loaded is not there
+                self.errors[i] = error
+                if not gaps and not with_errors:
+                    raise
+                values.append(error if with_errors else MISSING)
+        return values
+
+    def get(self, i: int) -> Any:
+        """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
+        return self._get(i, int(self._board.done[i]))
+
+    def _get(self, i: int, state: int) -> Any:
+        if state == IN_OUTPUT:
+            assert self.array is not None
+            value = self.array[i]
+            if isinstance(value, np.ndarray):
+                return value.copy()
+            return value.item() if self.spec and self.spec.number else value
+        if state == FAILED:
+            return self.errors.get(i, MISSING)
+        if state != IN_LOG:
+            return MISSING
+        entry = tuple(self._board.index[i].tolist())
+        return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
