@@ -1116,6 +1116,8 @@ del lost
 def test_w6_garbage_is_collected_in_a_forked_child(lab):
     """A forked child that collects its parent's garbage takes nothing from the parent."""
     subject = lab.run("""
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 gc.disable()
 kept = nbshare.full(1000, 4.0)
 view = pair(tasks.zeros_but_last, range(2), shared={"nbytes": 1 << 20})
