@@ -6,10 +6,13 @@ import asyncio
 import gc
 import inspect
 import queue
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import figures
 import numpy as np
+import psutil
 import pytest
 import tasks
 
@@ -195,6 +198,21 @@ def test_two_jobs_run_at_once():
     assert slow.running()
     assert slow.cancel()
     assert slow.wait(5)
+
+
+def test_first_calls_of_many_threads_share_one_engine(cold):
+    """However many threads begin at once, the end of the workers leaves no process."""
+    for _ in range(5):
+        start = threading.Barrier(8)
+
+        def begin(start=start):
+            start.wait()
+            return parallel_map(tasks.double, [1, 2]).tolist()
+
+        with ThreadPoolExecutor(8) as threads:
+            assert [f.result() for f in [threads.submit(begin) for _ in range(8)]] == [[2, 4]] * 8
+        nbshare.shutdown()
+        assert not psutil.Process().children()
 
 
 def test_a_job_goes_on_if_nobody_keeps_it(tmp_path):

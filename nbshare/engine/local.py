@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 
@@ -14,15 +15,17 @@ __all__ = ["dispatcher", "shutdown"]
 PLAIN_START = "NBSHARE_PLAIN_START"
 
 _dispatcher: Dispatcher | None = None
+_lock = _thread.allocate_lock()
 
 
 def dispatcher() -> Dispatcher:
     """Return the dispatcher of this process, a new one if there is none at work."""
     global _dispatcher
-    if _dispatcher is None or _dispatcher.is_closed:
-        use_server = hasattr(os, "fork") and not os.environ.get(PLAIN_START)
-        _dispatcher = Dispatcher(use_server)
-    return _dispatcher
+    with _lock:  # the first calls of two threads would make two, of which one would be forgotten
+        if _dispatcher is None or _dispatcher.is_closed:
+            use_server = hasattr(os, "fork") and not os.environ.get(PLAIN_START)
+            _dispatcher = Dispatcher(use_server)
+        return _dispatcher
 
 
 def shutdown() -> None:
@@ -45,7 +48,8 @@ def shutdown() -> None:
 
 def _forget() -> None:
     """In a forked child: the workers are the parent's; the child starts its own."""
-    global _dispatcher
+    global _dispatcher, _lock
+    _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
     if inherited is not None:
         inherited.forget()

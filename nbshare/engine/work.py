@@ -43,6 +43,7 @@ __all__ = ["Caller", "Order", "Policy", "Work"]
 # result costs is spread over them. If a worker dies, only their range is known.
 TINY_S = 20e-6
 TOGETHER_S = 1e-3
+WINDOW = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
 
 
@@ -125,6 +126,7 @@ class Work:
             self._task = partial(seeded, self._task, order.policy.seed)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
+        self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize)
 
@@ -145,44 +147,76 @@ class Work:
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
-        slot, header = self._slot, self._board.header.data
         position = chunk.start
         try:
             while position < chunk.stop:
-                if header[STOP]:
+                if self._board.stopped:
                     return False
-                items = range(position, min(position + self._n_together(position), chunk.stop))
-                slot[SINCE] = since = time.monotonic_ns()
-                slot[ITEM_STOP] = items.stop
-                slot[ITEM] = position
-                n = self._run_one(position) if len(items) == 1 else self._run_together(items)
+                n_together = self._n_together(position)
+                items = range(position, min(position + (n_together or WINDOW), chunk.stop))
+                n = self._run_together(items) if n_together else self._run_singly(items)
                 if n is None:
                     return False
-                if n:
-                    self._note(items[:n], time.monotonic_ns() - since)
                 position += n
         finally:
-            slot[ITEM] = NO_ITEM
+            self._slot[ITEM] = NO_ITEM
         return True
 
     def _n_together(self, position: int) -> int:
+        """Return how many items to run together, 0 if they are to be run one by one."""
         if not 0 < self._item_s < TINY_S or self._store.number is None:
-            return 1
+            return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         # Those that have failed are run one by one: what happens now is theirs.
-        return 1 if self._board.attempts[position : position + n].any() else n
+        return 0 if self._board.attempts[position : position + n].any() else n
 
-    def _run_one(self, i: int) -> int | None:
-        """Run an item; returns how many are done, None to stop."""
-        item = range(i, i + 1)
+    def _run_singly(self, items: range) -> int | None:
+        """Run items one by one; returns how many are done, None to stop."""
+        slot, header, clock = self._slot, self._board.header.data, time.monotonic_ns
+        task, put = self._task, self._store.put
         try:
-            self._store.put(i, self._task(*[column(item)[0] for column in self._columns]))
-        except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
-            return self._overcome(i, error)
-        return 1
+            rows = zip(*[column(items) for column in self._columns], strict=True)
+        except BaseException as error:  # noqa: BLE001 - loading items runs users' code
+            return self._overcome(items.start, error)
+        worked_ns = 0
+        n = 0
+        for i, args in zip(items, rows, strict=True):
+            if header[STOP]:
+                return None
+            slot[SINCE] = since = clock()
+            slot[ITEM_STOP] = i + 1
+            slot[ITEM] = i
+            try:
+                put(i, task(*args))
+            except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
+                n_more = self._overcome(i, error)
+                if n_more is None:
+                    return None
+                n += n_more
+                break
+            took_ns = clock() - since
+            worked_ns += took_ns
+            n += 1
+            if took_ns > self._slow_ns:
+                self._note_slow(i, took_ns)
+        self._note(n, worked_ns)
+        return n
 
     def _run_together(self, items: range) -> int | None:
         """Run tiny items, and store their results at once; returns how many are done, or None."""
+        slot = self._slot
+        slot[SINCE] = since = time.monotonic_ns()
+        slot[ITEM_STOP] = items.stop
+        slot[ITEM] = items.start
+        n = self._run_and_store(items)
+        if n:
+            took_ns = time.monotonic_ns() - since
+            self._note(n, took_ns)
+            if took_ns // n > self._slow_ns:
+                self._note_slow(items.start, took_ns // n)
+        return n
+
+    def _run_and_store(self, items: range) -> int | None:
         values: list[Any] = []
         odd: list[Any] = []
         number, until_s = self._store.number, time.monotonic() + 2 * TOGETHER_S
@@ -236,18 +270,21 @@ class Work:
             return "an item that cannot be loaded"
         return args[0] if len(args) == 1 else tuple(args)
 
-    def _note(self, items: range, took_ns: int) -> None:
-        """Keep the figures that `Job.stats` shows."""
+    # What `Job.stats` shows.
+
+    def _note(self, n: int, worked_ns: int) -> None:
+        if n:
+            self._slot[WORKED] += worked_ns
+            self._slot[N_ITEMS] += n
+            self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
+
+    def _note_slow(self, i: int, took_ns: int) -> None:
         slot = self._slot
-        slot[WORKED] += took_ns
-        slot[N_ITEMS] += len(items)
-        each_ns = took_ns // len(items)
-        self._item_s = each_ns / 1e9  # tiny items may become long ones in the middle of a chunk
-        if each_ns > slot[SLOWEST + 2 * N_SLOWEST - 1]:
-            pairs = [(slot[SLOWEST + 2 * k + 1], slot[SLOWEST + 2 * k]) for k in range(N_SLOWEST)]
-            pairs = sorted([*pairs, (each_ns, items.start)], reverse=True)
-            for k, (ns, item) in enumerate(pairs[:N_SLOWEST]):
-                slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
+        pairs = [(slot[SLOWEST + 2 * k + 1], slot[SLOWEST + 2 * k]) for k in range(N_SLOWEST)]
+        pairs = sorted([*pairs, (took_ns, i)], reverse=True)[:N_SLOWEST]
+        for k, (ns, item) in enumerate(pairs):
+            slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
+        self._slow_ns = pairs[-1][0]
 
 
 _initialized: list[bytes] = []  # what this process has been initialized with
