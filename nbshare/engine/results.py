@@ -66,8 +66,9 @@ class Results:
         """What results look like; None before the first."""
         kind = int(self._board.header[KIND])
         if self._spec is None and kind > ASK:
-            self._spec = NUMBERS[kind]
-            self._array = shared_view(numbers_of(self._board, self._spec))
+            spec = NUMBERS[kind]
+            self._array = shared_view(numbers_of(self._board, spec))
+            self._spec = spec  # last: another thread may look between the two
         return self._spec
 
     @property
