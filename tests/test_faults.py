@@ -513,6 +513,7 @@ for call in range(1, 41):
         wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
         at_ten = census()
 assert interrupted > 20, interrupted
+pair(functools.partial(tasks.pause, 0.03), range(8))  # a quick call may have done with one worker
 gc.collect()
 wait_until(lambda: census() == at_ten, 2, f"{at_ten}, then {census()}")
 nbshare.shutdown()
