@@ -513,9 +513,11 @@ for call in range(1, 41):
         wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
         at_ten = census()
 assert interrupted > 20, interrupted
-pair(functools.partial(tasks.pause, 0.03), range(8))  # a quick call may have done with one worker
 gc.collect()
-wait_until(lambda: census() == at_ten, 2, f"{at_ten}, then {census()}")
+# A quick call does with one worker; one that starts late may be idle beside its replacement.
+extra = 1
+most = (at_ten[0] + 2 * extra, 1, at_ten[2] + extra, at_ten[3])
+wait_until(lambda: all(map(int.__le__, census(), most)), 2, f"{most}, then {census()}")
 nbshare.shutdown()
 wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
 wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors()}")
