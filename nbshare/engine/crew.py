@@ -77,7 +77,7 @@ class Crew:
     def put_to_work(
         self, message: Any, fds: Sequence[int], environ: Mapping[str, str]
     ) -> WorkerProcess:
-        """Give a message to an idle worker, or to a new one.
+        """Give a message to an idle worker, to one that is about to be idle, or to a new one.
 
         Raises
         ------
@@ -92,10 +92,25 @@ class Crew:
                 self.dismiss(worker)
             else:
                 return worker
+        worker = self._latecomer() or self._start(environ)
+        worker.channel.send(message, fds, wait=False)
+        return worker
+
+    def _latecomer(self) -> WorkerProcess | None:
+        """Return a worker that was started for a call that has ended without it.
+
+        It will find nothing to do there, and then its next message.
+        """
+        for worker in self._members:
+            is_free = worker.call is not None and worker.call.is_over
+            if is_free and worker.generation == self._generation:
+                return worker
+        return None
+
+    def _start(self, environ: Mapping[str, str]) -> WorkerProcess:
         worker = self._nursery.start(environ, self._generation)
         self._members[worker] = None
         self._events.watch(worker.channel.fileno(), partial(self._hear, worker))
-        worker.channel.send(message, fds, wait=False)
         return worker
 
     def greet(self, worker: WorkerProcess, pid: int) -> None:

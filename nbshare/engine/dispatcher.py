@@ -202,7 +202,7 @@ class Dispatcher:
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
-        worker.lend(*(segment for segment, _ in call.segments))
+        worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
@@ -309,10 +309,11 @@ class Dispatcher:
                     self._calls[call_id].results.logs.add(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
-            case ("finished", _, stamps, are_gone):
+            case ("finished", call_id, stamps, are_gone):
                 self._crew.note_imports(stamps)
-                worker.give_back(are_gone)
-                self._release(worker)
+                worker.give_back(call_id, are_gone=are_gone)
+                if worker.call is not None and worker.call.id == call_id:
+                    self._release(worker)
 
     def _note_running(self, worker: WorkerProcess) -> None:
         call = worker.call
@@ -331,7 +332,7 @@ class Dispatcher:
                 found = segment_of(array)
                 assert found is not None
                 segment, offset = found
-                worker.lend(segment)
+                worker.lend(call.id, segment)
                 reference = ArrayReference(
                     0,
                     offset,

@@ -65,25 +65,24 @@ class WorkerProcess:
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
-        self._borrowed: list[Segment] = []
+        self._borrowed: dict[int, list[Segment]] = {}  # by call
 
     @property
     def is_ready(self) -> bool:
         """Whether it has started."""
         return self.pid != 0
 
-    def lend(self, *segments: Segment) -> None:
-        """Note that it has been sent these segments."""
+    def lend(self, call_id: int, *segments: Segment) -> None:
+        """Note that it has been sent these segments for a call."""
         for segment in segments:
             segment.n_borrowed += 1
-        self._borrowed += segments
+        self._borrowed.setdefault(call_id, []).extend(segments)
 
-    def give_back(self, are_gone: bool) -> None:
-        """Note its word on the segments of its last call: whether no view is left there."""
-        for segment in self._borrowed:
+    def give_back(self, call_id: int, *, are_gone: bool) -> None:
+        """Note its word on the segments of a call: whether no view is left there."""
+        for segment in self._borrowed.pop(call_id, ()):
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
-        self._borrowed.clear()
 
     def greet(self, pid: int) -> None:
         """Note that it has started."""
@@ -110,7 +109,8 @@ class WorkerProcess:
             status = self._popen.wait()
         elif self.pid:
             status = self._nursery.reap(self.pid)
-        self.give_back(are_gone=is_dead)
+        for call_id in list(self._borrowed):
+            self.give_back(call_id, are_gone=is_dead)
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
