@@ -19,6 +19,7 @@ import numpy as np
 from nbshare import errors
 from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
+from nbshare.functions import Source
 from nbshare.memory import Segment, scratch_file
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class WorkerProcess:
         for segment in segments:
             segment.n_borrowed += 1
         self._borrowed.setdefault(call_id, []).extend(segments)
+
+    def has_borrowed_for(self, call_id: int) -> bool:
+        """Whether it has been sent segments for a call, and has not given its word on them."""
+        return bool(self._borrowed.get(call_id))
 
     def give_back(self, call_id: int, *, are_gone: bool) -> None:
         """Note its word on the segments of a call: whether no view is left there."""
@@ -147,7 +152,9 @@ class Nursery:
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, environ: Mapping[str, str], generation: int) -> WorkerProcess:
+    def start(
+        self, environ: Mapping[str, str], sources: Mapping[str, Source], generation: int
+    ) -> WorkerProcess:
         """Start a worker; it says by itself when it is ready.
 
         Raises
@@ -161,7 +168,7 @@ class Nursery:
                 popen = None if self.use_server else self._spawn(theirs)
                 if popen is None:
                     self._fork(theirs)
-            ours.send(dict(environ), wait=False)
+            ours.send((dict(environ), dict(sources)), wait=False)
         except OSError as error:
             raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
         return WorkerProcess(ours, self, popen, generation)

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Inputs, Packed
-from nbshare.engine.blas import limit_threads
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
@@ -65,7 +64,6 @@ class Order(NamedTuple):
     initializer: Packed | None
     n_workers: int
     chunksize: int | None
-    n_threads: int  # of BLAS and the like, in each worker
     policy: Policy
 
 
@@ -115,7 +113,6 @@ class Work:
         self._slot = board.slots[slot].data
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        limit_threads(order.n_threads)
         if order.initializer is not None:
             _initialize(*inputs.load(order.initializer))
         self._task = inputs.load(order.func)
@@ -134,7 +131,7 @@ class Work:
         """Work until nothing is left to claim."""
         while self.step():
             pass
-        self._slot[PEAK] = _peak_bytes()
+        self.note_peak()
 
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
@@ -278,6 +275,10 @@ class Work:
         return args[0] if len(args) == 1 else tuple(args)
 
     # What `Job.stats` shows.
+
+    def note_peak(self) -> None:
+        """Note how much memory this process has had."""
+        self._slot[PEAK] = _peak_bytes()
 
     def _note(self, n: int, worked_ns: int) -> None:
         if n:

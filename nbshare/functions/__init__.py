@@ -5,11 +5,14 @@ from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, label_of, resolve
+from nbshare.functions.sources import Source, born_with, own_files, read_sources, source_of
 
 __all__ = [
     "ImportLog",
+    "Source",
     "Stamp",
     "bind_arguments",
+    "born_with",
     "dumps",
     "dumps_apart",
     "import_as_the_caller",
@@ -17,7 +20,10 @@ __all__ = [
     "imported_files",
     "label_of",
     "overridden_names",
+    "own_files",
+    "read_sources",
     "register_files",
     "resolve",
+    "source_of",
     "stamp_of",
 ]
