@@ -1,8 +1,9 @@
 """The cell magic ``%%workerfile``: a cell that becomes a module file, which workers can import.
 
 Line n of the file is line n of the cell: the first one, which is the magic's in the cell, is the
-mark in the file by which the magic knows what it may overwrite. A cell that is not Python is
-refused as IPython refuses any cell, before it runs; the rest is the magic's work.
+mark in the file by which the magic knows what it may overwrite. A transformer of the shell's input
+takes the cell as it was typed (other transformers strip blanks), and refuses what is not Python as
+IPython does in any cell, before it runs. The rest is the magic's work.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell in the notebook, not t
 def load_ipython_extension(shell: Any) -> None:
     """Add ``%%workerfile`` to a shell: what ``%load_ext nbshare`` does."""
     magic = _WorkerFile(shell)
-    shell.input_transformers_cleanup.append(magic)
+    shell.input_transformers_cleanup.insert(0, magic)
     shell.register_magic_function(magic.run, "cell", "workerfile")
 
 
@@ -53,11 +54,16 @@ class _WorkerFile:
         self._shell = shell
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Refuse a cell of the magic that is not Python, where IPython looks for such errors."""
-        first, *body = lines or [""]
-        if first.split()[:1] == ["%%workerfile"]:
-            self._check(first, "".join(body))
-        return lines
+        """Turn a cell of the magic into the call of `run`, as IPython does it, if it is Python."""
+        from IPython.core.inputtransformer2 import leading_empty_lines
+
+        first, *rest = leading_empty_lines(lines) or [""]  # type: ignore[no-untyped-call]
+        line = re.match(r"%%workerfile\s(.*)", first)
+        if line is None:
+            return lines
+        cell = "".join(rest)
+        self._check(line[1], cell)
+        return [f"get_ipython().run_cell_magic('workerfile', {line[1]!r}, {cell!r})\n"]
 
     def run(self, line: str, cell: str) -> None:
         """Write the cell to a module file, import it, and bind its functions and classes here.
@@ -114,7 +120,7 @@ class _WorkerFile:
             parallel_map(mean_of, paths)
         """
         shown, force = _parse(line)
-        self._check(f"%%workerfile {line}\n", cell)
+        self._check(line, cell)
         if not cell.strip():
             raise _refused("the cell is empty. Write the functions below the line of %%workerfile.")
         file = Path(shown).expanduser().resolve()
@@ -133,14 +139,15 @@ class _WorkerFile:
         self._shell.push({name: getattr(module, name) for name in names})
         print(f"{shown}: {', '.join(names) or 'nothing public'}")  # noqa: T201  a magic's answer
 
-    def _check(self, first: str, body: str) -> None:
+    def _check(self, line: str, cell: str) -> None:
         """Raise the SyntaxError of a cell, with the place and the line in the cell."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import warns again
-                compile(_source(body), "<cell>", "exec", dont_inherit=True)
+                compile(_source(cell), "<cell>", "exec", dont_inherit=True)
         except SyntaxError as error:
-            error.filename = self._shell.compile.cache(first + body, self._shell.execution_count)
+            number = self._shell.execution_count
+            error.filename = self._shell.compile.cache(f"%%workerfile {line}\n{cell}", number)
             error.text = linecache.getline(error.filename, error.lineno or 0)
             error.msg = _explained(error)
             raise
