@@ -29,7 +29,7 @@ __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
 _MARK = b"# Written by %%workerfile"
 # With the encoding: Python would otherwise take one from a comment in the cell's first line.
-_FIRST_LINE = _MARK + b" (coding: utf-8): change the cell in the notebook, not this file.\n"
+_FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"
 
 
 def load_ipython_extension(shell: Any) -> None:

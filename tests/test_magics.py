@@ -115,6 +115,14 @@ def test_workers_run_the_new_code_after_each_rewrite(notebook):
         assert parallel_map(notebook["plus"], [10, 20]).tolist() == [10 + i, 20 + i]
 
 
+def test_blank_lines_above_the_magic_do_not_count(notebook):
+    """IPython leaves them out before the magic."""
+    error = notebook.fail("\n \n%%workerfile by_magic\nx = 1\n!ls", SyntaxError)
+    assert error.lineno == 3
+    assert notebook.run("\n \n%%workerfile by_magic\nx = 1\n").success
+    assert body_of() == "x = 1\n"
+
+
 def test_the_module_is_executed_each_time(notebook):
     """A cell that has not changed reads its data anew."""
     for value in (1, 2):
