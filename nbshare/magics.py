@@ -182,7 +182,8 @@ def _parse(line: str) -> tuple[str, bool]:
     except ValueError:  # a quotation that does not end
         words = []
     names = [word for word in words if not word.startswith("-")]
-    if len(names) != 1 or not {*words, "--force"} == {*names, "--force"}:
+    options = {word for word in words if word.startswith("-")}
+    if len(names) != 1 or options - {"--force"}:
         raise _refused("usage: %%workerfile NAME [--force], such as %%workerfile workers.py")
     shown = names[0] if names[0].endswith(".py") else f"{names[0]}.py"
     stem = Path(shown).stem
@@ -193,7 +194,7 @@ def _parse(line: str) -> tuple[str, bool]:
             f"{stem!r} cannot be imported: a module's name has letters, digits and underscores, "
             f"and is no word of Python's. Call it {better}.py."
         )
-    return shown, "--force" in words
+    return shown, bool(options)
 
 
 def _check_overwriting(file: Path, shown: str) -> None:

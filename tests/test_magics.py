@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faultlab import Lab
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from test_kernel import Kernel
@@ -101,9 +103,10 @@ def body_of(path="by_magic.py"):
 def test_a_cell_becomes_a_module_that_workers_import(notebook):
     """The cell is in the file, its functions in the notebook, and a map runs them at once."""
     body = "import math\n\ndef root(x):\n    return math.sqrt(x)\n"
-    assert notebook.write(body) == "by_magic.py: root\n"
-    assert body_of() == body
-    assert notebook["root"].__module__ == "by_magic"
+    assert notebook.write(body, "by_cell") == "by_cell.py: root\n"
+    assert body_of("by_cell.py") == body
+    assert notebook["root"].__module__ == "by_cell"
+    assert notebook.run("import by_cell; assert by_cell.root is root").success
     assert parallel_map(notebook["root"], [1, 4, 9]).tolist() == [1, 2, 3]
 
 
@@ -222,6 +225,19 @@ def test_the_cell_is_kept_to_the_byte(notebook, body):
     assert parallel_map(notebook["f"], [0]) == ["é"]
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"))),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_any_text_is_kept(notebook, texts, line_end):
+    """Whatever comments a cell has: they are in the file, and the line below has its number."""
+    body = "".join(f"# {text}{line_end}" for text in texts) + "def f(x): return x\n"
+    notebook.write(body)
+    assert body_of() == body
+    assert notebook["f"].__code__.co_firstlineno == len(texts) + 2
+
+
 # ----------------------------------------------------------------------- the file itself
 
 
@@ -300,6 +316,14 @@ def test_the_name_of_another_module_is_refused(notebook, name):
     assert f"{stem}_workers.py" in message
     assert "--force" in message
     assert os.listdir() == []
+
+
+def test_a_folder_of_the_same_name_beside_the_file_is_no_module(notebook):
+    """Such as one with data or pictures."""
+    os.mkdir("by_beside")
+    notebook.write("def f(x): return 1", "by_beside")
+    assert notebook["f"].__module__ == "by_beside"
+    assert parallel_map(notebook["f"], [0]).tolist() == [1]
 
 
 def test_by_force_the_name_of_another_module_is_taken(notebook):

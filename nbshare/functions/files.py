@@ -113,10 +113,11 @@ def other_module(file: Path) -> str | None:
         spec = None
     if known is None and spec is None:
         return None
-    folders = (spec and spec.submodule_search_locations) or ()  # of a package without a file
+    folders = (spec and spec.submodule_search_locations) or ()  # of a package without __init__
     places = [getattr(known, "__file__", None), spec and spec.origin, *folders]
     place = next(filter(None, places), "a module without a file")
-    return None if os.path.realpath(place) == str(file) else place
+    # A folder of that name beside the file means nothing to Python as soon as the file is there.
+    return None if os.path.realpath(place) in (str(file), str(file.with_suffix(""))) else place
 
 
 def _name_for(file: Path) -> str:
