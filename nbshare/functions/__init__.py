@@ -1,6 +1,6 @@
 """The function that a worker can import: where it comes from, and whether it is fresh."""
 
-from nbshare.functions.files import import_file, imported_files, register_files
+from nbshare.functions.files import import_file, imported_files, other_module, register_files
 from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
@@ -19,6 +19,7 @@ __all__ = [
     "import_file",
     "imported_files",
     "label_of",
+    "other_module",
     "overridden_names",
     "own_files",
     "read_sources",
