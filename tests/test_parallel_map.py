@@ -1014,11 +1014,6 @@ WRONG = {
         "progress=3",
     ),
     "plot unknown": (lambda: parallel_map(tasks.double, [1], plot="pie"), ValueError, "'pie'"),
-    "generator fails": (
-        lambda: parallel_map(tasks.double, (1 / i for i in [1, 0])),
-        ZeroDivisionError,
-        "division",
-    ),
 }
 
 

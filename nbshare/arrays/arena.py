@@ -156,7 +156,7 @@ class Arena:
         data = bytearray(self._nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
-        return bytes(data)
+        return bytes(data) or b"\0"
 
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""

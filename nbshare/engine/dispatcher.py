@@ -55,6 +55,8 @@ class Dispatcher:
     its own.
     """
 
+    calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
+
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
         self._nursery = Nursery(use_server)
@@ -186,18 +188,30 @@ class Dispatcher:
         call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
+        self._man(call)
+        self._advance(call)
+
+    def _man(self, call: Call) -> None:
+        """Put workers to work on a call, as many as it may have now."""
         try:
-            for _ in range(call.request.max_workers):
+            while call.wants_worker and self._n_free(call) > 0:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
                 self._fail(call, error)
-        self._advance(call)
+
+    def _n_free(self, call: Call) -> int:
+        """Return how many more workers a call may have now: a stream's calls share theirs."""
+        if call.team is None:
+            return call.request.max_workers - len(call.workers)
+        return call.team.n_workers - sum(len(c.workers) for c in self._team_of(call))
+
+    def _team_of(self, call: Call) -> list[Call]:
+        return [c for c in self._calls.values() if c.team is call.team]
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots.pop()
-        call.board.clear_slot(slot)
         message, fds = self._message(call, slot)
         try:
             environ = call.request.context.environ
@@ -227,7 +241,8 @@ class Dispatcher:
             self._finish(call, "stopped")
         elif call.is_complete:
             self._finish(call, "done")
-        elif not call.workers:  # the last ones finished just before one gave items back
+        elif not call.workers and self._n_free(call) > 0:
+            # The last ones finished just before one gave items back.
             call.n_replaced += 1
             self._replace(call)
 
@@ -281,6 +296,13 @@ class Dispatcher:
         del self._calls[call.id]
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
+        self._pass_on(call)
+
+    def _pass_on(self, call: Call) -> None:
+        """Put workers that a call of a stream does without to work on the stream's next ones."""
+        if call.team is not None:
+            for other in self._team_of(call):
+                self._man(other)
 
     # --------------------------------------------------------------------- workers
 
@@ -362,7 +384,8 @@ class Dispatcher:
             return
         error = rebuild(failure)
         if failure.item >= 0:
-            call.note_error(error, range(failure.item, failure.item + 1))
+            i = failure.item - call.request.first
+            call.note_error(error, range(i, i + 1))
         if failure.item < 0 or call.request.policy.on_error == "raise":
             self._fail(call, error)
 
@@ -372,6 +395,7 @@ class Dispatcher:
         self._crew.rest(worker)
         if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
+            self._pass_on(call)
 
     def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""
@@ -384,15 +408,19 @@ class Dispatcher:
             return
         slot = call.workers.pop(worker)
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        call.past_slots.append(call.board.slots[slot].tolist())
+        call.board.clear_slot(slot)
         call.free_slots.append(slot)
         call.n_replaced += not items
         if items:
             call.torn_rows += items
             text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
+            first = call.request.first
+            named = range(first + items.start, first + items.stop)
             if is_late and timeout_s is not None:
-                error: BaseException = timed_out(worker.pid, items, text, timeout_s)
+                error: BaseException = timed_out(worker.pid, named, text, timeout_s)
             else:
-                error = death_of(worker.pid, status, items, text)
+                error = death_of(worker.pid, status, named, text)
             if self._overcome(call, items, error):
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:

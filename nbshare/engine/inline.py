@@ -53,6 +53,7 @@ class _Here:
             explained(error)
         else:  # SystemExit must not end the caller
             error = rebuild(failure)
+        i -= self._call.request.first
         self._call.note_error(error, range(i, i + 1))
         if self._call.request.policy.on_error == "raise":
             self._call.error = self._call.error or error
@@ -67,6 +68,8 @@ class SerialEngine:
     For one call and one thread.
     """
 
+    calls_at_once = 1
+
     def __init__(self) -> None:
         self._work: Work | None = None
         self._seen: Seen = []
@@ -77,6 +80,7 @@ class SerialEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
+        self._seen.clear()
         self._work = _work(call, 0, _Here(call, is_main=True), self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
@@ -98,6 +102,8 @@ class SerialEngine:
 
 class ThreadEngine:
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
+
+    calls_at_once = 1
 
     def warm_up(self) -> None:
         """Do nothing: threads start at once."""
@@ -143,7 +149,7 @@ def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
         seen.append(weakref.ref(view.root))
         return view
 
-    inputs = inputs_of(call.small_arena, [attach(*wanted) for wanted in call.segments])
+    inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
     return Work(call.order, call.board, slot, inputs, caller, lock)
 
 

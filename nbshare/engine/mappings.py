@@ -19,7 +19,8 @@ __all__ = ["KEEP_S", "Mappings", "Seen", "are_gone"]
 
 KEEP_S = 0.5  # what is freed is to be free within a second
 
-Key = tuple[int, int, Mode]  # device and inode, which are not used again while we hold them
+# Device and inode, which are not used again while we hold them; a size that may grow.
+Key = tuple[int, int, int, Mode]
 
 Seen = list[weakref.ref[Any]]  # the roots of views
 
@@ -87,4 +88,4 @@ def are_gone(seen: Seen) -> bool:
 
 def _key(fd: int, mode: Mode) -> Key:
     status = os.fstat(fd)
-    return status.st_dev, status.st_ino, mode
+    return status.st_dev, status.st_ino, status.st_size, mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -30,8 +31,7 @@ class Brief(NamedTuple):
     path: list[str]  # of imports
     context: bytes  # the rest of it
     order: Order
-    small_arena: bytes | None
-    modes: tuple[Mode, ...]  # of the segments of the inputs
+    inputs: tuple[tuple[bytes | None, tuple[Mode, ...]], ...]  # small ones, and segments' modes
 
 
 class CallMessage(NamedTuple):
@@ -56,11 +56,14 @@ def work_on(
     try:
         brief: Brief = pickle.loads(message.brief)
         board = Board(mappings.board(fds[0]), *brief.board)
-        inputs = inputs_of(brief.small_arena, mappings.inputs(fds[1:], brief.modes))
+        inputs, rest = [], iter(fds[1:])
+        for small, modes in brief.inputs:
+            inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         mappings.drop(but_outputs=True)  # which come with the first result
         apply_context(brief.path, brief.context)
         lock = FileLock(lock_fd, message.call)
         work = Work(brief.order, board, message.slot, inputs, caller, lock)
+        del inputs
         imports.note()
         goes_on = work.step()
         mappings.drop()
@@ -71,9 +74,9 @@ def work_on(
         caller.failed(NO_ITEM, error, None)
 
 
-def inputs_of(small_arena: bytes | None, segments: list[View]) -> Inputs:
-    """Return the inputs of a call; those of a small one came with the message."""
-    return Inputs(segments if small_arena is None else [View(small_arena), *segments])
+def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
+    """Return inputs as they were packed; if they are few, they came with the message."""
+    return Inputs(segments if small is None else [View(small), *segments])
 
 
 class _RemoteCaller:

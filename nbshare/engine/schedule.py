@@ -107,6 +107,11 @@ class Board:
         """Return which results are there."""
         return np.isin(self.done, (IN_OUTPUT, IN_LOG))
 
+    @property
+    def n_unclaimed(self) -> int:
+        """Number of items that nobody has claimed; ranges given back count as one."""
+        return self.n_tasks - int(self.header[NEXT]) + int(self.header[RETURNED])
+
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
         self.header[STOP] = 1

@@ -65,6 +65,7 @@ class Order(NamedTuple):
     n_workers: int
     chunksize: int | None
     policy: Policy
+    first: int  # index of the first item
 
 
 class Caller(Protocol):
@@ -77,7 +78,7 @@ class Caller(Protocol):
         """Take a new log."""
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
-        """Take note of a failure."""
+        """Take note of a failure; `i` counts from the first item of all."""
 
 
 class Work:
@@ -91,8 +92,8 @@ class Work:
         Of the call.
     slot : int
         This worker's row on it.
-    inputs : Inputs
-        Where function and items lie.
+    inputs : sequence of Inputs
+        Where function and shared objects lie, and last, or likewise there, the items.
     caller : Caller
         Told of first results, logs and failures.
     lock : context manager
@@ -104,7 +105,7 @@ class Work:
         order: Order,
         board: Board,
         slot: int,
-        inputs: Inputs,
+        inputs: Sequence[Inputs],
         caller: Caller,
         lock: AbstractContextManager[Any],
     ) -> None:
@@ -113,14 +114,16 @@ class Work:
         self._slot = board.slots[slot].data
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
+        self._first = order.first
+        fixed, items = inputs[0], inputs[-1]
         if order.initializer is not None:
-            _initialize(*inputs.load(order.initializer))
-        self._task = inputs.load(order.func)
+            _initialize(*fixed.load(order.initializer))
+        self._task = fixed.load(order.func)
         if order.shared is not None:
-            self._task = partial(self._task, **inputs.load(order.shared))
-        self._columns = [Source(inputs, *what).items for what in order.sources]
+            self._task = partial(self._task, **fixed.load(order.shared))
+        self._columns = [Source(items, *what).items for what in order.sources]
         if order.policy.seed is not None:
-            self._task = partial(seeded, self._task, order.policy.seed)
+            self._task = partial(seeded, self._task, order.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._slow_ns = 0  # what one of the slowest takes at least
@@ -259,7 +262,7 @@ class Work:
         attempts[i] += 1
         if isinstance(error, Exception) and attempts[i] & ATTEMPTS <= self._policy.retries:
             return 0
-        self._caller.failed(i, error, self._item(i))
+        self._caller.failed(self._first + i, error, self._item(i))
         if self._policy.on_error == "raise":
             return None
         self._board.done[i] = FAILED

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import copying, names
+from nbshare.memory import budget, copying, names
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.kinds import Kind, keeps_size
 from nbshare.memory.view import View
@@ -189,6 +189,31 @@ class Segment(mmap.mmap):
         if names.is_kept(file.name):
             self._name, self.has_name = file.name, True
         return self
+
+    def grown(self, needed: int, nbytes: int) -> Segment:
+        """Make the file larger; returns a mapping of all of it, beside this one.
+
+        Parameters
+        ----------
+        needed : int
+            Bytes that will be used, by which it is decided whether there is room.
+        nbytes : int
+            The new size, `needed` or more.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room.
+        """
+        assert self.kind is not None
+        budget.check_room(needed - self.nbytes)
+        size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.kind.reserve(self.fd, size)
+        larger = type(self)(os.dup(self.fd), size, self.mode)
+        larger.kind = self.kind
+        larger._name, larger.has_name = self._name, self.has_name
+        self.has_name = False  # the name goes with the last mapping
+        return larger
 
     def array(
         self,

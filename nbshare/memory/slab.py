@@ -37,7 +37,11 @@ class Slab:
             return Segment.create(nbytes), 0
         with self._lock:
             if self._segment is None or not self._fits(self._segment, nbytes):
-                self._segment, self._end = Segment.create(SLAB), 0
+                self._segment, self._end = None, 0
+                segment = Segment.create(SLAB)
+                if segment.has_name:  # others see it as long as we hold it
+                    return segment, 0
+                self._segment = segment
             offset = self._end
             self._end = aligned(offset + nbytes)
             return self._segment, offset
