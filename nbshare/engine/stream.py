@@ -42,10 +42,10 @@ __all__ = ["Stream"]
 WINDOW_S = 0.2
 MOST_ITEMS = 1 << 16  # of a window
 MOST_BYTES = 32 << 20  # of its arrays and texts
+MOST_AHEAD = 3  # windows that somebody who iterates has not taken yet
 GROWTH = 8  # from one window to the next at most
 TAKE_S = 0.02  # for a source that is slow: what has come by then is handed over
 LOOK_S = 0.02  # between looks at the windows, when not only the first one is waited for
-BLOCK = 64  # items taken between looks at the clock, if they are small
 
 
 class Stream:
@@ -88,7 +88,8 @@ class Stream:
         self._team = Team(request.max_workers)
         self._windows: list[SingleRun] = []
         self._n_taken = 0  # items
-        self._n_given = 0  # items at the front whose results have been given away for good
+        self._n_given = 0  # results that somebody who iterates has taken
+        self._n_dropped = 0  # items of the windows that are not kept, since all have been
         self._size = 2 * request.max_workers * (request.chunksize or 1)  # of the next window
         self._is_exhausted = False
         self._source_error: Exception | None = None
@@ -96,8 +97,10 @@ class Stream:
         self._is_iterated = False
         self._growing: GrowingArray | None = None
         self._past_stats: list[WorkerStats] = []
+        self._last_pace = 0, 0.0  # of the window that was over last
         self._over = _thread.allocate_lock()
         self._over.acquire()
+        self._finishing = _thread.allocate_lock()
         self._callbacks = Callbacks()
 
     # ------------------------------------------------------------------ what a job reads
@@ -108,7 +111,8 @@ class Stream:
 
     @property
     def n_done(self) -> int:  # noqa: D102
-        return self._n_given + sum(window.n_done for window in list(self._windows))
+        gone = self._n_dropped
+        return gone + sum(window.n_done for window in list(self._windows))
 
     @property
     def n_ready(self) -> int:  # noqa: D102
@@ -122,8 +126,11 @@ class Stream:
         return found
 
     def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
-        gone = np.zeros(self._n_given, np.bool_)
-        return np.concatenate([gone, *(window.present() for window in list(self._windows))])
+        present = np.zeros(self._n_taken, np.bool_)
+        for window in list(self._windows):
+            first = window.request.first
+            present[first : first + window.n_tasks] = window.present()
+        return present
 
     def partial(self) -> Any:  # noqa: D102
         windows = list(self._windows)
@@ -135,10 +142,10 @@ class Stream:
         return [v for window in windows for v in window.call.results.values(gaps=True)]
 
     def final(self, *, with_errors: bool) -> Any:  # noqa: D102
-        if self._n_given:
+        if self._n_dropped:
             raise RuntimeError(
-                f"{self._n_given} results were given away by iterating over the job, and were not "
-                "kept: the items of a generator may never end. Keep them in the loop, or call "
+                f"{self._n_dropped} results were given away by iterating over the job and not kept, "
+                "since the items of a generator may never end. Keep them in the loop, or call "
                 "result() without one."
             )
         windows = list(self._windows)
@@ -165,7 +172,7 @@ class Stream:
         if specs or dtype is None or any(r.spec and r.has_objects for r in results):
             return None
         n = sum(window.n_tasks for window in windows)
-        if self._growing is not None and not self._n_given:
+        if self._growing is not None and not self._n_dropped:
             array: npt.NDArray[Any] = self._growing.head(n)
         else:
             array = empty((n, *shape), dtype)
@@ -197,9 +204,11 @@ class Stream:
         self._is_iterated = True
         for window in list(self._windows):
             for i, value in window.new_results():
+                self._n_given += 1
                 yield window.request.first + i, value
-        while self._windows and self._windows[0].is_all_given:
-            self._n_given += self._windows.pop(0).n_tasks
+            if window.is_all_given:
+                self._windows.remove(window)
+                self._n_dropped += window.n_tasks
 
     def fill_out(self) -> None:  # noqa: D102
         for window in list(self._windows):
@@ -219,7 +228,9 @@ class Stream:
     def wait(self, timeout_s: float) -> bool:  # noqa: D102
         if not self._in_background:
             self._step(timeout_s)
-        elif not self.is_over and self._over.acquire(timeout=timeout_s):
+        elif self._is_stopping and not self._open():
+            self._finish()  # the source may hold up its thread for ever
+        elif not self.is_over and self._over.acquire(timeout=min(timeout_s, LOOK_S)):
             self._over.release()
         return self.is_over
 
@@ -259,9 +270,11 @@ class Stream:
         """Whether workers will soon have nothing left, and more may be taken."""
         if self._is_exhausted or self._is_stopping:
             return False
+        if self._is_iterated and self._n_taken - self._n_given > MOST_AHEAD * self._size:
+            return False
         windows = self._open()
         if not windows:
-            return not self._is_iterated or self._n_taken - self._n_given < 2 * self._size
+            return True
         if len(windows) >= self._engine.calls_at_once:
             return False
         # Where results go is known when there is one.
@@ -287,7 +300,8 @@ class Stream:
                 break
             block_nbytes = sum(map(_nbytes, block))
             nbytes += block_nbytes
-            n = BLOCK if block_nbytes < MOST_BYTES // BLOCK else 1
+            # Twice as many between two looks at the clock, as long as they are small.
+            n = 2 * n if block_nbytes < MOST_BYTES // 8 else 1
             if time.monotonic() >= until_s:
                 break
         return items
@@ -295,13 +309,11 @@ class Stream:
     def _next_size(self) -> int:
         """Return how many items make a window, by the time that they have taken so far."""
         smallest = self.request.max_workers * (self.request.chunksize or 1)
-        if not self._windows:
-            return 2 * smallest
-        rows = [row for w in self._windows[-3:] for row in w.call.board.slots.tolist()]
-        n_items, worked_ns = sum(r[N_ITEMS] for r in rows), sum(r[WORKED] for r in rows)
+        now = [_pace(window) for window in self._open()]
+        n_items, worked_s = map(sum, zip(self._last_pace, *now, strict=True))
         if not n_items:
             return self._size
-        wanted = WINDOW_S * self.request.max_workers * n_items / max(worked_ns / 1e9, 1e-9)
+        wanted = WINDOW_S * self.request.max_workers * n_items / max(worked_s, 1e-9)
         return max(smallest, int(min(wanted, GROWTH * self._size, MOST_ITEMS)))
 
     def _hand_over(self, items: list[tuple[Any, ...]]) -> None:
@@ -324,9 +336,10 @@ class Stream:
         window = SingleRun(call, self._engine)
         self._windows.append(window)  # before it begins: an interrupt may come in between
         self._n_taken += n
-        if self._is_stopping:
+        if self._is_stopping:  # since we have looked: who stopped may not have seen this window
             window.stop()
-        window.start()
+        else:
+            window.start()
 
     def _rows(self, first: int, n: int) -> npt.NDArray[Any] | None:
         """Return where the arrays of a window go, None if that is not known or they are none."""
@@ -349,6 +362,7 @@ class Stream:
                 elif window.state == "stopped":
                     self._is_stopping = True
                 self._past_stats = merged([*self._past_stats, *window.stats()])
+                self._last_pace = _pace(window)
                 window.forget_items()
         if self.state == "starting" and any(w.state != "starting" for w in self._windows):
             self.state = "running"
@@ -359,9 +373,15 @@ class Stream:
         self.stop()
 
     def _finish(self) -> None:
+        with self._finishing:
+            if not self.is_over:
+                self._note_end()
+        self._callbacks.run()
+
+    def _note_end(self) -> None:
         out = self.request.out
         if self._is_stopping:
-            del self._source  # a generator that nobody else has ends here
+            self._source = Items(iter(()), [])  # a generator that nobody else has ends here
         elif isinstance(out, np.ndarray) and self._n_taken != len(out):
             self.error = ValueError(
                 f"out= has {len(out)} rows, but the iterable gave {self._n_taken} items"
@@ -375,7 +395,12 @@ class Stream:
         self._fixed[1].others.clear()
         self.is_over = True
         self._over.release()
-        self._callbacks.run()
+
+
+def _pace(window: SingleRun) -> tuple[int, float]:
+    """Return the items that a window's workers have done, and in how many seconds."""
+    rows = window.call.board.slots.tolist()
+    return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9
 
 
 def _nbytes(item: Any) -> int:
