@@ -144,7 +144,7 @@ class Stream:
     def final(self, *, with_errors: bool) -> Any:  # noqa: D102
         if self._n_dropped:
             raise RuntimeError(
-                f"{self._n_dropped} results were given away by iterating over the job and not kept, "
+                f"{self._n_dropped} results were given away by iterating, and not kept, "
                 "since the items of a generator may never end. Keep them in the loop, or call "
                 "result() without one."
             )
