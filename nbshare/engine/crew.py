@@ -15,6 +15,7 @@ from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 __all__ = ["Crew"]
 
 IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
+NO_STAMP = Stamp(-1, -1, -1)
 
 
 class Crew:
@@ -61,15 +62,17 @@ class Crew:
         """Have new workers if the environment, a file or the initializer is not theirs any more.
 
         Returns the files that the call's workers are to run, however late they start. A file that
-        none of them has imported before is among them in the first call only: later ones do not
-        ask whether it has been edited.
+        none of them has imported is among them until all have been through a call: after that
+        nobody asks whether it has been edited.
         """
         born_under = (context.environ, context.path)
-        edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
+        stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
+        edited = [path for path, stamp in stamps.items() if stamp_of(path) != stamp]
         is_initialized = initializer is None or self._initializer in (None, initializer)
         self._initializer = initializer or self._initializer
         if not edited and born_under == self._born_under and is_initialized:
-            if self._sources.keys() - self._stamps.keys():
+            # Not while workers that were born with them have yet to say what they import.
+            if len(self._idle) == len(self._members) and self._sources.keys() - self._stamps.keys():
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
             return self._sources
         self._born_under = born_under
@@ -83,7 +86,9 @@ class Crew:
     def note_imports(self, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
         new = stamps.keys() - self._stamps.keys()
-        self._stamps.update(stamps)
+        for path, stamp in stamps.items():
+            # Of two versions at least one is old: no file is like that.
+            self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         for path, source in read_sources(new - self._sources.keys()).items():
             if source.stamp == stamps[path]:
                 self._sources[path] = source
