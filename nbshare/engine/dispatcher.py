@@ -76,7 +76,7 @@ class Dispatcher:
     def warm_up(self) -> None:
         """Start the server, if there is none, while the caller still copies inputs."""
         if not self._nursery.is_up:
-            self._events.post(self._nursery.warm_up)
+            self._events.post(self._warm_up)
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
@@ -191,7 +191,14 @@ class Dispatcher:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
+    def _warm_up(self) -> None:
+        if not self._is_closing:
+            self._nursery.warm_up()
+
                 self._fail(call, error)
+        if self._is_closing:  # by another thread, since the call was submitted
+            call.finish("stopped")
+            return
         self._advance(call)
 
     def _assign(self, call: Call) -> None:
