@@ -385,7 +385,7 @@ class Dispatcher:
         self._hear_all(worker)
         if worker not in self._crew:
             return
-        call = worker.call
+        call, worker.call = worker.call, None
         status = self._crew.dismiss(worker)
         if call is None or worker not in call.workers:
             return
