@@ -9,7 +9,7 @@ from typing import Any
 
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
-from nbshare.engine.process import Nursery, WorkerProcess
+from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
 __all__ = ["Crew"]
@@ -143,6 +143,8 @@ class Crew:
         worker.greet(pid)
         self._events.watch(worker.pidfd, partial(self._lose, worker))
 
+        for other in self._members:  # where many start at once each has its time
+            other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
     def rest(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do, unless it is outdated."""
         if worker.generation == self._generation:
@@ -173,5 +175,8 @@ class Crew:
         overdue = [w for w in self._members if not w.is_ready and now >= w.ready_by]
         if overdue:
             self._nursery.distrust()
+        for worker in overdue:
+            self._hear(worker)  # it may have said so meanwhile, and be in an item
+        overdue = [w for w in overdue if not w.is_ready and w in self._members]
         for worker in overdue:
             self._lose(worker)

@@ -25,7 +25,7 @@ from nbshare.memory import Segment, scratch_file
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
 
-__all__ = ["Nursery", "WorkerProcess"]
+__all__ = ["FORK_S", "Nursery", "WorkerProcess"]
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
