@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,8 @@ from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
 __all__ = ["Crew"]
 
-IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 NO_STAMP = Stamp(-1, -1, -1)
+IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 
 
 class Crew:
@@ -116,7 +117,8 @@ class Crew:
                 self._idle.pop(free, None)
                 return free
         worker = self._start(environ, sources)
-        worker.channel.send(message, fds, wait=False)
+        with suppress(OSError):  # it is dead already, and we shall hear of that
+            worker.channel.send(message, fds, wait=False)
         return worker
 
     def _free_worker(self) -> WorkerProcess | None:
@@ -141,10 +143,10 @@ class Crew:
     def greet(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started."""
         worker.greet(pid)
-        self._events.watch(worker.pidfd, partial(self._lose, worker))
-
         for other in self._members:  # where many start at once each has its time
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
+        self._events.watch(worker.pidfd, partial(self._lose, worker))
+
     def rest(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do, unless it is outdated."""
         if worker.generation == self._generation:
@@ -173,10 +175,10 @@ class Crew:
             if now - since >= IDLE_S:
                 self.dismiss(worker)
         overdue = [w for w in self._members if not w.is_ready and now >= w.ready_by]
-        if overdue:
-            self._nursery.distrust()
         for worker in overdue:
             self._hear(worker)  # it may have said so meanwhile, and be in an item
         overdue = [w for w in overdue if not w.is_ready and w in self._members]
+        if overdue:
+            self._nursery.distrust()
         for worker in overdue:
             self._lose(worker)

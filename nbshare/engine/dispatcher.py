@@ -17,6 +17,7 @@ interpreter lock, while a picture is drawn, holds up nobody.
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -57,14 +58,22 @@ class Dispatcher:
 
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
-        self._nursery = Nursery(use_server)
+        try:
+            self._nursery = Nursery(use_server)
+        except OSError:
+            self._events.close()
+            raise
         self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
         self._last_id = 0
         self._is_closing = False
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
-        _thread.start_new_thread(self._run, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:
+            self._end()
+            raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
 
     # ------------------------------------------------------------- from any thread
 
@@ -182,7 +191,14 @@ class Dispatcher:
 
     # ----------------------------------------------------------------------- calls
 
+    def _warm_up(self) -> None:
+        if not self._is_closing:
+            self._nursery.warm_up()
+
     def _begin(self, call: Call) -> None:
+        if self._is_closing:  # by another thread, since the call was submitted
+            call.finish("stopped")
+            return
         call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
@@ -191,14 +207,7 @@ class Dispatcher:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
-    def _warm_up(self) -> None:
-        if not self._is_closing:
-            self._nursery.warm_up()
-
-                self._fail(call, error)
-        if self._is_closing:  # by another thread, since the call was submitted
-            call.finish("stopped")
-            return
+                self._fail(call, error.with_traceback(None))  # which holds the call
         self._advance(call)
 
     def _assign(self, call: Call) -> None:
@@ -260,11 +269,12 @@ class Dispatcher:
             if call.n_replaced > MAX_REPLACED:
                 raise errors.WorkerDiedError(
                     f"{call.n_replaced} workers died one after the other before they began an "
-                    "item. Something that they import may end them, or memory may be short."
+                    "item. Something that they import may end them, memory may be short, or the "
+                    "system may allow no more processes."
                 )
             self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
-            self._fail(call, error)
+            self._fail(call, error.with_traceback(None))
             self._advance(call)
 
     def _fail(self, call: Call, error: BaseException) -> None:
@@ -297,7 +307,9 @@ class Dispatcher:
             message, fds = worker.channel.receive(wait=False)
         except BlockingIOError:
             return
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if worker.call is not None and getattr(error, "errno", None) == errno.EMFILE:
+                self._fail(worker.call, error.with_traceback(None))
             self._lose(worker)
         else:
             self._handle(worker, message, fds)
@@ -362,7 +374,7 @@ class Dispatcher:
         except OSError:
             self._lose(worker)
         except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
-            self._fail(call, error)
+            self._fail(call, error.with_traceback(None))
 
     def _note_failure(self, call: Call | None, failure: Failure) -> None:
         if call is None:
