@@ -245,12 +245,20 @@ class Job:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(tell)
 
+        naps: list[asyncio.TimerHandle] = []
+
+        def nap() -> None:  # the kernel's interrupt cancels a cell, but wakes no loop that sleeps
+            naps[:] = [loop.call_later(NAP_S, nap)]
+
+        nap()
         self.add_done_callback(tell_loop)
         try:
             yield from over
         except BaseException:
             self.interrupt()
             raise
+        finally:
+            naps[0].cancel()
         return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:

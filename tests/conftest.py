@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faultlab import Lab
 
 TESTS = Path(__file__).resolve().parent
 WORKERS = TESTS / "workers"
@@ -19,6 +20,16 @@ sys.path.insert(0, str(WORKERS))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """Give a laboratory that must be clean when the test is over."""
+    lab = Lab(tmp_path)
+    try:
+        yield lab
+    finally:
+        lab.close()
 
 
 @pytest.fixture

@@ -38,16 +38,6 @@ def guarded(code):
     return head + 'if __name__ == "__main__":\n' + textwrap.indent(code, "    ")
 
 
-@pytest.fixture
-def lab(tmp_path):
-    """Give a laboratory that must be clean when the test is over."""
-    lab = Lab(tmp_path)
-    try:
-        yield lab
-    finally:
-        lab.close()
-
-
 # ------------------------------------------------------------ E, D: items that fail
 
 

@@ -130,16 +130,6 @@ class Kernel:
 
 
 @pytest.fixture
-def lab(tmp_path):
-    """Give a laboratory that must be clean when the test is over."""
-    lab = Lab(tmp_path)
-    try:
-        yield lab
-    finally:
-        lab.close()
-
-
-@pytest.fixture
 def kernel(lab):
     """Give a kernel of its own to a test."""
     kernel = Kernel(lab)

@@ -1,4 +1,4 @@
-"""A fiftieth of the soak."""
+"""A fiftieth of each soak."""
 
 from __future__ import annotations
 
@@ -10,14 +10,26 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 
 
-def test_twenty_thousand_arrays_leave_nothing():
-    """Arrays that are made, viewed, sent, kept and freed leave no descriptor, map or memory."""
+def soak(script: str, *arguments: str) -> str:
+    """Run a soak that must end well; returns what it printed."""
     ended = subprocess.run(
-        [sys.executable, "-W", "error", TESTS / "soak.py", "--cycles", "20000"],
+        [sys.executable, "-W", "error", TESTS / script, *arguments],
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("nothing is left\n"), ended.stdout
+    return ended.stdout
+
+
+def test_twenty_thousand_arrays_leave_nothing():
+    """Arrays that are made, viewed, sent, kept and freed leave no descriptor, map or memory."""
+    printed = soak("soak.py", "--cycles", "20000")
+    assert printed.endswith("nothing is left\n"), printed
+
+
+def test_two_hundred_calls_are_right_whatever_disturbs_them():
+    """Calls of every kind, interrupted, cancelled, edited and robbed of workers, are right."""
+    printed = soak("soak_calls.py", "--calls", "200")
+    assert printed.endswith("nothing is wrong\n"), printed

@@ -45,6 +45,7 @@ class Team:
     """Calls that share their workers: a stream's. Equal is only the same."""
 
     n_workers: int
+    sources: Mapping[str, Source] | None = None  # what all of them run
 
 
 @dataclass(eq=False)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
-from nbshare.engine.process import Nursery, WorkerProcess
+from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
 __all__ = ["Crew"]
 
+NO_STAMP = Stamp(-1, -1, -1)
 IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 
 
@@ -61,15 +63,17 @@ class Crew:
         """Have new workers if the environment, a file or the initializer is not theirs any more.
 
         Returns the files that the call's workers are to run, however late they start. A file that
-        none of them has imported before is among them in the first call only: later ones do not
-        ask whether it has been edited.
+        none of them has imported is among them until all have been through a call: after that
+        nobody asks whether it has been edited.
         """
         born_under = (context.environ, context.path)
-        edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
+        stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
+        edited = [path for path, stamp in stamps.items() if stamp_of(path) != stamp]
         is_initialized = initializer is None or self._initializer in (None, initializer)
         self._initializer = initializer or self._initializer
         if not edited and born_under == self._born_under and is_initialized:
-            if self._sources.keys() - self._stamps.keys():
+            # Not while workers that were born with them have yet to say what they import.
+            if len(self._idle) == len(self._members) and self._sources.keys() - self._stamps.keys():
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
             return self._sources
         self._born_under = born_under
@@ -83,7 +87,9 @@ class Crew:
     def note_imports(self, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
         new = stamps.keys() - self._stamps.keys()
-        self._stamps.update(stamps)
+        for path, stamp in stamps.items():
+            # Of two versions at least one is old: no file is like that.
+            self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         for path, source in read_sources(new - self._sources.keys()).items():
             if source.stamp == stamps[path]:
                 self._sources[path] = source
@@ -111,7 +117,8 @@ class Crew:
                 self._idle.pop(free, None)
                 return free
         worker = self._start(environ, sources)
-        worker.channel.send(message, fds, wait=False)
+        with suppress(OSError):  # it is dead already, and we shall hear of that
+            worker.channel.send(message, fds, wait=False)
         return worker
 
     def _free_worker(self) -> WorkerProcess | None:
@@ -136,6 +143,8 @@ class Crew:
     def greet(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started."""
         worker.greet(pid)
+        for other in self._members:  # where many start at once each has its time
+            other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
         self._events.watch(worker.pidfd, partial(self._lose, worker))
 
     def rest(self, worker: WorkerProcess) -> None:
@@ -166,6 +175,9 @@ class Crew:
             if now - since >= IDLE_S:
                 self.dismiss(worker)
         overdue = [w for w in self._members if not w.is_ready and now >= w.ready_by]
+        for worker in overdue:
+            self._hear(worker)  # it may have said so meanwhile, and be in an item
+        overdue = [w for w in overdue if not w.is_ready and w in self._members]
         if overdue:
             self._nursery.distrust()
         for worker in overdue:

@@ -17,15 +17,16 @@ interpreter lock, while a picture is drawn, holds up nobody.
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from nbshare import errors
 from nbshare.arrays.arena import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
+from nbshare.engine.deadlines import GRACE_S, Deadlines
 from nbshare.engine.events import Events
 from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
 from nbshare.engine.output import OutputSpec
@@ -36,8 +37,6 @@ from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
 
-GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
-BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
 MAX_CALL_ID = 1 << 30  # ids are also lock bytes
 
 
@@ -59,14 +58,23 @@ class Dispatcher:
 
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
-        self._nursery = Nursery(use_server)
+        try:
+            self._nursery = Nursery(use_server)
+        except OSError:
+            self._events.close()
+            raise
         self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
+        self._deadlines = Deadlines(self._calls, self._hear_all, self._lose, self._advance)
         self._last_id = 0
         self._is_closing = False
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
-        _thread.start_new_thread(self._run, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:
+            self._end()
+            raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
 
     # ------------------------------------------------------------- from any thread
 
@@ -78,7 +86,7 @@ class Dispatcher:
     def warm_up(self) -> None:
         """Start the server, if there is none, while the caller still copies inputs."""
         if not self._nursery.is_up:
-            self._events.post(self._nursery.warm_up)
+            self._events.post(self._warm_up)
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
@@ -86,9 +94,7 @@ class Dispatcher:
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
-        if not call.wait(timeout_s) and not self._closed.locked():
-            call.finish("stopped")  # it came when this was ending, so that nobody has begun it
-        return call.is_over
+        return call.wait(timeout_s)
 
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
@@ -110,10 +116,8 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             while not self._is_closing:
-                self._events.wait(min(self._deadlines(), default=None))
-                self._stop_overdue()
-                self._end_timed_out()
-                self._replace_sleepers()
+                self._events.wait(self._until_s())
+                self._deadlines.enforce()
                 self._crew.end_overdue()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             for call in self._calls.values():
@@ -123,53 +127,9 @@ class Dispatcher:
             self._end()
             self._closed.release()
 
-    def _deadlines(self) -> Iterator[float]:
-        for call in self._calls.values():
-            if call.kill_at is not None:
-                yield call.kill_at
-            elif call.request.policy.timeout_s is not None:
-                yield from (self._due_s(call, worker) for worker in call.workers)
-            yield from (worker.call_since + BEGIN_S for worker in self._sleepers(call))
-        yield from self._crew.deadlines()
-
-    def _stop_overdue(self) -> None:
-        """End the workers that are still busy with a call that was stopped."""
-        now = time.monotonic()
-        for call in list(self._calls.values()):
-            if call.kill_at is not None and now >= call.kill_at:
-                for worker in list(call.workers):
-                    self._hear_all(worker)
-                    # One that is not ready has begun nothing, and will find the call over.
-                    if worker in call.workers and worker.is_ready:
-                        self._lose(worker)
-                self._advance(call)
-
-    def _sleepers(self, call: Call) -> list[WorkerProcess]:
-        """Return the workers that have been given a call, and have not turned to it yet."""
-        return [w for w, s in call.workers.items() if w.is_ready and not call.board.has_begun(s)]
-
-    def _replace_sleepers(self) -> None:
-        """Replace workers that somebody has stopped while they were idle."""
-        for call in list(self._calls.values()):
-            for worker in self._sleepers(call):
-                if worker in call.workers and time.monotonic() >= worker.call_since + BEGIN_S:
-                    self._lose(worker)
-
-    def _due_s(self, call: Call, worker: WorkerProcess) -> float:
-        """Return when a worker's item is due: of one that it has not begun, at the earliest."""
-        timeout_s = call.request.policy.timeout_s
-        assert timeout_s is not None
-        since = call.board.busy_since(call.workers[worker])
-        return (time.monotonic() if since is None else since) + timeout_s
-
-    def _end_timed_out(self) -> None:
-        """End and replace the workers that take too long for an item."""
-        for call in list(self._calls.values()):
-            if call.request.policy.timeout_s is None or call.kill_at is not None:
-                continue
-            for worker in list(call.workers):
-                if worker in call.workers and time.monotonic() >= self._due_s(call, worker):
-                    self._lose(worker, is_late=True)
+    def _until_s(self) -> float | None:
+        """Return when something has to be done though nobody says anything."""
+        return min((*self._deadlines.times(), *self._crew.deadlines()), default=None)
 
     def _close(self) -> None:
         self._is_closing = True
@@ -184,8 +144,20 @@ class Dispatcher:
 
     # ----------------------------------------------------------------------- calls
 
+    def _warm_up(self) -> None:
+        if not self._is_closing:
+            self._nursery.warm_up()
+
     def _begin(self, call: Call) -> None:
-        call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
+        if self._is_closing:  # by another thread, since the call was submitted
+            call.finish("stopped")
+            return
+        if call.team is None or call.team.sources is None:
+            call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
+        else:  # a stream is one map: its later calls run the files of the first
+            call.sources = call.team.sources
+        if call.team is not None:
+            call.team.sources = call.sources
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         self._man(call)
@@ -198,7 +170,7 @@ class Dispatcher:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
-                self._fail(call, error)
+                self._fail(call, error.with_traceback(None))  # which holds the call
 
     def _n_free(self, call: Call) -> int:
         """Return how many more workers a call may have now: a stream's calls share theirs."""
@@ -268,11 +240,12 @@ class Dispatcher:
             if call.n_replaced > MAX_REPLACED:
                 raise errors.WorkerDiedError(
                     f"{call.n_replaced} workers died one after the other before they began an "
-                    "item. Something that they import may end them, or memory may be short."
+                    "item. Something that they import may end them, memory may be short, or the "
+                    "system may allow no more processes."
                 )
             self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
-            self._fail(call, error)
+            self._fail(call, error.with_traceback(None))
             self._advance(call)
 
     def _fail(self, call: Call, error: BaseException) -> None:
@@ -312,7 +285,9 @@ class Dispatcher:
             message, fds = worker.channel.receive(wait=False)
         except BlockingIOError:
             return
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if worker.call is not None and getattr(error, "errno", None) == errno.EMFILE:
+                self._fail(worker.call, error.with_traceback(None))
             self._lose(worker)
         else:
             self._handle(worker, message, fds)
@@ -377,7 +352,7 @@ class Dispatcher:
         except OSError:
             self._lose(worker)
         except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
-            self._fail(call, error)
+            self._fail(call, error.with_traceback(None))
 
     def _note_failure(self, call: Call | None, failure: Failure) -> None:
         if call is None:
@@ -402,7 +377,7 @@ class Dispatcher:
         self._hear_all(worker)
         if worker not in self._crew:
             return
-        call = worker.call
+        call, worker.call = worker.call, None
         status = self._crew.dismiss(worker)
         if call is None or worker not in call.workers:
             return

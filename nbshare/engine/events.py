@@ -7,6 +7,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 __all__ = ["Events"]
 
@@ -27,13 +28,18 @@ class Events:
         self._poll = select.poll()
         self._handlers: dict[int, Handler] = {}
         self._inbox: deque[Handler] = deque()
+        self._is_closed = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.watch(self._wake, self._open_inbox)
 
     def post(self, action: Handler) -> None:
-        """Have the waiting thread do something, in the order of posting."""
+        """Have the waiting thread do something, in the order of posting; here if it has ended."""
         self._inbox.append(action)
-        os.eventfd_write(self._wake, 1)
+        if self._is_closed:  # set before the inbox was emptied for the last time
+            self._do_posted()
+        else:
+            with suppress(OSError):  # closed this moment, and the action done
+                os.eventfd_write(self._wake, 1)
 
     def watch(self, fd: int, handler: Handler) -> None:
         """Call `handler` whenever the descriptor can be read, or its other end is gone."""
@@ -58,12 +64,21 @@ class Events:
                 handler()
 
     def close(self) -> None:
-        """Let go of the descriptor; what is posted from now on is not done."""
+        """Do what is posted, and let go of the descriptor."""
+        self._is_closed = True
+        self._do_posted()
         self._handlers.clear()
         wake, self._wake = self._wake, -1
         os.close(wake)
 
     def _open_inbox(self) -> None:
         os.eventfd_read(self._wake)
+        self._do_posted()
+
+    def _do_posted(self) -> None:
         while self._inbox:
-            self._inbox.popleft()()
+            try:
+                action = self._inbox.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            action()

@@ -112,6 +112,7 @@ class LogReader:
         try:
             return pickle.loads(parts[0], buffers=parts[1:])
         except Exception as error:
+            error.__traceback__ = None  # its frames lead to the results, which keep the error
             raise TaskError(
                 f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
                 i,

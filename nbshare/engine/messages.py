@@ -6,6 +6,8 @@ goes through at once or fails: a process that has stopped reading cannot block t
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import select
 import socket
@@ -110,11 +112,15 @@ class Channel:
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         room = socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
-        data, ancillary, _, _ = self._sock.recvmsg(INLINE + 256, room, flags)
+        data, ancillary, flags, _ = self._sock.recvmsg(INLINE + 256, room, flags)
         fds = array("i")
         for level, kind, rights in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+        if flags & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            raise OSError(errno.EMFILE, "too many open files to receive more (ulimit -n)")
         return data, list(fds)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from nbshare.memory import Segment, scratch_file
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
 
-__all__ = ["Nursery", "WorkerProcess"]
+__all__ = ["FORK_S", "Nursery", "WorkerProcess"]
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
@@ -147,8 +147,12 @@ class Nursery:
         self.use_server = use_server
         self.is_proven = False  # the server has forked a worker that was ready
         self._n_distrusted = 0
-        self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
         self.lock_fd = scratch_file()
+        try:
+            self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            os.close(self.lock_fd)
+            raise
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 

@@ -143,7 +143,7 @@ class Results:
                 values.append(self._get(i, state))
             except TaskError as error:
                 self._board.done[i] = FAILED  # what cannot be loaded is not there
-                self.errors[i] = error
+                self.errors[i] = error.with_traceback(None)
                 if not gaps and not with_errors:
                     raise
                 values.append(error if with_errors else MISSING)

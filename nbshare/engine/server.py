@@ -48,7 +48,11 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
         match message:
             case "fork":
                 worker_fd, lock_fd = fds
-                if os.fork() == 0:
+                try:
+                    pid = os.fork()
+                except OSError:  # no more processes are allowed; the next server may have more
+                    return
+                if pid == 0:
                     channel.close()
                     _live(worker.Endowment(worker_fd, life_fd, lock_fd, owner_pidfd))
                 os.close(worker_fd)

@@ -54,9 +54,12 @@ def is_worker() -> bool:
 
 def run(birth: Endowment) -> NoReturn:
     """Live as a worker until the owner ends."""
-    channel = _settle_in(birth)
+    try:
+        channel = _settle_in(birth)
+        channel.send(("ready", os.getpid()))
+    except (EOFError, ConnectionError):  # the owner has given it up
+        os._exit(1)
     belongings, mappings = _Belongings(), Mappings()
-    channel.send(("ready", os.getpid()))
     imports = ImportLog(_stamp_at_birth)
     while True:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["ImportLog", "Stamp", "is_installed", "stamp_of"]
+__all__ = ["ImportLog", "Stamp", "is_installed", "note_reading", "stamp_of"]
 
 
 class Stamp(NamedTuple):
@@ -41,6 +41,14 @@ def stamp_of(path: str) -> Stamp | None:
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
+_read: dict[str, Stamp | None] = {}  # source files that were compiled here
+
+
+def note_reading(path: str) -> None:
+    """Take the stamp of a file that is about to be read: an edit after it is then seen."""
+    _read[path] = stamp_of(path)
+
+
 @cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
 def is_installed(path: str) -> bool:
     """Whether a module belongs to the standard library or to site-packages."""
@@ -48,7 +56,7 @@ def is_installed(path: str) -> bool:
 
 
 class ImportLog:
-    """Stamps of the modules that this process imports from now on, as they were when noted.
+    """Stamps of the modules that this process imports from now on, as they were when read.
 
     Modules of the standard library and of site-packages are left out.
 
@@ -65,7 +73,7 @@ class ImportLog:
         self._stamps: dict[str, Stamp | None] = {}
 
     def note(self) -> None:
-        """Take the stamps of the modules imported since: soon after the import, before an edit."""
+        """Take the stamps of the modules imported since."""
         if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
             return
         self._n_seen = len(sys.modules)
@@ -73,7 +81,7 @@ class ImportLog:
             self._known.add(name)
             path = getattr(sys.modules.get(name), "__file__", None)
             if path and not is_installed(path):
-                self._stamps[path] = self._given(path) or stamp_of(path)
+                self._stamps[path] = self._given(path) or _read.get(path) or stamp_of(path)
 
     def take(self) -> dict[str, Stamp | None]:
         """Return what was noted since the last time."""

@@ -20,7 +20,7 @@ from importlib.machinery import (
 from types import ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import is_installed
+from nbshare.functions.freshness import is_installed, note_reading
 from nbshare.functions.sources import source_of
 
 __all__ = ["UncachedLoader", "import_as_the_caller", "overridden_names"]
@@ -37,6 +37,7 @@ class UncachedLoader(SourceFileLoader):
         """Return what decides whether the cache is valid."""
         if is_installed(path):
             return super().path_stats(path)
+        note_reading(path)
         raise OSError("without these, the bytecode cache is neither read nor written")
 
     def get_data(self, path: str) -> bytes:

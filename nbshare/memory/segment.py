@@ -7,6 +7,7 @@ or a mapping ends, however it ends.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.kinds import Kind, keeps_size
@@ -91,8 +93,19 @@ class Segment(mmap.mmap):
     def __new__(cls, fd: int, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
         flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
-        self = super().__new__(cls, fd, nbytes, flags, protection, **_MAP_OPTIONS)
-        self.fd = fd
+        try:
+            self = super().__new__(cls, fd, nbytes, flags, protection, **_MAP_OPTIONS)
+            # From here on `__del__` closes it, and nobody else may: an interrupt can come before
+            # our caller has the object, and by then the number may be another thread's.
+            self.fd = fd
+        except BaseException as error:
+            os.close(fd)
+            if getattr(error, "errno", None) != errno.ENOMEM:
+                raise
+            raise OutOfMemoryError(
+                f"{budget.in_words(nbytes)} more cannot be mapped into this process; a limit of "
+                "its address space (ulimit -v) may be in the way"
+            ) from None
         self.nbytes = nbytes
         self.mode = mode
         self.kind = None
@@ -169,10 +182,11 @@ class Segment(mmap.mmap):
         try:
             if not keeps_size(fd):
                 raise ValueError(f"descriptor {fd} is not sealed against shrinking")
-            self = cls(fd, os.fstat(fd).st_size, mode)
+            nbytes = os.fstat(fd).st_size
         except BaseException:
             os.close(fd)
             raise
+        self = cls(fd, nbytes, mode)
         if name is not None:
             self._name, self.has_name = name, True
         return self
@@ -182,7 +196,6 @@ class Segment(mmap.mmap):
         try:
             self = cls(file.fd, file.nbytes, "r+")
         except BaseException:
-            os.close(file.fd)
             names.drop(file.name)
             raise
         self.kind = file.kind

@@ -1,0 +1,107 @@
+"""What has to be done at a time, though no worker says anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from nbshare.engine.call import Call
+from nbshare.engine.process import WorkerProcess
+
+__all__ = ["GRACE_S", "Deadlines"]
+
+GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
+BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
+
+
+class Lose(Protocol):
+    """Ends a worker, and sees to what it has left."""
+
+    def __call__(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
+        """End it; `is_late`: since its item takes too long."""
+
+
+class Deadlines:
+    """The deadlines of running calls.
+
+    Parameters
+    ----------
+    calls : mapping
+        Those that run.
+    hear_all : callable
+        Handles what a worker has sent.
+    lose : callable
+        Ends a worker.
+    advance : callable
+        Finishes a call if nobody works on it any more.
+
+    Notes
+    -----
+    For the dispatcher's thread.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[int, Call],
+        hear_all: Callable[[WorkerProcess], None],
+        lose: Lose,
+        advance: Callable[[Call], None],
+    ) -> None:
+        self._calls = calls
+        self._hear_all, self._lose, self._advance = hear_all, lose, advance
+
+    def times(self) -> Iterator[float]:
+        """Yield when `enforce` has something to do, on the monotonic clock."""
+        for call in self._calls.values():
+            if call.kill_at is not None:
+                yield call.kill_at
+            elif call.request.policy.timeout_s is not None:
+                yield from (self._due_s(call, worker) for worker in call.workers)
+            yield from (worker.call_since + BEGIN_S for worker in self._sleepers(call))
+
+    def enforce(self) -> None:
+        """End the workers whose time is up."""
+        for call in list(self._calls.values()):
+            if call.kill_at is not None:
+                self._stop(call)
+            elif call.request.policy.timeout_s is not None:
+                self._end_timed_out(call)
+            self._replace_sleepers(call)
+
+    def _stop(self, call: Call) -> None:
+        """End the workers that are still busy with a call that was stopped."""
+        assert call.kill_at is not None
+        if time.monotonic() < call.kill_at:
+            return
+        for worker in list(call.workers):
+            self._hear_all(worker)
+            # One that is not ready has begun nothing, and will find the call over.
+            if worker in call.workers and worker.is_ready:
+                self._lose(worker)
+        self._advance(call)
+
+    def _end_timed_out(self, call: Call) -> None:
+        """End and replace the workers that take too long for an item."""
+        for worker in list(call.workers):
+            if worker in call.workers and time.monotonic() >= self._due_s(call, worker):
+                self._lose(worker, is_late=True)
+
+    def _replace_sleepers(self, call: Call) -> None:
+        """Replace workers that somebody has stopped while they were idle."""
+        for worker in self._sleepers(call):
+            if worker in call.workers and time.monotonic() >= worker.call_since + BEGIN_S:
+                self._lose(worker)
+
+    @staticmethod
+    def _sleepers(call: Call) -> list[WorkerProcess]:
+        """Return the workers that have been given a call, and have not turned to it yet."""
+        return [w for w, s in call.workers.items() if w.is_ready and not call.board.has_begun(s)]
+
+    @staticmethod
+    def _due_s(call: Call, worker: WorkerProcess) -> float:
+        """Return when a worker's item is due: of one that it has not begun, at the earliest."""
+        timeout_s = call.request.policy.timeout_s
+        assert timeout_s is not None
+        since = call.board.busy_since(call.workers[worker])
+        return (time.monotonic() if since is None else since) + timeout_s
