@@ -16,6 +16,7 @@ The layers; imports point down only::
 
 from nbshare import errors
 from nbshare.arrays import (
+    RingBuffer,
     SharedArray,
     SharedBuffer,
     SharedLock,
@@ -40,6 +41,7 @@ __all__ = [
     "MISSING",
     "Job",
     "MapInterrupted",
+    "RingBuffer",
     "SharedArray",
     "SharedBuffer",
     "SharedLock",

@@ -1,0 +1,231 @@
+"""Waiting for a slot, holding it for a with block, and giving it back whatever happens.
+
+Who finds nothing looks for a moment whether it comes, then sleeps until the event does, in slices:
+after each it looks whether whoever holds a slot has died. So a wake-up that dies together with the
+process it was for costs the others a slice of waiting, no more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from nbshare.arrays import futex
+from nbshare.arrays.lock import SharedLock
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.tokens import EVERYBODY, FREED, Tokens, Wakes
+from nbshare.errors import RingClosedError, RingTimeoutError
+from nbshare.memory import has_ended, identity
+
+__all__ = ["Desk", "Turn"]
+
+SLICE_S = 0.1
+SPINS = 100  # looks before sleeping; about 50 µs
+WORD = 2**32 - 1  # what a sleeper watches of an event's number
+
+
+class Desk:
+    """Hands slots out and takes them back: the transitions with lock, waiting and waking.
+
+    Parameters
+    ----------
+    tokens : Tokens
+        The transitions.
+    lock : SharedLock
+        Held during each.
+    addresses : sequence of int
+        Where the events' words are that sleepers watch.
+    waited_s : ndarray
+        Shared: how long producers and consumers have waited, float64 of shape (2,).
+    array_of : callable
+        Gives the array of a slot.
+    is_fatal : bool
+        Whether a death stops everybody, or the slot is taken back.
+
+    Notes
+    -----
+    Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        lock: SharedLock,
+        addresses: Sequence[int],
+        waited_s: Any,
+        array_of: Callable[[int], SharedArray],
+        is_fatal: bool,
+    ) -> None:
+        self.tokens = tokens
+        self.array_of = array_of
+        self._lock = lock
+        self._addresses = addresses
+        self._words = [ctypes.c_uint32.from_address(address) for address in addresses]
+        self.waited_s = waited_s
+        self._is_fatal = is_fatal
+
+    def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
+        """Make a transition, and wake whom it concerns."""
+        with self._lock:
+            wakes = transition(*args)
+        self.wake(wakes)
+
+    def wake(self, wakes: Wakes) -> None:
+        """Wake sleepers: of each event so many."""
+        for event, n in wakes:
+            futex.wake(self._addresses[event], n)
+
+    def claim(self, turn: Turn, event: int, timeout: float) -> SharedArray:
+        """Wait until the turn has a slot; returns its array.
+
+        Raises
+        ------
+        RingClosedError, RingAbortedError, RingTimeoutError
+            If it cannot have one.
+        """
+        attempt = (self.tokens.reserve, self.tokens.take)[event]
+        me = identity()
+        now = time.monotonic()
+        end, look, passed = now + timeout, now + SLICE_S, 0.0
+        while True:
+            try:
+                with self._lock:
+                    self.waited_s[event] += passed
+                    if attempt(turn, me):
+                        break
+                    seen = int(self.tokens.events[event]) & WORD
+            except RingClosedError:
+                # What a dead consumer had is still to be read.
+                if event == FREED or not self.look_for_the_dead():
+                    raise
+                continue
+            if now >= min(look, end):
+                look = now + SLICE_S
+                found = self.look_for_the_dead()
+                if now >= end and not found:
+                    raise RingTimeoutError(
+                        f"no slot of the ring buffer was {('free', 'filled')[event]} within "
+                        f"{timeout:g} s"
+                    )
+            self._sleep(event, seen, min(look, end) - now)
+            passed = -now + (now := time.monotonic())
+        assert turn.index is not None
+        return self.array_of(turn.index)
+
+    def look_for_the_dead(self) -> bool:
+        """Take back the slots of processes that have ended; whether there were any."""
+        with self._lock:
+            held = self.tokens.held()
+        dead = [each for each in held if each.holder != identity() and has_ended(each.holder)]
+        for each in dead:
+            if self._is_fatal:
+                self.do(self.tokens.abort, f"process {each.holder[0]} died with a slot")
+            else:
+                self.do(self.tokens.reclaim, each)
+        return bool(dead)
+
+    def _sleep(self, event: int, seen: int, seconds: float) -> None:
+        word = self._words[event]
+        for _ in range(SPINS):
+            if word.value != seen:
+                return
+            os.sched_yield()
+        futex.wait(self._addresses[event], seen, max(seconds, 0))
+
+
+class _Exit:
+    """What ends a with block: not a method.
+
+    Python looks for an interrupt when a function in Python begins, so an interrupt that came
+    during a long call inside the block is raised at the first line of ``__exit__``, which cannot
+    catch it; and the traceback keeps that line's ``self``, in a notebook for long. So only what
+    calls the function has the turn, and when that is gone the turn is, and gives its slot back.
+    """
+
+    def __get__(self, turn: Turn | None, cls: type[Turn]) -> Callable[..., None]:
+        if turn is None:
+            return _end  # contextlib.ExitStack asks the class
+        leave = partial(_leave, weakref.ref(turn))
+        vars(leave)["turn"] = turn
+        return leave
+
+
+def _leave(ref: weakref.ref[Turn], kind: type[BaseException] | None, *_: Any) -> None:
+    turn = ref()
+    assert turn is not None
+    turn.end(publish=kind is None)
+
+
+def _end(turn: Turn, kind: type[BaseException] | None, *_: Any) -> None:
+    turn.end(publish=kind is None)
+
+
+class Turn:
+    """A slot for the length of a with block.
+
+    Parameters
+    ----------
+    desk : Desk
+        Who hands it out.
+    event : {FREED, FILLED}
+        What to wait for: a producer's turn, or a consumer's.
+    timeout : float
+        Seconds.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    index: int | None = None  # of the slot that is held
+    _pid = 0
+
+    # Bound here because the module may be gone when the last turn is, at exit.
+    _getpid: ClassVar[Any] = staticmethod(os.getpid)
+
+    def __init__(self, desk: Desk, event: int, timeout: float) -> None:
+        self._desk = desk
+        self._event = event
+        self._timeout = timeout
+
+    def __enter__(self) -> SharedArray:
+        if self.index is not None:
+            raise RuntimeError("this turn has its slot already: ask the ring for another one")
+        self._pid = os.getpid()
+        try:
+            # No call follows, and so no interrupt, until the block has begun.
+            return self._desk.claim(self, self._event, self._timeout)
+        except BaseException:
+            self._give_up(self._desk.tokens.undo)
+            raise
+
+    __exit__ = _Exit()
+
+    def end(self, *, publish: bool) -> None:
+        """Give the slot back; a producer's to the consumers, if `publish`."""
+        if self._pid != os.getpid():  # a fork has left the block: the slot is its parent's
+            return
+        tokens = self._desk.tokens
+        is_filled = publish and self._event == FREED
+        try:
+            self._desk.do(tokens.commit if is_filled else tokens.release, self)
+        except BaseException:
+            self._give_up(tokens.release)
+            raise
+
+    def _give_up(self, transition: Callable[[Turn], Wakes]) -> None:
+        """Let go of what is still held after an error or interrupt, wherever it came."""
+        self._desk.do(transition, self)
+        # A wake-up that was for us, or by us, may be lost.
+        self._desk.wake(EVERYBODY)
+
+    def __del__(self) -> None:
+        # Inside any allocation of any thread: no lock.
+        if self.index is not None and self._pid == self._getpid():
+            self._desk.tokens.drop(self)
+            self._desk.wake(EVERYBODY)
