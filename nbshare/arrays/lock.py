@@ -23,6 +23,7 @@ from nbshare.arrays.shared_array import SharedArray
 __all__ = ["SharedLock"]
 
 UNTOLD = 56  # place of the byte: taken over from the dead by one that was interrupted, and left
+SPINS = 20  # tries before sleeping, some µs: many a hold is short, and sleeping costs more
 SLICE_S = 0.1  # a wait in C cannot be interrupted: so long Ctrl-C waits, at ten wake-ups a second
 
 
@@ -119,9 +120,10 @@ class SharedLock(ByReference):
         ValueError, OverflowError
             For time-outs that `threading.Lock` refuses too.
         """
-        allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
+        if blocking is not True or timeout != -1:
+            allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
         wait_s = 0.0 if not blocking else math.inf if timeout == -1 else timeout
-        if self._is_mine():
+        if self._word.value and self._is_mine():
             if not wait_s:
                 return False
             raise RuntimeError(
@@ -176,8 +178,11 @@ class SharedLock(ByReference):
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
         code: int = self._pthread.trylock(self)
-        if code != errno.EBUSY:
-            return code
+        for _ in range(SPINS if wait_s else 0):
+            if code != errno.EBUSY:
+                return code
+            os.sched_yield()
+            code = self._pthread.trylock(self)
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
             code = self._pthread.wait(self, min(left, SLICE_S))

@@ -16,7 +16,7 @@ from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.arrays.tokens import FILLED, FREED, N_RECLAIMED, Tokens, layout_of
+from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens, layout_of
 from nbshare.arrays.turns import Desk, Turn
 from nbshare.errors import RingClosedError
 from nbshare.memory import ALIGNMENT
@@ -178,7 +178,7 @@ class RingBuffer(ByReference):
             self._tokens,
             buffer.lock,
             [events + 8 * event for event in (FREED, FILLED)],
-            arrays["waited_s"],
+            arrays["waited_s"].data,
             self._slot,
             self._on_death == "fail",
         )
@@ -336,8 +336,8 @@ class RingBuffer(ByReference):
         self._desk.look_for_the_dead()
         with self._buffer.lock:
             queued, reading, filling, free = self._tokens.states()
-            n_put = self._tokens.n_committed()
-            n_reclaimed = int(self._tokens.counts[N_RECLAIMED])
+            n_put = self._tokens.counts[N_PUT]
+            n_reclaimed = self._tokens.counts[N_RECLAIMED]
             producers_s, consumers_s = self._desk.waited_s.tolist()
         return RingStatistics(
             queued=queued,

@@ -7,10 +7,10 @@
       └──────────────────┘ or its holder died)     └──────────┘ its holder died
 
 All that is true of a slot is one word in shared memory, its state and the number of its last
-commit, and each transition ends with the one store that changes this word. So there is nothing to
-repair after a process that was killed, or a thread that was interrupted, wherever that was: either
-the transition has happened or it has not. Everything else follows from the words; a holder is
-written before the word that makes it count.
+commit, and each transition is the one store that changes this word: what the new word means is
+written before. So there is nothing to repair after a process that was killed, or a thread that was
+interrupted, wherever that was: either the transition has happened or it has not. (After a death a
+count is made anew.)
 
 Each method is called under the ring's lock, looks once, and says whom to wake; who has to wait,
 and how, is `nbshare.arrays.turns`'s business. So a test can walk through all interleavings.
@@ -28,7 +28,17 @@ from nbshare.arrays.futex import ALL
 from nbshare.errors import RingAbortedError, RingClosedError
 from nbshare.memory import Identity, identity
 
-__all__ = ["EVERYBODY", "FILLED", "FREED", "N_RECLAIMED", "Held", "Tokens", "Wakes", "layout_of"]
+__all__ = [
+    "EVERYBODY",
+    "FILLED",
+    "FREED",
+    "N_PUT",
+    "N_RECLAIMED",
+    "Held",
+    "Tokens",
+    "Wakes",
+    "layout_of",
+]
 
 # In this order: the smallest word is the slot that was committed first, if one is ready, the
 # largest the one that was freed last, so that few slots stay in the cache where few are needed.
@@ -36,7 +46,7 @@ READY, READING, FILLING, FREE = range(4)
 SHIFT = 56
 NUMBER = (1 << SHIFT) - 1  # of the last commit: the low bits of a word
 
-PHASE, N_RECLAIMED = range(2)  # places in `counts`
+PHASE, N_PUT, N_RECLAIMED = range(3)  # places in `counts`
 OPEN, CLOSED, ABORTED = range(3)  # phases
 FREED, FILLED = range(2)  # events
 REASON_NBYTES = 1024
@@ -66,7 +76,7 @@ def layout_of(slots: int) -> dict[str, tuple[Any, str]]:
         "holders": ((slots, 2), "i8"),
         "rows": (slots, "i8"),  # filled, of the slot
         "events": (2, "i8"),  # how often each has come; who waits for one watches the low half
-        "counts": (2, "i8"),
+        "counts": (3, "i8"),
         "reason": (REASON_NBYTES, "u1"),
     }
 
@@ -87,12 +97,15 @@ class Tokens:
     def __init__(
         self, arrays: Mapping[str, npt.NDArray[Any]], rows: int, *, fresh: bool = False
     ) -> None:
-        self.words, self.holders = arrays["words"], arrays["holders"]
-        self.rows, self.events = arrays["rows"], arrays["events"]
-        self.counts, self.reason = arrays["counts"], arrays["reason"]
+        self._words = arrays["words"]
+        self.holders, self.reason = arrays["holders"], arrays["reason"]
+        # One number at a time: four times as fast as through NumPy.
+        self.words, self.rows, self.events, self.counts = (
+            arrays[name].data for name in ("words", "rows", "events", "counts")
+        )
         self._rows = rows
         if fresh:
-            self.words[:] = FREE << SHIFT
+            self._words[:] = FREE << SHIFT
 
     # ------------------------------------------------------------------ producers
 
@@ -104,14 +117,14 @@ class Tokens:
         RingClosedError, RingAbortedError
             If there will be none any more.
         """
-        self._check_running()
-        if self.counts[PHASE] == CLOSED:
+        if self.counts[PHASE] != OPEN:
+            self._check_running()
             raise RingClosedError(
                 "put() into a ring buffer after its close(): nothing more can be queued. Close it "
                 "when all producers are done."
             )
-        index = int(self.words.argmax())
-        word = int(self.words[index])
+        index = int(self._words.argmax())
+        word = self.words[index]
         if word >> SHIFT != FREE:
             return False
         self.rows[index] = self._rows
@@ -142,9 +155,10 @@ class Tokens:
         if self.counts[PHASE] == ABORTED:
             self.release(turn)
             self._check_running()
-        number = self.n_committed() + 1
+        number = self.counts[N_PUT] + 1
         wakes = self._tell(FILLED)
         self.words[index] = READY << SHIFT | number
+        self.counts[N_PUT] = number
         turn.index = None
         return wakes
 
@@ -158,11 +172,13 @@ class Tokens:
         RingClosedError, RingAbortedError
             If there will be none any more.
         """
-        self._check_running()
-        index = int(self.words.argmin())
-        word = int(self.words[index])
+        phase = self.counts[PHASE]
+        if phase == ABORTED:
+            self._check_running()
+        index = int(self._words.argmin())
+        word = self.words[index]
         if word >> SHIFT != READY:
-            if self.counts[PHASE] == CLOSED and not (self.words >> SHIFT == FILLING).any():
+            if phase == CLOSED and not (self._words >> SHIFT == FILLING).any():
                 raise RingClosedError("the ring buffer is closed, and all that was put is taken")
             return False
         self._grant(turn, index, me, READING << SHIFT | word)
@@ -175,7 +191,7 @@ class Tokens:
         index = turn.index
         if index is None:
             return ()
-        word = FREE << SHIFT | int(self.words[index]) & NUMBER
+        word = FREE << SHIFT | self.words[index] & NUMBER
         wakes = self._tell(FREED)
         self.words[index] = word
         turn.index = None
@@ -186,7 +202,7 @@ class Tokens:
         index = turn.index
         if index is None:
             return ()
-        word, wakes = self._undone(int(self.words[index]))
+        word, wakes = self._undone(self.words[index])
         self.words[index] = word
         turn.index = None
         return wakes
@@ -198,7 +214,7 @@ class Tokens:
         """
         index = turn.index
         assert index is not None
-        self.words[index] = FREE << SHIFT | int(self.words[index]) & NUMBER
+        self.words[index] = FREE << SHIFT | self.words[index] & NUMBER
         turn.index = None
 
     def close(self) -> Wakes:
@@ -218,7 +234,7 @@ class Tokens:
 
     def held(self) -> list[Held]:
         """Return the slots in somebody's hands."""
-        states = self.words >> SHIFT
+        states = self._words >> SHIFT
         places = ((states == FILLING) | (states == READING)).nonzero()[0]
         return [self._held(int(index)) for index in places]
 
@@ -238,13 +254,13 @@ class Tokens:
 
     # -------------------------------------------------------------------- figures
 
-    def n_committed(self) -> int:
-        """Return how many slots have ever been queued."""
-        return int((self.words & NUMBER).max())
+    def recount(self) -> None:
+        """After the death of somebody in the middle of a transition: count what was put."""
+        self.counts[N_PUT] = int((self._words & NUMBER).max())
 
     def states(self) -> list[int]:
         """Return how many slots are ready, being read, being filled, and free."""
-        return np.bincount(self.words >> SHIFT, minlength=4).tolist()  # type: ignore[no-any-return]
+        return np.bincount(self._words >> SHIFT, minlength=4).tolist()  # type: ignore[no-any-return]
 
     def aborted(self) -> str | None:
         """Return why everybody was stopped, None if nobody was."""
@@ -272,17 +288,21 @@ class Tokens:
             self.events[event] += 1
             return ((event, 1),)
         # Any of them may be the last that consumers wait for.
-        self.events += 1
-        return EVERYBODY
+        return self._tell_everybody()
 
     def _end(self, phase: int) -> Wakes:
-        self.events += 1
-        self.counts[PHASE] = max(int(self.counts[PHASE]), phase)
+        wakes = self._tell_everybody()
+        self.counts[PHASE] = max(self.counts[PHASE], phase)
+        return wakes
+
+    def _tell_everybody(self) -> Wakes:
+        for event in (FREED, FILLED):
+            self.events[event] += 1
         return EVERYBODY
 
     def _held(self, index: int) -> Held:
         pid, start = self.holders[index].tolist()
-        return Held(index, int(self.words[index]), (pid, start))
+        return Held(index, self.words[index], (pid, start))
 
     def _check_running(self) -> None:
         reason = self.aborted()

@@ -72,6 +72,8 @@ class Desk:
     def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
         """Make a transition, and wake whom it concerns."""
         with self._lock:
+            if self._lock.was_abandoned:
+                self.tokens.recount()
             wakes = transition(*args)
         self.wake(wakes)
 
@@ -90,20 +92,23 @@ class Desk:
         """
         attempt = (self.tokens.reserve, self.tokens.take)[event]
         me = identity()
-        now = time.monotonic()
-        end, look, passed = now + timeout, now + SLICE_S, 0.0
+        now = end = look = 0.0
         while True:
             try:
                 with self._lock:
-                    self.waited_s[event] += passed
+                    if now:
+                        self.waited_s[event] += -now + (now := time.monotonic())
                     if attempt(turn, me):
                         break
-                    seen = int(self.tokens.events[event]) & WORD
+                    seen = self.tokens.events[event] & WORD
             except RingClosedError:
                 # What a dead consumer had is still to be read.
                 if event == FREED or not self.look_for_the_dead():
                     raise
                 continue
+            if not now:
+                now = time.monotonic()
+                end, look = now + timeout, now + SLICE_S
             if now >= min(look, end):
                 look = now + SLICE_S
                 found = self.look_for_the_dead()
@@ -113,7 +118,6 @@ class Desk:
                         f"{timeout:g} s"
                     )
             self._sleep(event, seen, min(look, end) - now)
-            passed = -now + (now := time.monotonic())
         assert turn.index is not None
         return self.array_of(turn.index)
 
