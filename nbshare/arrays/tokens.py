@@ -9,8 +9,7 @@
 All that is true of a slot is one word in shared memory, its state and the number of its last
 commit, and each transition is the one store that changes this word: what the new word means is
 written before. So there is nothing to repair after a process that was killed, or a thread that was
-interrupted, wherever that was: either the transition has happened or it has not. (After a death a
-count is made anew.)
+interrupted, wherever that was: either the transition has happened or it has not.
 
 Each method is called under the ring's lock, looks once, and says whom to wake; who has to wait,
 and how, is `nbshare.arrays.turns`'s business. So a test can walk through all interleavings.
@@ -157,8 +156,8 @@ class Tokens:
             self._check_running()
         number = self.counts[N_PUT] + 1
         wakes = self._tell(FILLED)
-        self.words[index] = READY << SHIFT | number
         self.counts[N_PUT] = number
+        self.words[index] = READY << SHIFT | number
         turn.index = None
         return wakes
 
@@ -253,10 +252,6 @@ class Tokens:
         return wakes
 
     # -------------------------------------------------------------------- figures
-
-    def recount(self) -> None:
-        """After the death of somebody in the middle of a transition: count what was put."""
-        self.counts[N_PUT] = int((self._words & NUMBER).max())
 
     def states(self) -> list[int]:
         """Return how many slots are ready, being read, being filled, and free."""

@@ -24,8 +24,8 @@ from nbshare.memory import has_ended, identity
 
 __all__ = ["Desk", "Turn"]
 
-SLICE_S = 0.1
-SPINS = 100  # looks before sleeping; about 50 µs
+SLICE_S = 0.1  # of sleep, and between looks for the dead
+SPINS = 100  # looks for the event before sleeping, 50 µs: to be woken takes as long
 WORD = 2**32 - 1  # what a sleeper watches of an event's number
 
 
@@ -68,12 +68,11 @@ class Desk:
         self._words = [ctypes.c_uint32.from_address(address) for address in addresses]
         self.waited_s = waited_s
         self._is_fatal = is_fatal
+        self._next_look = 0.0
 
     def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
         """Make a transition, and wake whom it concerns."""
         with self._lock:
-            if self._lock.was_abandoned:
-                self.tokens.recount()
             wakes = transition(*args)
         self.wake(wakes)
 
@@ -92,7 +91,7 @@ class Desk:
         """
         attempt = (self.tokens.reserve, self.tokens.take)[event]
         me = identity()
-        now = end = look = 0.0
+        now = end = 0.0
         while True:
             try:
                 with self._lock:
@@ -108,21 +107,21 @@ class Desk:
                 continue
             if not now:
                 now = time.monotonic()
-                end, look = now + timeout, now + SLICE_S
-            if now >= min(look, end):
-                look = now + SLICE_S
-                found = self.look_for_the_dead()
-                if now >= end and not found:
-                    raise RingTimeoutError(
-                        f"no slot of the ring buffer was {('free', 'filled')[event]} within "
-                        f"{timeout:g} s"
-                    )
-            self._sleep(event, seen, min(look, end) - now)
+                end = now + timeout
+            if now >= self._next_look and self.look_for_the_dead():
+                continue
+            if now >= end:
+                raise RingTimeoutError(
+                    f"no slot of the ring buffer was {('free', 'filled')[event]} within "
+                    f"{timeout:g} s"
+                )
+            self._sleep(event, seen, min(end - now, SLICE_S))
         assert turn.index is not None
         return self.array_of(turn.index)
 
     def look_for_the_dead(self) -> bool:
         """Take back the slots of processes that have ended; whether there were any."""
+        self._next_look = time.monotonic() + SLICE_S
         with self._lock:
             held = self.tokens.held()
         dead = [each for each in held if each.holder != identity() and has_ended(each.holder)]
@@ -139,7 +138,7 @@ class Desk:
             if word.value != seen:
                 return
             os.sched_yield()
-        futex.wait(self._addresses[event], seen, max(seconds, 0))
+        futex.wait(self._addresses[event], seen, seconds)
 
 
 class _Exit:
