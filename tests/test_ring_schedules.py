@@ -16,7 +16,6 @@ import pytest
 from nbshare.arrays.tokens import EVERYBODY, FILLED, FREED, N_PUT, Tokens, layout_of
 from nbshare.errors import RingAbortedError, RingClosedError
 
-
 ENDS = ("done", "closed", "aborted", "interrupted", "dead")
 
 
@@ -33,10 +32,12 @@ class Actor(NamedTuple):
 
     @property
     def event(self) -> int:
+        """What it waits for."""
         return FREED if self.role == "put" else FILLED
 
     @property
     def has_ended(self) -> bool:
+        """Whether it takes no step any more."""
         return self.phase in ENDS
 
 
@@ -256,7 +257,7 @@ def replaced(actors, me, changed):
 
 
 def after_wake(actor):
-    """What somebody does who has woken the others."""
+    """Go on after waking the others."""
     phase = "interrupted" if actor.phase == "quit" else "ask"
     return actor._replace(phase=phase if actor.role in ("put", "get") else "done", wakes=())
 

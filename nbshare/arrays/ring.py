@@ -7,6 +7,7 @@ import operator
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -179,7 +180,7 @@ class RingBuffer(ByReference):
             buffer.lock,
             [events + 8 * event for event in (FREED, FILLED)],
             arrays["waited_s"].data,
-            self._slot,
+            partial(_slot, arrays["data"], self.shape, self.dtype, self._tokens.rows),
             self._on_death == "fail",
         )
 
@@ -351,11 +352,6 @@ class RingBuffer(ByReference):
             consumers_waited_s=consumers_s,
         )
 
-    def _slot(self, index: int) -> SharedArray:
-        array: npt.NDArray[Any] = np.ndarray(self.shape, self.dtype, buffer=self._data[index])
-        rows = self._tokens.rows[index]
-        return shared_view(array[:rows] if self.shape and rows < self.shape[0] else array)
-
     def __repr__(self) -> str:
         queued = self._tokens.states()[0]
         return f"<RingBuffer of {self.slots} slots of {self.shape} {self.dtype}, {queued} queued>"
@@ -370,6 +366,18 @@ class RingBuffer(ByReference):
     def _reduce_by_reference(self) -> Reduced:
         _, memory = self._buffer._reduce_by_reference()
         return _arrive, (*memory, self.slots, self.shape, self.dtype, self._on_death)
+
+
+def _slot(
+    data: npt.NDArray[Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rows: Sequence[int],
+    index: int,
+) -> SharedArray:
+    """Return the array of a slot, as far as it is filled."""
+    array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=data[index])
+    return shared_view(array[: rows[index]] if shape and rows[index] < shape[0] else array)
 
 
 def _arrive(

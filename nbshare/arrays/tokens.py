@@ -206,15 +206,12 @@ class Tokens:
         turn.index = None
         return wakes
 
-    def drop(self, turn: Holder) -> None:
-        """Free a slot without the lock: a word belongs to its holder, who alone changes it.
+    def drop(self, index: int) -> None:
+        """Free a slot of this process without the lock: only its holder changes its word.
 
         The event is not noted, so that somebody may sleep a while longer.
         """
-        index = turn.index
-        assert index is not None
         self.words[index] = FREE << SHIFT | self.words[index] & NUMBER
-        turn.index = None
 
     def close(self) -> Wakes:
         """Let no producer begin any more; what is queued or being filled is still to be read."""

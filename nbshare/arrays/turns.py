@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from nbshare.arrays import futex
 from nbshare.arrays.lock import SharedLock
@@ -69,6 +69,7 @@ class Desk:
         self.waited_s = waited_s
         self._is_fatal = is_fatal
         self._next_look = 0.0
+        self._watched: dict[int, weakref.ref[Turn]] = {}
 
     def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
         """Make a transition, and wake whom it concerns."""
@@ -132,6 +133,23 @@ class Desk:
                 self.do(self.tokens.reclaim, each)
         return bool(dead)
 
+    def watch(self, turn: Turn) -> None:
+        """Free the slot of a turn that is gone before its block has ended; see `_Exit`."""
+        assert turn.index is not None
+        self._watched[turn.index] = weakref.ref(turn, partial(self._lose, turn.index, os.getpid()))
+
+    def unwatch(self, turn: Turn) -> None:
+        """Leave it to the turn."""
+        if turn.index is not None:
+            self._watched.pop(turn.index, None)
+
+    def _lose(self, index: int, pid: int, _: weakref.ref[Turn]) -> None:
+        # Inside any allocation of any thread: no lock.
+        if pid == os.getpid():
+            del self._watched[index]
+            self.tokens.drop(index)
+            self.wake(EVERYBODY)
+
     def _sleep(self, event: int, seen: int, seconds: float) -> None:
         word = self._words[event]
         for _ in range(SPINS):
@@ -147,7 +165,8 @@ class _Exit:
     Python looks for an interrupt when a function in Python begins, so an interrupt that came
     during a long call inside the block is raised at the first line of ``__exit__``, which cannot
     catch it; and the traceback keeps that line's ``self``, in a notebook for long. So only what
-    calls the function has the turn, and when that is gone the turn is, and gives its slot back.
+    calls the function has the turn; when that is gone the turn is, and the desk, which watches it,
+    frees the slot. (A ``__del__`` would begin at the end of every block, and swallow interrupts.)
     """
 
     def __get__(self, turn: Turn | None, cls: type[Turn]) -> Callable[..., None]:
@@ -161,11 +180,15 @@ class _Exit:
 def _leave(ref: weakref.ref[Turn], kind: type[BaseException] | None, *_: Any) -> None:
     turn = ref()
     assert turn is not None
-    turn.end(publish=kind is None)
+    try:
+        turn.end(publish=kind is None)
+    except BaseException:
+        turn.give_up()
+        raise
 
 
-def _end(turn: Turn, kind: type[BaseException] | None, *_: Any) -> None:
-    turn.end(publish=kind is None)
+def _end(turn: Turn, *error: Any) -> None:
+    _leave(weakref.ref(turn), *error)
 
 
 class Turn:
@@ -188,9 +211,6 @@ class Turn:
     index: int | None = None  # of the slot that is held
     _pid = 0
 
-    # Bound here because the module may be gone when the last turn is, at exit.
-    _getpid: ClassVar[Any] = staticmethod(os.getpid)
-
     def __init__(self, desk: Desk, event: int, timeout: float) -> None:
         self._desk = desk
         self._event = event
@@ -201,34 +221,30 @@ class Turn:
             raise RuntimeError("this turn has its slot already: ask the ring for another one")
         self._pid = os.getpid()
         try:
+            array = self._desk.claim(self, self._event, self._timeout)
+            self._desk.watch(self)
             # No call follows, and so no interrupt, until the block has begun.
-            return self._desk.claim(self, self._event, self._timeout)
+            return array
         except BaseException:
-            self._give_up(self._desk.tokens.undo)
+            self.give_up(is_unseen=True)
             raise
 
     __exit__ = _Exit()
 
     def end(self, *, publish: bool) -> None:
         """Give the slot back; a producer's to the consumers, if `publish`."""
-        if self._pid != os.getpid():  # a fork has left the block: the slot is its parent's
-            return
+        self._desk.unwatch(self)
         tokens = self._desk.tokens
-        is_filled = publish and self._event == FREED
-        try:
-            self._desk.do(tokens.commit if is_filled else tokens.release, self)
-        except BaseException:
-            self._give_up(tokens.release)
-            raise
+        self._do(tokens.commit if publish and self._event == FREED else tokens.release)
 
-    def _give_up(self, transition: Callable[[Turn], Wakes]) -> None:
-        """Let go of what is still held after an error or interrupt, wherever it came."""
-        self._desk.do(transition, self)
+    def give_up(self, *, is_unseen: bool = False) -> None:
+        """Let go of what is still held, after an error or interrupt wherever it came."""
+        self._desk.unwatch(self)
+        tokens = self._desk.tokens
+        self._do(tokens.undo if is_unseen else tokens.release)
         # A wake-up that was for us, or by us, may be lost.
         self._desk.wake(EVERYBODY)
 
-    def __del__(self) -> None:
-        # Inside any allocation of any thread: no lock.
-        if self.index is not None and self._pid == self._getpid():
-            self._desk.tokens.drop(self)
-            self._desk.wake(EVERYBODY)
+    def _do(self, transition: Callable[[Turn], Wakes]) -> None:
+        if self._pid == os.getpid():  # else a fork has left the block: the slot is its parent's
+            self._desk.do(transition, self)
