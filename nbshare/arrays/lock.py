@@ -23,7 +23,6 @@ from nbshare.arrays.shared_array import SharedArray
 __all__ = ["SharedLock"]
 
 UNTOLD = 56  # place of the byte: taken over from the dead by one that was interrupted, and left
-SPINS = 20  # tries before sleeping, some µs: many a hold is short, and sleeping costs more
 SLICE_S = 0.1  # a wait in C cannot be interrupted: so long Ctrl-C waits, at ten wake-ups a second
 
 
@@ -178,11 +177,8 @@ class SharedLock(ByReference):
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
         code: int = self._pthread.trylock(self)
-        for _ in range(SPINS if wait_s else 0):
-            if code != errno.EBUSY:
-                return code
-            os.sched_yield()
-            code = self._pthread.trylock(self)
+        if code != errno.EBUSY:
+            return code
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
             code = self._pthread.wait(self, min(left, SLICE_S))

@@ -196,22 +196,15 @@ class Tokens:
         turn.index = None
         return wakes
 
-    def undo(self, turn: Holder) -> Wakes:
-        """Have it as if a slot had never been given to somebody, who has not seen it."""
-        index = turn.index
-        if index is None:
-            return ()
-        word, wakes = self._undone(self.words[index])
-        self.words[index] = word
-        turn.index = None
-        return wakes
+    def drop(self, index: int, *, is_unseen: bool = False) -> None:
+        """Let go of a slot of this process without the lock: only its holder changes its word.
 
-    def drop(self, index: int) -> None:
-        """Free a slot of this process without the lock: only its holder changes its word.
-
-        The event is not noted, so that somebody may sleep a while longer.
+        It is free, or queued again if nobody has seen what is in it. The event is not noted, so
+        that somebody may sleep a while longer.
         """
-        self.words[index] = FREE << SHIFT | self.words[index] & NUMBER
+        word = self.words[index]
+        state = READY if is_unseen and word >> SHIFT == READING else FREE
+        self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> Wakes:
         """Let no producer begin any more; what is queued or being filled is still to be read."""
@@ -243,9 +236,10 @@ class Tokens:
         index, word, _ = held
         if self._held(index) != held:
             return ()
-        word, wakes = self._undone(word)
+        is_filling = word >> SHIFT == FILLING
+        wakes = self._tell(FREED if is_filling else FILLED)
         self.counts[N_RECLAIMED] += 1
-        self.words[index] = word
+        self.words[index] = (FREE if is_filling else READY) << SHIFT | word & NUMBER
         return wakes
 
     # -------------------------------------------------------------------- figures
@@ -267,12 +261,6 @@ class Tokens:
         # No call between these two, and so no interrupt.
         self.words[index] = word
         turn.index = index
-
-    def _undone(self, word: int) -> tuple[int, Wakes]:
-        """Return the word before somebody got the slot, and whom that concerns."""
-        is_filling = word >> SHIFT == FILLING
-        state = FREE if is_filling else READY
-        return state << SHIFT | word & NUMBER, self._tell(FREED if is_filling else FILLED)
 
     def _tell(self, event: int) -> Wakes:
         """Note an event, before the store that brings it about: nobody looks in between."""
