@@ -27,13 +27,13 @@ from interrupts import each_interrupt
 
 import nbshare
 from nbshare import RingBuffer, SharedArray, parallel_map
-from nbshare.arrays import buffer, futex, lock, mutex, ring, tokens, turns
+from nbshare.arrays import buffer, futex, lease, lock, monitor, mutex, ring, tokens
 from nbshare.errors import RingAbortedError, RingClosedError, RingTimeoutError
 from nbshare.memory import segment_of
 
 STARTS = ["spawn", "fork", "forkserver"]
 WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
-FILES = {module.__file__ for module in (buffer, futex, lock, mutex, ring, tokens, turns)}
+FILES = {module.__file__ for module in (buffer, futex, lease, lock, monitor, mutex, ring, tokens)}
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
 pytestmark = pytest.mark.filterwarnings(
@@ -203,11 +203,11 @@ def test_an_exit_stack_may_hold_slots(numbers):
     assert figures(numbers) == (0, 0, 0, 3)
 
 
-def test_a_turn_is_taken_once_at_a_time(numbers):
+def test_a_lease_is_taken_once_at_a_time(numbers):
     """What put() returns cannot be entered while it has a slot, but again later."""
-    turn = numbers.put()
+    lease = numbers.put()
     for _ in range(2):
-        with turn, pytest.raises(RuntimeError, match="another"), turn:
+        with lease, pytest.raises(RuntimeError, match="another"), lease:
             pass
     assert figures(numbers) == (2, 0, 0, 1)
 
@@ -303,13 +303,13 @@ def test_a_closed_ring_waits_for_what_is_being_filled(numbers):
 def test_abort_stops_everybody(numbers):
     """After abort() put, get and the end of a put fail and give the first reason, for good."""
     rings.put_numbers(numbers, 0, 1)
-    turn = numbers.put()
-    turn.__enter__()
+    lease = numbers.put()
+    lease.__enter__()
     numbers.abort("the disk is full")
     numbers.abort("another")
     numbers.close()
     with pytest.raises(RingAbortedError, match="aborted: the disk is full") as caught:
-        turn.__exit__(None, None, None)
+        lease.__exit__(None, None, None)
     assert caught.value.reason == "the disk is full"
     assert pickle.loads(pickle.dumps(caught.value)).reason == "the disk is full"
     for use in (numbers.put, numbers.get):
@@ -772,8 +772,8 @@ for i in range(2):
         pass
 loop = iter(ring)
 next(loop)
-turn = ring.get()
-turn.__enter__()
+lease = ring.get()
+lease.__enter__()
 """)
     assert said == ""
 

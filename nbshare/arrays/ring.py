@@ -16,9 +16,10 @@ import numpy.typing as npt
 from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape
+from nbshare.arrays.lease import Lease
+from nbshare.arrays.monitor import Monitor
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens, layout_of
-from nbshare.arrays.turns import Desk, Turn
 from nbshare.errors import RingClosedError
 from nbshare.memory import ALIGNMENT
 
@@ -40,7 +41,8 @@ class RingStatistics:
     queued, reading, filling, free : int
         Slots now: waiting for a consumer, held by one, held by a producer, and the rest.
     n_put, n_got : int
-        Slots queued so far, and given back by consumers.
+        Slots queued so far, and given back by consumers. (Somebody killed in the very act of
+        queueing one may count.)
     n_reclaimed : int
         Slots taken back from processes that died.
     producers_waited_s, consumers_waited_s : float
@@ -121,7 +123,7 @@ class RingBuffer(ByReference):
     Slots come in the order in which their put blocks ended, to each consumer as to all of them
     together. A new slot holds what an earlier one has left in it (zeros at first).
 
-    **A slot is yours until its block ends, or the loop's next turn begins.** Afterwards it is
+    **A slot is yours until its block ends, or the loop asks for the next.** Afterwards it is
     filled anew; whatever still views it, by ``slot[:5]`` too, sees that happen. To keep values,
     copy them: ``slot.copy()``.
 
@@ -175,7 +177,7 @@ class RingBuffer(ByReference):
         self._data = arrays["data"]
         self._tokens = Tokens(arrays, self.shape[0] if self.shape else 1, fresh=fresh)
         events = _address(arrays["events"]) + 4 * (sys.byteorder == "big")
-        self._desk = Desk(
+        self._monitor = Monitor(
             self._tokens,
             buffer.lock,
             [events + 8 * event for event in (FREED, FILLED)],
@@ -184,7 +186,7 @@ class RingBuffer(ByReference):
             self._on_death == "fail",
         )
 
-    def put(self, timeout: float | None = None) -> Turn:
+    def put(self, timeout: float | None = None) -> Lease:
         """Return a context manager that gives a free slot to fill; its end queues the slot.
 
         Parameters
@@ -216,7 +218,7 @@ class RingBuffer(ByReference):
         >>> ring
         <RingBuffer of 2 slots of (3,) float64, 1 queued>
         """
-        return Turn(self._desk, FREED, _checked_timeout(timeout))
+        return Lease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
         """Say how many rows of a slot are filled, if not all: the consumer gets no more.
@@ -255,7 +257,7 @@ class RingBuffer(ByReference):
         if beyond or not self._tokens.trim(index, n):
             raise ValueError("that array is no slot which this process has from the ring's put()")
 
-    def get(self, timeout: float | None = None) -> Turn:
+    def get(self, timeout: float | None = None) -> Lease:
         """Return a context manager that gives the next filled slot; its end frees the slot.
 
         Parameters
@@ -287,7 +289,7 @@ class RingBuffer(ByReference):
         ...     print(slot)
         [7. 7. 7.]
         """
-        return Turn(self._desk, FILLED, _checked_timeout(timeout))
+        return Lease(self._monitor, FILLED, _checked_timeout(timeout))
 
     def __iter__(self) -> Iterator[SharedArray]:
         """Yield the slots, each until the next is asked for, to the end of the data."""
@@ -304,7 +306,7 @@ class RingBuffer(ByReference):
         Blocks of `put` that have begun may end. With several producers, close when the last one is
         done. Closing twice does nothing.
         """
-        self._desk.do(self._tokens.close)
+        self._monitor.do(self._tokens.close)
 
     def abort(self, reason: str = "") -> None:
         """Stop everybody now: whoever uses the ring, or waits, gets a RingAbortedError.
@@ -314,7 +316,7 @@ class RingBuffer(ByReference):
         reason : str, optional
             Stands in their errors; the first 1000 characters or so. The first call's counts.
         """
-        self._desk.do(self._tokens.abort, str(reason))
+        self._monitor.do(self._tokens.abort, str(reason))
 
     def statistics(self) -> RingStatistics:
         """Return figures that show the bottleneck.
@@ -334,12 +336,12 @@ class RingBuffer(ByReference):
         >>> figures.queued, figures.free, figures.n_put, figures.n_got
         (1, 1, 1, 0)
         """
-        self._desk.look_for_the_dead()
+        self._monitor.look_for_the_dead()
         with self._buffer.lock:
             queued, reading, filling, free = self._tokens.states()
             n_put = self._tokens.counts[N_PUT]
             n_reclaimed = self._tokens.counts[N_RECLAIMED]
-            producers_s, consumers_s = self._desk.waited_s.tolist()
+            producers_s, consumers_s = self._monitor.waited_s.tolist()
         return RingStatistics(
             queued=queued,
             reading=reading,

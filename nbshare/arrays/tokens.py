@@ -12,7 +12,7 @@ written before. So there is nothing to repair after a process that was killed, o
 interrupted, wherever that was: either the transition has happened or it has not.
 
 Each method is called under the ring's lock, looks once, and says whom to wake; who has to wait,
-and how, is `nbshare.arrays.turns`'s business. So a test can walk through all interleavings.
+and how, is `nbshare.arrays.monitor`'s business. So a test can walk through all interleavings.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "N_PUT",
     "N_RECLAIMED",
     "Held",
+    "Holder",
     "Tokens",
     "Wakes",
     "layout_of",
@@ -108,7 +109,7 @@ class Tokens:
 
     # ------------------------------------------------------------------ producers
 
-    def reserve(self, turn: Holder, me: Identity) -> bool:
+    def reserve(self, lease: Holder, me: Identity) -> bool:
         """Give a producer a free slot; False if there is none yet.
 
         Raises
@@ -127,7 +128,7 @@ class Tokens:
         if word >> SHIFT != FREE:
             return False
         self.rows[index] = self._rows
-        self._grant(turn, index, me, FILLING << SHIFT | word & NUMBER)
+        self._grant(lease, index, me, FILLING << SHIFT | word & NUMBER)
         return True
 
     def trim(self, index: int, rows: int) -> bool:
@@ -140,7 +141,7 @@ class Tokens:
         self.rows[index] = rows
         return True
 
-    def commit(self, turn: Holder) -> Wakes:
+    def commit(self, lease: Holder) -> Wakes:
         """Queue the slot that a producer has filled; one of no rows is not queued.
 
         Raises
@@ -148,22 +149,22 @@ class Tokens:
         RingAbortedError
             If nobody will read it; it is free then.
         """
-        index = turn.index
+        index = lease.index
         if index is None or (not self.rows[index] and self._rows):
-            return self.release(turn)
+            return self.release(lease)
         if self.counts[PHASE] == ABORTED:
-            self.release(turn)
+            self.release(lease)
             self._check_running()
         number = self.counts[N_PUT] + 1
         wakes = self._tell(FILLED)
         self.counts[N_PUT] = number
         self.words[index] = READY << SHIFT | number
-        turn.index = None
+        lease.index = None
         return wakes
 
     # ------------------------------------------------------------------ consumers
 
-    def take(self, turn: Holder, me: Identity) -> bool:
+    def take(self, lease: Holder, me: Identity) -> bool:
         """Give a consumer the slot that was committed first; False if there is none yet.
 
         Raises
@@ -171,29 +172,27 @@ class Tokens:
         RingClosedError, RingAbortedError
             If there will be none any more.
         """
-        phase = self.counts[PHASE]
-        if phase == ABORTED:
-            self._check_running()
+        self._check_running()
         index = int(self._words.argmin())
         word = self.words[index]
         if word >> SHIFT != READY:
-            if phase == CLOSED and not (self._words >> SHIFT == FILLING).any():
+            if self.counts[PHASE] == CLOSED and not (self._words >> SHIFT == FILLING).any():
                 raise RingClosedError("the ring buffer is closed, and all that was put is taken")
             return False
-        self._grant(turn, index, me, READING << SHIFT | word)
+        self._grant(lease, index, me, READING << SHIFT | word)
         return True
 
     # ----------------------------------------------------------------------- both
 
-    def release(self, turn: Holder) -> Wakes:
+    def release(self, lease: Holder) -> Wakes:
         """Free the slot of somebody who has read it, or who has failed to fill it."""
-        index = turn.index
+        index = lease.index
         if index is None:
             return ()
         word = FREE << SHIFT | self.words[index] & NUMBER
         wakes = self._tell(FREED)
         self.words[index] = word
-        turn.index = None
+        lease.index = None
         return wakes
 
     def drop(self, index: int, *, is_unseen: bool = False) -> None:
@@ -248,19 +247,13 @@ class Tokens:
         """Return how many slots are ready, being read, being filled, and free."""
         return np.bincount(self._words >> SHIFT, minlength=4).tolist()  # type: ignore[no-any-return]
 
-    def aborted(self) -> str | None:
-        """Return why everybody was stopped, None if nobody was."""
-        if self.counts[PHASE] != ABORTED:
-            return None
-        return bytes(self.reason).rstrip(b"\0").decode(errors="replace")
-
     # --------------------------------------------------------------------- inside
 
-    def _grant(self, turn: Holder, index: int, me: Identity, word: int) -> None:
+    def _grant(self, lease: Holder, index: int, me: Identity, word: int) -> None:
         self.holders[index] = me
         # No call between these two, and so no interrupt.
         self.words[index] = word
-        turn.index = index
+        lease.index = index
 
     def _tell(self, event: int) -> Wakes:
         """Note an event, before the store that brings it about: nobody looks in between."""
@@ -285,6 +278,6 @@ class Tokens:
         return Held(index, self.words[index], (pid, start))
 
     def _check_running(self) -> None:
-        reason = self.aborted()
-        if reason is not None:
+        if self.counts[PHASE] == ABORTED:
+            reason = bytes(self.reason).rstrip(b"\0").decode(errors="replace")
             raise RingAbortedError(f"the ring buffer was aborted: {reason or 'no reason'}", reason)

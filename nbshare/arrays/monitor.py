@@ -1,4 +1,4 @@
-"""Waiting for a slot, holding it for a with block, and giving it back whatever happens.
+"""Waiting for a slot: the transitions of a ring buffer under its lock, with sleep and wake-ups.
 
 Who finds nothing sleeps until the event comes, in slices: between them it looks whether whoever
 holds a slot has died. So a wake-up that dies together with the process it was for costs the others
@@ -23,17 +23,17 @@ from typing import Any
 from nbshare.arrays import futex
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.arrays.tokens import EVERYBODY, FREED, Tokens, Wakes
+from nbshare.arrays.tokens import EVERYBODY, FREED, Holder, Tokens, Wakes
 from nbshare.errors import RingClosedError, RingTimeoutError
 from nbshare.memory import has_ended, identity
 
-__all__ = ["Desk", "Turn"]
+__all__ = ["Monitor"]
 
 SLICE_S = 0.1  # of sleep, and between looks for the dead
 WORD = 2**32 - 1  # what a sleeper watches of an event's number
 
 
-class Desk:
+class Monitor:
     """Hands slots out and takes them back: the transitions with lock, waiting and waking.
 
     Parameters
@@ -72,7 +72,7 @@ class Desk:
         self.waited_s = waited_s
         self._is_fatal = is_fatal
         self._next_look = 0.0
-        self._watched: dict[int, weakref.ref[Turn]] = {}
+        self._watched: dict[int, weakref.ref[Holder]] = {}
 
     def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
         """Make a transition, and wake whom it concerns."""
@@ -85,8 +85,8 @@ class Desk:
         for event, n in wakes:
             futex.wake(self._addresses[event], n)
 
-    def claim(self, turn: Turn, event: int, timeout: float) -> SharedArray:
-        """Wait until the turn has a slot; returns its array.
+    def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
+        """Wait until the lease has a slot; returns its array.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Desk:
                 with self._lock:
                     if now:
                         self.waited_s[event] += -now + (now := time.monotonic())
-                    if attempt(turn, me):
+                    if attempt(lease, me):
                         break
                     seen = self.tokens.events[event] & WORD
             except RingClosedError:
@@ -120,8 +120,8 @@ class Desk:
                     f"{timeout:g} s"
                 )
             futex.wait(self._addresses[event], seen, min(end - now, SLICE_S))
-        assert turn.index is not None
-        return self.array_of(turn.index)
+        assert lease.index is not None
+        return self.array_of(lease.index)
 
     def look_for_the_dead(self) -> bool:
         """Take back the slots of processes that have ended; whether there were any."""
@@ -136,110 +136,21 @@ class Desk:
                 self.do(self.tokens.reclaim, each)
         return bool(dead)
 
-    def watch(self, turn: Turn) -> None:
-        """Free the slot of a turn that is gone before its block has ended; see `_Exit`."""
-        assert turn.index is not None
-        self._watched[turn.index] = weakref.ref(turn, partial(self._lose, turn.index, os.getpid()))
+    def watch(self, lease: Holder) -> None:
+        """Free the slot of a lease that is gone before its block has ended; see `Lease`."""
+        assert lease.index is not None
+        self._watched[lease.index] = weakref.ref(
+            lease, partial(self._lose, lease.index, os.getpid())
+        )
 
-    def unwatch(self, turn: Turn) -> None:
-        """Leave it to the turn."""
-        if turn.index is not None:
-            self._watched.pop(turn.index, None)
+    def unwatch(self, lease: Holder) -> None:
+        """Leave it to the lease."""
+        if lease.index is not None:
+            self._watched.pop(lease.index, None)
 
-    def _lose(self, index: int, pid: int, _: weakref.ref[Turn]) -> None:
+    def _lose(self, index: int, pid: int, _: weakref.ref[Holder]) -> None:
         # Inside any allocation of any thread: no lock.
         if pid == os.getpid():
             del self._watched[index]
             self.tokens.drop(index)
             self.wake(EVERYBODY)
-
-
-class _Exit:
-    """What ends a with block: not a method.
-
-    Python looks for an interrupt when a function in Python begins, so an interrupt that came
-    during a long call inside the block is raised at the first line of ``__exit__``, which cannot
-    catch it; and the traceback keeps that line's ``self``, in a notebook for long. So only what
-    calls the function has the turn; when that is gone the turn is, and the desk, which watches it,
-    frees the slot. (A ``__del__`` would begin at the end of every block, and swallow interrupts.)
-    """
-
-    def __get__(self, turn: Turn | None, cls: type[Turn]) -> Callable[..., None]:
-        if turn is None:
-            return _end  # contextlib.ExitStack asks the class
-        leave = partial(_leave, weakref.ref(turn))
-        vars(leave)["turn"] = turn
-        return leave
-
-
-def _leave(ref: weakref.ref[Turn], kind: type[BaseException] | None, *_: Any) -> None:
-    turn = ref()
-    assert turn is not None
-    try:
-        turn.end(publish=kind is None)
-    except BaseException:
-        turn.give_up()
-        raise
-
-
-def _end(turn: Turn, *error: Any) -> None:
-    _leave(weakref.ref(turn), *error)
-
-
-class Turn:
-    """A slot for the length of a with block.
-
-    Parameters
-    ----------
-    desk : Desk
-        Who hands it out.
-    event : {FREED, FILLED}
-        What to wait for: a producer's turn, or a consumer's.
-    timeout : float
-        Seconds.
-
-    Notes
-    -----
-    For one thread.
-    """
-
-    index: int | None = None  # of the slot that is held
-    _pid = 0
-
-    def __init__(self, desk: Desk, event: int, timeout: float) -> None:
-        self._desk = desk
-        self._event = event
-        self._timeout = timeout
-
-    def __enter__(self) -> SharedArray:
-        if self.index is not None:
-            raise RuntimeError("this turn has its slot already: ask the ring for another one")
-        self._pid = os.getpid()
-        try:
-            array = self._desk.claim(self, self._event, self._timeout)
-            self._desk.watch(self)
-            # No call follows, and so no interrupt, until the block has begun.
-            return array
-        except BaseException:
-            self.give_up(is_unseen=True)
-            raise
-
-    __exit__ = _Exit()
-
-    def end(self, *, publish: bool) -> None:
-        """Give the slot back; a producer's to the consumers, if `publish`."""
-        if self._pid != os.getpid():  # a fork has left the block: the slot is its parent's
-            return
-        self._desk.unwatch(self)
-        tokens = self._desk.tokens
-        is_filled = publish and self._event == FREED
-        self._desk.do(tokens.commit if is_filled else tokens.release, self)
-
-    def give_up(self, *, is_unseen: bool = False) -> None:
-        """Let go of what is still held, after an error or interrupt wherever it came."""
-        self._desk.unwatch(self)
-        if self.index is not None and self._pid == os.getpid():
-            self._desk.tokens.drop(self.index, is_unseen=is_unseen)
-            self.index = None
-        # A wake-up that was for us, or by us, may be lost.
-        self._desk.wake(EVERYBODY)
