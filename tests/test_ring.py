@@ -28,7 +28,7 @@ from interrupts import each_interrupt
 import nbshare
 from nbshare import RingBuffer, SharedArray, parallel_map
 from nbshare.arrays import buffer, futex, lease, lock, monitor, mutex, ring, tokens
-from nbshare.errors import RingAbortedError, RingClosedError, RingTimeoutError
+from nbshare.errors import NotBuiltYetError, RingAbortedError, RingClosedError, RingTimeoutError
 from nbshare.memory import segment_of
 
 STARTS = ["spawn", "fork", "forkserver"]
@@ -227,6 +227,14 @@ def test_bad_arguments_are_refused(arguments, error, says):
         RingBuffer(*arguments)
     with pytest.raises(ValueError, match="on_death='ignore'"):
         RingBuffer(1, 1, on_death="ignore")
+
+
+def test_it_says_where_it_is_not_built_yet(monkeypatch):
+    """On a system that it does not know a ring is refused at once, not in the middle of a put."""
+    futex._system_call.cache_clear()
+    monkeypatch.setattr(futex, "SYS_FUTEX", {"z80": 1})
+    with pytest.raises(NotBuiltYetError, match="z80"):
+        RingBuffer(1, 1)
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.1, float("nan")])

@@ -16,7 +16,7 @@ from typing import Any
 from nbshare.arrays.mutex import timespec
 from nbshare.errors import NotBuiltYetError
 
-__all__ = ["ALL", "wait", "wake"]
+__all__ = ["ALL", "require", "wait", "wake"]
 
 ALL = 2**31 - 1  # sleepers
 
@@ -24,6 +24,11 @@ ALL = 2**31 - 1  # sleepers
 FUTEX_WAIT = 0
 FUTEX_WAKE = 1
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+
+
+def require() -> None:
+    """Raise NotBuiltYetError where there are no such calls."""
+    _system_call()
 
 
 def wait(address: int, seen: int, seconds: float) -> None:
@@ -46,8 +51,8 @@ def _system_call() -> tuple[int, Any]:
     machine = os.uname().machine if sys.platform == "linux" and sys.maxsize > 2**32 else ""
     if machine not in SYS_FUTEX:
         raise NotBuiltYetError(
-            "RingBuffer needs Linux on a machine of 64 bits that it knows "
-            f"({', '.join(SYS_FUTEX)}). Send arrays through a multiprocessing.Queue instead."
+            f"RingBuffer needs Linux in 64 bits on {', '.join(SYS_FUTEX)}. Here, send arrays "
+            "through a multiprocessing.Queue."
         )
     prototype = ctypes.CFUNCTYPE(
         *(ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),

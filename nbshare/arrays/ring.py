@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays import futex
 from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape
@@ -94,7 +95,7 @@ class RingBuffer(ByReference):
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        On systems other than Linux.
+        On systems other than Linux, and on processors that it does not know.
     nbshare.errors.OutOfMemoryError
         If this machine or its container has not that much memory left; a `MemoryError`.
 
@@ -131,8 +132,9 @@ class RingBuffer(ByReference):
     read. A process that dies, by whatever signal, never blocks the others for good: they see it
     within some tenths of a second. A consumer's slot that is queued again may have been read in
     part or in whole (*at least once*), and may kill the next consumer in the same way; with
-    ``on_death="fail"`` no slot is read twice. If the last consumer dies, its slot stays queued,
-    as `statistics` shows.
+    ``on_death="fail"`` no slot is read twice. At the end of the data consumers do not wait for
+    each other: the slot of one that dies after the others are done stays queued, as `statistics`
+    shows, for whoever asks next.
 
     The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
     through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
@@ -157,6 +159,7 @@ class RingBuffer(ByReference):
             raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
         if on_death not in ("reclaim", "fail"):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'fail'")
+        futex.require()
         self.slots = n_slots
         self.shape, self.dtype = checked_shape(shape, checked_dtype(dtype))
         self._on_death = on_death
