@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import _thread
 import os
+import pickle
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,11 +25,12 @@ from nbshare.engine.context import Context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.failures import safe_repr
 from nbshare.engine.output import OBJECTS, OutputSpec
+from nbshare.engine.remote import Brief
 from nbshare.engine.results import Results
 from nbshare.engine.schedule import Board
 from nbshare.engine.work import Order, Policy
 from nbshare.errors import UnsendableError
-from nbshare.functions import dumps
+from nbshare.functions import Source, dumps
 from nbshare.memory import Mode, Segment, pool, segment_of
 
 if TYPE_CHECKING:
@@ -75,10 +78,12 @@ class Call:
     arena: npt.NDArray[np.uint8] | None  # else a lease of the memory that holds them
     others: list[tuple[Segment, Mode]]  # segments referred to, and how workers map them
     order: Order
+    n_threads: int  # of BLAS and the like, in each worker
     initializer_key: bytes | None  # equal for equal ones
     results: Results
     free_slots: list[int]
     id: int = 0  # given when it begins
+    sources: Mapping[str, Source] = field(default_factory=dict)  # likewise: what workers run
     begun_ns: int = field(default_factory=time.monotonic_ns)
     state: State = "starting"
     error: BaseException | None = None
@@ -93,6 +98,21 @@ class Call:
 
     def __post_init__(self) -> None:
         self._over.acquire()
+
+    @cached_property
+    def brief(self) -> bytes:
+        """What all its workers are told."""
+        board = self.board
+        return pickle.dumps(
+            Brief(
+                board=(board.offset, board.n_tasks, len(board.slots)),
+                path=self.request.context.path,
+                context=self.request.context.rest,
+                order=self.order,
+                small_arena=self.small_arena,
+                modes=tuple(mode for _, mode in self.segments),
+            )
+        )
 
     @property
     def n_ready(self) -> int:
@@ -188,9 +208,9 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
             initializer=initializer,
             n_workers=request.max_workers,
             chunksize=request.chunksize,
-            n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
             policy=request.policy,
         ),
+        n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
         initializer_key=key,
         results=_results(board, request.out),
         free_slots=list(range(n_slots))[::-1],

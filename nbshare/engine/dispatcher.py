@@ -84,7 +84,9 @@ class Dispatcher:
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
-        return call.wait(timeout_s)
+        if not call.wait(timeout_s) and not self._closed.locked():
+            call.finish("stopped")  # it came when this was ending, so that nobody has begun it
+        return call.is_over
 
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
@@ -181,7 +183,7 @@ class Dispatcher:
     # ----------------------------------------------------------------------- calls
 
     def _begin(self, call: Call) -> None:
-        self._crew.renew_if_stale(call.request.context, call.initializer_key)
+        call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         try:
@@ -198,28 +200,18 @@ class Dispatcher:
         call.board.clear_slot(slot)
         message, fds = self._message(call, slot)
         try:
-            worker = self._crew.put_to_work(message, fds, call.request.context.environ)
+            environ = call.request.context.environ
+            worker = self._crew.put_to_work(message, fds, environ, call.sources)
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
-        worker.lend(*(segment for segment, _ in call.segments))
+        worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
 
     def _message(self, call: Call, slot: int) -> tuple[CallMessage, list[int]]:
-        context = call.request.context
-        message = CallMessage(
-            call=call.id,
-            slot=slot,
-            n_tasks=call.board.n_tasks,
-            n_slots=len(call.board.slots),
-            path=context.path,
-            context=context.rest,
-            order=call.order,
-            small_arena=call.small_arena,
-            modes=tuple(mode for _, mode in call.segments),
-        )
+        message = CallMessage(call.id, slot, call.n_threads, call.brief)
         fds = [call.board.segment.fd]
         for segment, mode in call.segments:
             fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
@@ -227,8 +219,8 @@ class Dispatcher:
 
     def _advance(self, call: Call) -> None:
         """Finish the call, or see to it that somebody works on what is left."""
-        if call.is_over or any(worker.is_ready for worker in call.workers):
-            return
+        if any(self._is_needed(worker, call) for worker in list(call.workers)) or call.is_over:
+            return  # or it has become so: the word of a worker may have been the last
         if call.error is not None:
             self._finish(call, "failed")
         elif call.board.stopped:
@@ -238,6 +230,22 @@ class Dispatcher:
         elif not call.workers:  # the last ones finished just before one gave items back
             call.n_replaced += 1
             self._replace(call)
+
+    def _is_needed(self, worker: WorkerProcess, call: Call) -> bool:
+        """Whether the end of a call has to wait for a worker's word.
+
+        Of a tiny call it need not be waited for until all have found out that nothing is left: that
+        takes as long as the call.
+        """
+        if not worker.is_ready:
+            return False
+        if call.error is not None or call.board.stopped or not call.is_complete:
+            return True
+        self._hear_all(worker)  # its logs and failures
+        slot = call.workers.get(worker)
+        if slot is None:
+            return False
+        return worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None
 
     def _replace(self, call: Call) -> None:
         """Put another worker to work in the place of one that has died."""
@@ -309,10 +317,11 @@ class Dispatcher:
                     self._calls[call_id].results.logs.add(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
-            case ("finished", _, stamps, are_gone):
+            case ("finished", call_id, stamps, are_gone):
                 self._crew.note_imports(stamps)
-                worker.give_back(are_gone)
-                self._release(worker)
+                worker.give_back(call_id, are_gone=are_gone)
+                if worker.call is not None and worker.call.id == call_id:
+                    self._release(worker)
 
     def _note_running(self, worker: WorkerProcess) -> None:
         call = worker.call
@@ -331,7 +340,7 @@ class Dispatcher:
                 found = segment_of(array)
                 assert found is not None
                 segment, offset = found
-                worker.lend(segment)
+                worker.lend(call.id, segment)
                 reference = ArrayReference(
                     0,
                     offset,

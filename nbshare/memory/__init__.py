@@ -6,7 +6,9 @@ from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity
-from nbshare.memory.segment import ALIGNMENT, Mode, Segment, segment_of
+from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
+from nbshare.memory.slab import slab
+from nbshare.memory.view import View
 from nbshare.memory.warm import pool
 
 __all__ = [
@@ -15,6 +17,8 @@ __all__ = [
     "Identity",
     "Mode",
     "Segment",
+    "View",
+    "aligned",
     "ancestors",
     "as_bytes",
     "check_room",
@@ -26,4 +30,5 @@ __all__ = [
     "pool",
     "scratch_file",
     "segment_of",
+    "slab",
 ]

@@ -20,10 +20,17 @@ import numpy.typing as npt
 from nbshare.memory import copying, names
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.kinds import Kind, keeps_size
+from nbshare.memory.view import View
 
-__all__ = ["ALIGNMENT", "Mode", "Segment", "known_segment", "segment_of"]
+__all__ = ["ALIGNMENT", "Mode", "Segment", "aligned", "known_segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+
+
+def aligned(offset: int, alignment: int = ALIGNMENT) -> int:
+    """Return the next multiple of `alignment`."""
+    return -(-offset // alignment) * alignment
+
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -191,11 +198,7 @@ class Segment(mmap.mmap):
         strides: tuple[int, ...] | None = None,
     ) -> npt.NDArray[Any]:
         """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
-        # frombuffer takes a buffer of the mapping, which ndarray(buffer=mmap) does not.
-        flat = np.frombuffer(self, np.uint8)
-        if 0 in shape:
-            offset = 0  # of a view without elements NumPy may set it beyond the memory
-        return np.ndarray(shape, dtype, buffer=flat, offset=offset, strides=strides)
+        return View(self).array(dtype, shape, offset, strides)
 
     @property
     def name(self) -> str:
