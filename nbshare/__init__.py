@@ -17,6 +17,7 @@ The layers; imports point down only::
 
 from nbshare import errors
 from nbshare.arrays import (
+    RingBuffer,
     SharedArray,
     SharedBuffer,
     SharedLock,
@@ -41,6 +42,7 @@ __all__ = [
     "MISSING",
     "Job",
     "MapInterrupted",
+    "RingBuffer",
     "SharedArray",
     "SharedBuffer",
     "SharedLock",

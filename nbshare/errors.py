@@ -7,6 +7,9 @@
     ├── UnsendableError      (TypeError)             something that cannot travel to a worker
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
+    ├── RingClosedError      (EOFError)              a ring buffer has come to its end
+    ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
+    ├── RingTimeoutError     (TimeoutError)          no slot in time
     ├── TaskTimeoutError     (TimeoutError)          an item took longer than timeout=
     ├── TaskError            (RuntimeError)          a failure that could not travel as itself
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
@@ -39,6 +42,9 @@ __all__ = [
     "NotBuiltYetError",
     "OutOfMemoryError",
     "PartialResultWarning",
+    "RingAbortedError",
+    "RingClosedError",
+    "RingTimeoutError",
     "StaleReferenceError",
     "TaskError",
     "TaskTimeoutError",
@@ -74,6 +80,31 @@ class OutOfMemoryError(NbshareError, MemoryError):
 
 class StaleReferenceError(NbshareError, LookupError):
     """A reference to an array whose memory cannot be had any more, or not from here."""
+
+
+class RingClosedError(NbshareError, EOFError):
+    """A put into a ring buffer after its `close`, or a get when nothing more will come."""
+
+
+class RingAbortedError(NbshareError, RuntimeError):
+    """A ring buffer was stopped by `abort`, or because a process died with a slot of it.
+
+    Attributes
+    ----------
+    reason : str
+        As given to `abort`.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.reason))
+
+
+class RingTimeoutError(NbshareError, TimeoutError):
+    """A ring buffer had no slot within the time-out."""
 
 
 class TaskError(NbshareError, RuntimeError):

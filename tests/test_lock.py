@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import itertools
 import math
 import multiprocessing
 import multiprocessing.forkserver
@@ -19,11 +18,11 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
-from opcode import opname
 
 import locking
 import pytest
 from faultlab import wait_until
+from interrupts import each_interrupt
 
 import nbshare
 from nbshare import SharedLock, parallel_map
@@ -33,6 +32,7 @@ from nbshare.errors import WorkerDiedError
 
 STARTS = ["spawn", "fork", "forkserver"]
 N = 300  # increments by each of two
+FILES = {lock_module.__file__, mutex_module.__file__}  # in which interrupts come
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
 )
@@ -540,55 +540,6 @@ over.set()
 """)
 
 
-class InterruptAt:
-    """Raises KeyboardInterrupt in its thread, once, at one of the moments that Python has for it.
-
-    Python looks for signals when a function begins and when a call is over. The moments are
-    numbered as they come in the lock's own modules; `came` says whether there were so many.
-    """
-
-    def __init__(self, number):
-        self.left = number
-        self.came = False
-        self.calls = set()  # frames whose last instruction was a call
-
-    def __enter__(self):
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, kind, *_):
-        sys.settrace(None)
-        return kind is KeyboardInterrupt
-
-    def trace(self, frame, event, _):
-        """Follow a thread, as `sys.settrace` says."""
-        if frame.f_code.co_filename not in (lock_module.__file__, mutex_module.__file__):
-            return None
-        frame.f_trace_opcodes = True
-        is_moment = event == "call"
-        if event == "opcode":
-            is_moment = frame in self.calls
-            self.calls.discard(frame)
-            if opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL"):
-                self.calls.add(frame)
-        self.left -= is_moment
-        if is_moment and self.left < 0 and not self.came:
-            self.came = True
-            raise KeyboardInterrupt
-        return self.trace
-
-
-def each_interrupt(work):
-    """Do something again and again, interrupted one moment later each time, until it is through."""
-    for number in itertools.count():
-        with InterruptAt(number) as interrupt:
-            work()
-        yield
-        if not interrupt.came:
-            assert number > 5
-            return
-
-
 def test_no_moment_of_a_with_block_leaves_it_held(lock, other):
     """Wherever an interrupt comes while the lock is taken or released, it is free afterwards."""
 
@@ -597,7 +548,7 @@ def test_no_moment_of_a_with_block_leaves_it_held(lock, other):
             pass
 
     def check():
-        for _ in each_interrupt(block):
+        for _ in each_interrupt(block, FILES):
             assert not lock.locked()
             assert lock.acquire(blocking=False)
             assert not lock.was_abandoned
@@ -618,7 +569,7 @@ def test_no_moment_of_a_takeover_keeps_the_news_from_the_next(lock, other):
             told.append(lock.was_abandoned)
 
     def check():
-        for _ in each_interrupt(block):
+        for _ in each_interrupt(block, FILES):
             assert lock.acquire(timeout=20)
             told.append(lock.was_abandoned)
             lock.release()
@@ -632,7 +583,7 @@ def test_no_moment_of_a_wait_touches_the_holder_s_hold(lock, other):
     """Wherever an interrupt comes in a wait, the holder holds the lock, and nobody else."""
 
     def check():
-        for _ in each_interrupt(lambda: lock.acquire(timeout=0.01)):
+        for _ in each_interrupt(lambda: lock.acquire(timeout=0.01), FILES):
             assert lock.locked()
             with pytest.raises(RuntimeError, match="does not hold"):
                 lock.release()

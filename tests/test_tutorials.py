@@ -152,6 +152,16 @@ def test_the_readme_s_example_of_shared_arrays_runs():
     assert np.array_equal(np.sort(names["integers"]["D"]), np.arange(200))
 
 
+def test_the_readme_s_example_of_a_ring_buffer_runs():
+    """Copied from the README: everything that was loaded is read, in order."""
+    names = {}
+    exec(dict(fences("python"))["ring buffer"], names)
+    expected = [
+        np.random.default_rng(i).normal(size=(500, 500)).astype("f4").mean() for i in range(20)
+    ]
+    assert np.array_equal(names["means"], expected)
+
+
 def test_the_readme_s_links_lead_somewhere():
     """Files and pictures it names are there, and the picture is small."""
     text = (FOLDER.parent / "README.md").read_text()

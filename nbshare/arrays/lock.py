@@ -119,9 +119,10 @@ class SharedLock(ByReference):
         ValueError, OverflowError
             For time-outs that `threading.Lock` refuses too.
         """
-        allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
+        if blocking is not True or timeout != -1:
+            allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
         wait_s = 0.0 if not blocking else math.inf if timeout == -1 else timeout
-        if self._is_mine():
+        if self._word.value and self._is_mine():
             if not wait_s:
                 return False
             raise RuntimeError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbshare.errors import NotBuiltYetError
 
-__all__ = ["HOLDER_MASK", "NBYTES", "pthread"]
+__all__ = ["HOLDER_MASK", "NBYTES", "pthread", "timespec"]
 
 NBYTES = 64  # of a mutex's place; a pthread_mutex_t has 40 to 48, the rest is free
 
@@ -84,12 +84,12 @@ class Pthread:
 
     def wait(self, lock: Any, seconds: float) -> int:
         """Wait for so long at most."""
-        until = _timespec(time.clock_gettime(time.CLOCK_REALTIME) + seconds)
+        until = timespec(time.clock_gettime(time.CLOCK_REALTIME) + seconds)
         return int(self._timedlock(lock, until))
 
     def _wait_steadily(self, lock: Any, seconds: float) -> int:
         """Wait, by the clock that nobody sets."""
-        until = _timespec(time.clock_gettime(time.CLOCK_MONOTONIC) + seconds)
+        until = timespec(time.clock_gettime(time.CLOCK_MONOTONIC) + seconds)
         return int(self._clocklock(lock, time.CLOCK_MONOTONIC, until))
 
     def _find_holder(self) -> int:
@@ -122,7 +122,8 @@ def _function(library: ctypes.CDLL, name: str, *more: Any) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *more)((name, library))
 
 
-def _timespec(seconds: float) -> Any:
+def timespec(seconds: float) -> Any:
+    """Return a time as the C library's functions take it."""
     whole, part = divmod(seconds, 1)
     return ctypes.byref(_Timespec(int(whole), int(part * 1e9)))
 

@@ -5,6 +5,7 @@ from nbshare.memory.cgroup import ancestors
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
+from nbshare.memory.processes import Identity, has_ended, identity
 from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
 from nbshare.memory.slab import slab
 from nbshare.memory.view import View
@@ -13,6 +14,7 @@ from nbshare.memory.warm import pool
 __all__ = [
     "ALIGNMENT",
     "Handle",
+    "Identity",
     "Mode",
     "Segment",
     "View",
@@ -21,7 +23,9 @@ __all__ = [
     "as_bytes",
     "check_room",
     "handle_of",
+    "has_ended",
     "hush",
+    "identity",
     "open_handle",
     "pool",
     "scratch_file",

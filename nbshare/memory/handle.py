@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.names import name_of, open_shm
+from nbshare.memory.processes import start_of
 from nbshare.memory.receipts import Receipt, receipts
 from nbshare.memory.segment import Mode, Segment, known_segment
 
@@ -41,7 +42,7 @@ def handle_of(segment: Segment) -> Handle:
     """Return a handle, and hold the segment here until its receiver has arrived."""
     segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
     status = os.fstat(segment.fd)
-    namespace, started = (0, 0) if segment.has_name else (_namespace(), _started(os.getpid()))
+    namespace, started = (0, 0) if segment.has_name else (_namespace(), start_of(os.getpid()))
     return Handle(
         pid=os.getpid(),
         started=started,
@@ -111,15 +112,10 @@ def _find(handle: Handle) -> int:
             "the array belongs to a process of another container (another namespace of process "
             "numbers); references work within one. Send a copy: numpy.array(x)."
         )
-    if _started(handle.pid) != handle.started:
+    if start_of(handle.pid) != handle.started:
         raise FileNotFoundError
     # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
     return os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_PATH | os.O_CLOEXEC)
-
-
-def _started(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _namespace() -> int:

@@ -1,0 +1,59 @@
+"""Which process somebody was, and whether it still is."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["Identity", "has_ended", "identity", "start_of"]
+
+Identity = tuple[int, int]  # process number and start: numbers are used again
+
+_known: Identity = (0, 0)
+
+
+def identity() -> Identity:
+    """Return who this process is; the start is 0 where there is no ``/proc``."""
+    global _known
+    pid = os.getpid()
+    if _known[0] != pid:  # the first time, and after a fork
+        try:
+            _known = (pid, start_of(pid))
+        except OSError:
+            _known = (pid, 0)
+    return _known
+
+
+def start_of(pid: int) -> int:
+    """Return when a process was started, in clock ticks since the system was.
+
+    Raises
+    ------
+    OSError
+        If there is no such process, or no ``/proc``.
+    """
+    return int(_status(pid)[19])
+
+
+def has_ended(who: Identity) -> bool:
+    """Return whether a process, with all its threads, will never touch memory again.
+
+    When in doubt it has not: whoever asks will take what it held.
+    """
+    pid, start = who
+    try:
+        os.kill(pid, 0)
+        status = _status(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's, no /proc, no descriptor left
+        return False
+    # A dead process whose parent has not looked yet is still there; of several threads the first
+    # may be over before the others are.
+    is_dead = status[0] in (b"Z", b"X") and int(status[17]) <= 1
+    return is_dead or (start != 0 and int(status[19]) != start)
+
+
+def _status(pid: int) -> list[bytes]:
+    """Return the fields of the system's line on a process, from its state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
