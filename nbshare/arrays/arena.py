@@ -102,12 +102,17 @@ class Arena:
         spans = tuple(map(self._span, buffers))
         return Packed(Span(0, self._add(file), len(file)), spans)
 
-    def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
-        """Pickle a sequence in blocks; returns the items per block and the blocks."""
+    def pack_items(
+        self, items: Sequence[Any], what: str, first: int = 0
+    ) -> tuple[int, list[Packed]]:
+        """Pickle a sequence in blocks; returns the items per block and the blocks.
+
+        Errors count the items from the `first`.
+        """
         if not items:
             return 1, []
-        first, _ = self._pickle(items[0], f"{what} 0", writable=True)
-        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(first)), max(1, len(items) // 64))
+        example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
+        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 64))
         blocks = []
         for start in range(0, len(items), size):
             block = list(items[start : start + size])
@@ -115,7 +120,7 @@ class Arena:
                 blocks.append(self.pack(block, what, writable=True))
             except UnsendableError:
                 for i, item in enumerate(block):  # say which one
-                    self.pack(item, f"{what} {start + i}", writable=True)
+                    self.pack(item, f"{what} {first + start + i}", writable=True)
                 raise
         return size, blocks
 

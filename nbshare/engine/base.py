@@ -16,9 +16,12 @@ class Engine(Protocol):
     ----------
     calls_at_once : int
         How many calls of one stream it can have.
+    works_by_itself : bool
+        Whether calls go on though nobody waits for them.
     """
 
     calls_at_once: int
+    works_by_itself: bool
 
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""

@@ -45,7 +45,8 @@ class Team:
     """Calls that share their workers: a stream's. Equal is only the same."""
 
     n_workers: int
-    sources: Mapping[str, Source] | None = None  # what all of them run
+    map_id: int = 0  # id of the first of them, when it has begun
+    sources: Mapping[str, Source] = field(default_factory=dict)  # what all of them run
 
 
 @dataclass(eq=False)
@@ -74,6 +75,7 @@ class Call:
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
     is_over: bool = False
     team: Team | None = None  # calls that it shares its workers with
+    tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
     past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
     _over: Any = field(default_factory=_thread.allocate_lock)
@@ -95,6 +97,11 @@ class Call:
                 inputs=tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs),
             )
         )
+
+    @property
+    def map_id(self) -> int:
+        """The same number for all calls of a stream."""
+        return self.id if self.team is None else self.team.map_id
 
     @property
     def n_ready(self) -> int:
@@ -143,6 +150,8 @@ class Call:
         self.inputs.clear()
         self.is_over = True
         self._over.release()
+        if self.tell is not None:
+            self.tell()
         self._callbacks.run()
 
 

@@ -55,6 +55,7 @@ class Dispatcher:
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
+    works_by_itself = True
 
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
@@ -152,14 +153,14 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
-        if call.team is None or call.team.sources is None:
+        self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
+        self._calls[call.id] = call
+        if call.team is None or call.team.map_id == 0:
             call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         else:  # a stream is one map: its later calls run the files of the first
             call.sources = call.team.sources
-        if call.team is not None:
-            call.team.sources = call.sources
-        self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
-        self._calls[call.id] = call
+        if call.team is not None and call.team.map_id == 0:
+            call.team.map_id, call.team.sources = call.id, call.sources
         self._man(call)
         self._advance(call)
 
@@ -197,7 +198,7 @@ class Dispatcher:
         self._note_running(worker)
 
     def _message(self, call: Call, slot: int) -> tuple[CallMessage, list[int]]:
-        message = CallMessage(call.id, slot, call.n_threads, call.brief)
+        message = CallMessage(call.id, call.map_id, slot, call.n_threads, call.brief)
         fds = [call.board.segment.fd]
         for segment, mode in call.segments:
             fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())

@@ -69,6 +69,7 @@ class SerialEngine:
     """
 
     calls_at_once = 1
+    works_by_itself = False
 
     def __init__(self) -> None:
         self._work: Work | None = None
@@ -104,6 +105,7 @@ class ThreadEngine:
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
 
     calls_at_once = 1
+    works_by_itself = True
 
     def warm_up(self) -> None:
         """Do nothing: threads start at once."""

@@ -82,7 +82,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 def pack_items(arena: Arena, request: Request) -> list[tuple[Any, ...]]:
     """Pack the items; returns what `nbshare.engine.items.Source` takes, for each iterable."""
-    return [_source(arena, iterable) for iterable in request.iterables]
+    return [_source(arena, iterable, request.first) for iterable in request.iterables]
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
@@ -109,10 +109,10 @@ def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, by
     return arena.pack((key, function, arguments), "the initializer"), key
 
 
-def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
+def _source(arena: Arena, iterable: Any, first: int) -> tuple[Any, ...]:
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray)
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range):
         return "range", iterable
-    return "blocks", *arena.pack_items(iterable, "item")
+    return "blocks", *arena.pack_items(iterable, "item", first)

@@ -38,6 +38,7 @@ class CallMessage(NamedTuple):
     """What one worker is told; the descriptors come beside it: board, then inputs."""
 
     call: int
+    map: int  # the same for all calls of a stream
     slot: int
     n_threads: int  # of BLAS and the like
     brief: bytes  # pickled once for all workers

@@ -14,8 +14,8 @@ place; who iterates over the results instead gets them window by window, and non
 from __future__ import annotations
 
 import _thread
+import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import Callbacks, State, Team, prepare
 from nbshare.engine.collect import as_masked, collect, masked, nothing
 from nbshare.engine.growing import GrowingArray
+from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Items, Request
 from nbshare.engine.schedule import N_ITEMS, WORKED
@@ -41,11 +42,9 @@ __all__ = ["Stream"]
 # windows at a time it is also how far the source is ahead.
 WINDOW_S = 0.2
 MOST_ITEMS = 1 << 16  # of a window
-MOST_BYTES = 32 << 20  # of its arrays and texts
 MOST_AHEAD = 3  # windows that somebody who iterates has not taken yet
 GROWTH = 8  # from one window to the next at most
-TAKE_S = 0.02  # for a source that is slow: what has come by then is handed over
-LOOK_S = 0.02  # between looks at the windows, when not only the first one is waited for
+LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
 
 
 class Stream:
@@ -81,6 +80,12 @@ class Stream:
         self.is_over = False
         self._source = source
         self._engine = engine
+        self._bell = _thread.allocate_lock()
+        self._intake: Intake
+        if in_background or engine.works_by_itself:
+            self._intake = ThreadedIntake(source.others, self._ring)
+        else:
+            self._intake = InlineIntake(source.others)
         self._in_background = in_background
         arena = Arena()
         fixed = pack_fixed(arena, request)
@@ -91,8 +96,6 @@ class Stream:
         self._n_given = 0  # results that somebody who iterates has taken
         self._n_dropped = 0  # items of the windows that are not kept, since all have been
         self._size = 2 * request.max_workers * (request.chunksize or 1)  # of the next window
-        self._is_exhausted = False
-        self._source_error: Exception | None = None
         self._is_stopping = False
         self._is_iterated = False
         self._growing: GrowingArray | None = None
@@ -107,7 +110,7 @@ class Stream:
 
     @property
     def n_tasks(self) -> int | None:  # noqa: D102
-        return self._n_taken if self._is_exhausted else None
+        return self._n_taken if self._intake.is_exhausted else None
 
     @property
     def n_done(self) -> int:  # noqa: D102
@@ -222,15 +225,14 @@ class Stream:
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:  # noqa: D102
+        self._intake.want(2 * self._size)
         if self._in_background:
             _thread.start_new_thread(self._live, ())
 
     def wait(self, timeout_s: float) -> bool:  # noqa: D102
         if not self._in_background:
             self._step(timeout_s)
-        elif self._is_stopping and not self._open():
-            self._finish()  # the source may hold up its thread for ever
-        elif not self.is_over and self._over.acquire(timeout=min(timeout_s, LOOK_S)):
+        elif not self.is_over and self._over.acquire(timeout=timeout_s):
             self._over.release()
         return self.is_over
 
@@ -238,6 +240,7 @@ class Stream:
         self._is_stopping = True
         for window in self._open():
             window.stop()
+        self._ring()
 
     def _live(self) -> None:
         while not self.is_over:
@@ -248,27 +251,31 @@ class Stream:
         if self.is_over:
             return
         try:
-            while self._wants_more() and (items := self._take()):
+            while self._wants_more() and (items := self._intake.take(self._next_size())):
                 self._hand_over(items)
         except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
             self._fail(error)
         self._settle()
-        waited_for = self._open()[:1]
-        if not waited_for and (self._is_exhausted or self._is_stopping):
+        windows = self._open()
+        if not windows and (self._intake.is_exhausted or self._is_stopping):
             self._finish()
-        elif not waited_for:  # for who takes the results
-            time.sleep(min(timeout_s, LOOK_S))
-        elif self._is_exhausted and len(self._open()) == 1:
-            waited_for[0].wait(timeout_s)
+        elif windows and not self._engine.works_by_itself:
+            windows[0].wait(timeout_s)
         else:
-            waited_for[0].wait(min(timeout_s, LOOK_S))
+            self._bell.acquire(timeout=min(timeout_s, LOOK_S))
+
+    def _ring(self) -> None:
+        """Have a look at what there is to do, whoever waits; called by any thread."""
+        if self._bell.locked():
+            with contextlib.suppress(RuntimeError):  # another was quicker
+                self._bell.release()
 
     def _open(self) -> list[SingleRun]:
         return [window for window in list(self._windows) if not window.is_over]
 
     def _wants_more(self) -> bool:
         """Whether workers will soon have nothing left, and more may be taken."""
-        if self._is_exhausted or self._is_stopping:
+        if self._intake.is_exhausted or self._is_stopping:
             return False
         if self._is_iterated and self._n_taken - self._n_given > MOST_AHEAD * self._size:
             return False
@@ -282,30 +289,6 @@ class Stream:
             return False
         return sum(window.call.board.n_unclaimed for window in windows) < self._size
 
-    def _take(self) -> list[tuple[Any, ...]]:
-        """Take items from the source, as many as there are soon, and as make a window."""
-        self._size = self._next_size()
-        until_s, nbytes = time.monotonic() + TAKE_S, 0
-        items: list[tuple[Any, ...]] = []
-        n = 1
-        while len(items) < self._size and nbytes < MOST_BYTES:
-            block: list[tuple[Any, ...]] = []
-            try:
-                block.extend(itertools.islice(self._source.others, min(n, self._size - len(items))))
-                self._is_exhausted = not block
-            except Exception as error:  # noqa: BLE001 - a user's; what came before is still done
-                self._source_error, self._is_exhausted = error, True
-            items += block
-            if self._is_exhausted:
-                break
-            block_nbytes = sum(map(_nbytes, block))
-            nbytes += block_nbytes
-            # Twice as many between two looks at the clock, as long as they are small.
-            n = 2 * n if block_nbytes < MOST_BYTES // 8 else 1
-            if time.monotonic() >= until_s:
-                break
-        return items
-
     def _next_size(self) -> int:
         """Return how many items make a window, by the time that they have taken so far."""
         smallest = self.request.max_workers * (self.request.chunksize or 1)
@@ -314,7 +297,9 @@ class Stream:
         if not n_items:
             return self._size
         wanted = WINDOW_S * self.request.max_workers * n_items / max(worked_s, 1e-9)
-        return max(smallest, int(min(wanted, GROWTH * self._size, MOST_ITEMS)))
+        self._size = max(smallest, int(min(wanted, GROWTH * self._size, MOST_ITEMS)))
+        self._intake.want(2 * self._size)
+        return self._size
 
     def _hand_over(self, items: list[tuple[Any, ...]]) -> None:
         """Open a window of items."""
@@ -333,6 +318,7 @@ class Stream:
         )
         call = prepare(request, self._engine.warm_up, self._fixed, self._rows(first, n))
         call.team = self._team
+        call.tell = self._ring
         window = SingleRun(call, self._engine)
         self._windows.append(window)  # before it begins: an interrupt may come in between
         self._n_taken += n
@@ -380,14 +366,13 @@ class Stream:
 
     def _note_end(self) -> None:
         out = self.request.out
-        if self._is_stopping:
-            self._source = Items(iter(()), [])  # a generator that nobody else has ends here
-        elif isinstance(out, np.ndarray) and self._n_taken != len(out):
+        self._intake.close()
+        if not self._is_stopping and isinstance(out, np.ndarray) and self._n_taken != len(out):
             self.error = ValueError(
                 f"out= has {len(out)} rows, but the iterable gave {self._n_taken} items"
             )
         if self.error is None and not self._is_stopping:
-            self.error = self._source_error
+            self.error = self._intake.error
         if self.error is not None:
             self.state = "failed"
         else:
@@ -401,12 +386,3 @@ def _pace(window: SingleRun) -> tuple[int, float]:
     """Return the items that a window's workers have done, and in how many seconds."""
     rows = window.call.board.slots.tolist()
     return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9
-
-
-def _nbytes(item: Any) -> int:
-    """Return about how much memory an item takes; of what is no array or text, not much."""
-    if isinstance(item, tuple):
-        return sum(map(_nbytes, item))
-    if isinstance(item, bytes | bytearray | str):
-        return len(item)
-    return int(item.nbytes) if isinstance(item, np.ndarray) else 64

@@ -61,6 +61,7 @@ def run(birth: Endowment) -> NoReturn:
         os._exit(1)
     belongings, mappings = _Belongings(), Mappings()
     imports = ImportLog(_stamp_at_birth)
+    first_map = 0
     while True:
         try:
             message, fds = channel.receive(timeout_s=KEEP_S if mappings else None)
@@ -71,10 +72,12 @@ def run(birth: Endowment) -> NoReturn:
             # The owner is gone, which the kernel would tell our group as well, but not if we are
             # faster and close the description of the life pipe that the group is named in.
             os.killpg(0, signal.SIGKILL)
+        first_map = first_map or message.map
+        if message.map != first_map:  # what is imported from now on may have been edited since
+            born_with({})
         belongings.restore(message.n_threads)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings)
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
-        born_with({})  # what the next call imports for the first time may have been edited since
 
 
 def _settle_in(birth: Endowment) -> Channel:

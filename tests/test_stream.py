@@ -1,0 +1,367 @@
+"""Maps over generators: the results of a list, a bounded look-ahead, nothing kept twice."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+import signal
+import sys
+import threading
+import time
+import weakref
+from functools import partial
+
+import numpy as np
+import pytest
+import streams
+from faultlab import wait_until
+
+import nbshare
+from nbshare import MapInterrupted, last_job, map_async, parallel_map
+from nbshare.errors import TaskTimeoutError
+from nbshare.memory import segment_of
+
+pair = partial(parallel_map, max_workers=2, progress=False)
+background = partial(map_async, max_workers=2)
+
+
+def items(n, taken=None):
+    """Yield 0 to n - 1, and note what was taken."""
+    for i in range(n):
+        if taken is not None:
+            taken.append(i)
+        yield i
+
+
+def same(found, expected):
+    if isinstance(expected, list | tuple):
+        assert type(found) is type(expected)
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert type(found) is type(expected)
+        assert np.asarray(found).dtype == np.asarray(expected).dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+# ------------------------------------------------------------------------------ results
+
+
+@pytest.mark.filterwarnings("ignore:results differ")
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+@pytest.mark.parametrize("kind", streams.KINDS)
+@pytest.mark.parametrize("n", [0, 1, 5, 300])
+def test_results_are_those_of_a_list(kind, n, backend):
+    """Whatever the kind of results, and over however many windows."""
+    options = {"shared": {"kind": kind}, "backend": backend}
+    same(pair(streams.give, items(n), **options), pair(streams.give, list(range(n)), **options))
+
+
+@pytest.mark.parametrize("n", [0, 3, 300])
+@pytest.mark.parametrize("out", ["list", "stack"])
+def test_results_as_list_and_as_stack(out, n):
+    """``out=`` means what it means for a list."""
+    options = {"shared": {"kind": "pairs"}, "out": out}
+    same(pair(streams.give, items(n), **options), pair(streams.give, range(n), **options))
+
+
+@pytest.mark.parametrize("make", [np.empty, nbshare.empty], ids=["plain", "shared"])
+def test_results_go_to_the_given_array(make):
+    """Row by row, over several windows, and it is what comes back."""
+    out = make((300, 3, 2), "f8")
+    assert pair(streams.give, items(300), shared={"kind": "arrays"}, out=out) is out
+    assert (out == np.arange(300)[:, None, None]).all()
+
+
+@pytest.mark.parametrize("n", [299, 301])
+def test_a_given_array_of_another_length_is_an_error(n):
+    """Too few or too many items are told, with both numbers as far as they are known."""
+    with pytest.raises(ValueError, match="300 rows"):
+        pair(streams.give, items(n), shared={"kind": "ints"}, out=np.empty(300))
+
+
+def test_rows_and_lists_beside_a_generator():
+    """The shortest ends; rows of an array go with the items they belong to."""
+    rows = np.arange(600.0).reshape(300, 2)
+    found = pair(streams.add, itertools.count(), rows)
+    np.testing.assert_array_equal(found, np.arange(300) + rows.sum(1))
+    assert pair(streams.add, items(3), rows).tolist() == [1.0, 6.0, 11.0]
+
+
+def test_seeds_are_those_of_a_list():
+    """The random numbers of an item depend on its index only."""
+    expected = pair(streams.draw, range(300), seed=7)
+    np.testing.assert_array_equal(pair(streams.draw, items(300), seed=7), expected)
+
+
+def test_an_array_of_unknown_length_grows_in_place(tmp_path):
+    """What has been stored is never copied: the result lies where the first rows were."""
+    go_on = tmp_path / "go on"
+
+    def held_up():
+        yield from range(200)
+        wait_until(go_on.exists)
+        yield from range(200, 5000)
+
+    job = background(streams.give, held_up(), shared={"kind": "arrays"})
+    wait_until(lambda: job.n_done == 200)
+    early = job.partial()
+    assert (early.data == np.arange(200)[:, None, None]).all()
+    go_on.touch()
+    result = job.result(30)
+    assert (result == np.arange(5000)[:, None, None]).all()
+    name = segment_of(result)[0].name
+    assert segment_of(early.data)[0].name == name
+    early.data[7] = -1.0  # of the window that grew, not of the first one, which was on its own
+    early.data[150] = -1.0
+    assert (result[150] == -1.0).all()
+
+
+# --------------------------------------------------------------------------- look-ahead
+
+
+def test_the_source_is_not_far_ahead_in_items(tmp_path):
+    """Of an endless generator no more is taken than the workers will soon need."""
+    taken, gate = [], tmp_path / "gate"
+    job = background(streams.wait_for, items(10**12, taken), shared={"path": str(gate)})
+    wait_until(lambda: job.state == "running")
+    time.sleep(0.2)  # for it to run ahead, if it does
+    assert len(taken) <= 16  # a window that is worked on, and as much as two that wait
+    job.cancel()
+    assert job.wait(5)
+
+
+def test_the_source_is_not_far_ahead_in_bytes():
+    """Large items are not piled up, however quick the function is."""
+    ahead, mega = [], 1 << 20
+    job = None
+
+    def large():
+        for i in range(300):
+            if job is not None:
+                ahead.append(i - job.n_done)
+            yield np.zeros(mega, np.uint8)
+
+    job = background(streams.length, large())
+    assert (job.result(60) == mega).all()
+    assert max(ahead) <= 110  # three windows of 32 MB, and one that is being made
+
+
+def test_a_slow_source_does_not_hold_up_what_it_has_given():
+    """An item is worked on when it has come, not when a window is full."""
+
+    def answered():  # gives an item when there is a result of the one before
+        for i in range(20):
+            yield i
+            wait_until(lambda i=i: job.n_done > i, 10)
+
+    job = background(streams.give, answered(), shared={"kind": "ints"})
+    assert job.result(20).tolist() == [i * i for i in range(20)]
+
+
+def test_iterating_serves_an_endless_generator():
+    """Results come while it goes on; each once; the source waits for who takes them."""
+    taken, given = [], {}
+    job = background(streams.give, items(10**12, taken), shared={"kind": "ints"})
+    for i, value in job:
+        given[i] = value
+        if len(given) == 3000:
+            break
+    assert given == {i: i * i for i in given}
+    seen = [-1]
+    while seen[-1] != len(taken):  # until it waits for us
+        seen.append(len(taken))
+        time.sleep(0.3)
+    for i, value in itertools.islice(job, 5000):
+        assert i not in given
+        given[i] = value
+    assert given == {i: i * i for i in given}
+    assert job.cancel()
+    assert job.wait(5)
+
+
+def test_what_was_given_is_not_kept():
+    """The arrays that somebody has taken from an endless map are freed."""
+    job = background(streams.give, itertools.count(), shared={"kind": "arrays"})
+    kept = []
+    for i, value in job:
+        kept.append(weakref.ref(value))
+        del value
+        if i > 4000:
+            break
+    job.cancel()
+    job.wait(5)
+    gc.collect()
+    assert sum(ref() is not None for ref in kept) == 0
+
+
+def test_results_that_were_given_away_are_not_there_again():
+    """The result of a map whose results have been iterated over says so."""
+    job = background(streams.give, items(1000), shared={"kind": "ints"})
+    assert len(list(job)) == 1000
+    with pytest.raises(RuntimeError, match="iterating"):
+        job.result()
+
+
+def test_a_finite_one_is_given_whole():
+    """Iteration ends when the generator has, after the last result."""
+    job = background(streams.give, items(1000), shared={"kind": "numbers"})
+    assert dict(job) == {i: 0.5 * i for i in range(1000)}
+    assert job.done()
+    assert job.n_tasks == 1000
+
+
+# ------------------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_a_failure_names_the_item_by_its_place_in_the_whole(backend):
+    """Also in a later window; what was done before is kept."""
+    bad = {"bad": {250}}
+    with pytest.raises(ValueError, match="no 250") as caught:
+        pair(streams.fail_at, items(10**9), shared=bad, backend=backend)
+    assert any("item 250" in note for note in caught.value.__notes__)
+    present = last_job().present
+    assert present[:200].any()
+    assert not present[250]
+    assert list(last_job().errors) == [250]
+
+
+def test_failures_are_returned_in_their_places():
+    """With ``on_error="return"`` masked, or in the list, and by index."""
+    bad = {"bad": {0, 7, 250}}
+    found = pair(streams.fail_at, items(300), shared=bad, on_error="return")
+    assert np.flatnonzero(found.mask).tolist() == [0, 7, 250]
+    assert found.compressed().tolist() == [i for i in range(300) if i not in (0, 7, 250)]
+    assert {i: str(e) for i, e in last_job().errors.items()} == {i: f"no {i}" for i in bad["bad"]}
+    found = pair(streams.fail_at, items(300), shared=bad, on_error="return", out="list")
+    assert [i for i, x in enumerate(found) if isinstance(x, ValueError)] == [0, 7, 250]
+
+
+def test_nothing_but_failures():
+    """No result says what the output is like, and the map ends all the same."""
+    found = pair(streams.fail_at, items(50), shared={"bad": range(50)}, on_error="return")
+    assert [str(error) for error in found] == [f"no {i}" for i in range(50)]
+
+
+def test_dead_workers_are_made_up_for(tmp_path):
+    """Retries are the calls' business; statistics know those that died."""
+    bad = {0, 150, 299}
+    shared = {"bad": bad, "folder": str(tmp_path)}
+    job = background(streams.die_once_at, items(300), shared=shared, retries=1, chunksize=1)
+    assert job.result(30).tolist() == list(range(300))
+    assert len(job.stats) >= 1 + len(bad)
+    assert sum(worker.n_items for worker in job.stats) == 300
+
+
+def test_one_item_takes_too_long():
+    """The time-out names it, and the rest is done."""
+    options = {"shared": {"bad": {150}}, "timeout": 0.5, "on_error": "return"}
+    found = pair(streams.hang_at, items(300), **options)
+    assert np.flatnonzero(found.mask).tolist() == [150]
+    error = last_job().errors[150]
+    assert isinstance(error, TaskTimeoutError)
+    assert "item 150" in str(error)
+
+
+def test_the_source_fails():
+    """Its error comes as itself, once what it gave before is done."""
+
+    def source():
+        yield from range(100)
+        raise LookupError("no more tape")
+
+    with pytest.raises(LookupError, match="no more tape"):
+        pair(streams.give, source(), shared={"kind": "ints"})
+    assert last_job().partial().compressed().tolist() == [i * i for i in range(100)]
+
+
+def test_an_item_that_cannot_be_sent():
+    """It is named by its place in the whole, and the map ends."""
+    with pytest.raises(TypeError, match="item 100"):
+        pair(str, (threading.Lock() if i == 100 else i for i in range(10**9)))
+
+
+def test_shared_arrays_are_placed_once():
+    """However many windows there are, all of a worker's items see the same memory."""
+    data = np.zeros(1 << 20)
+    found = pair(streams.inode_of, items(3000), shared={"array": data})
+    assert len(set(found.tolist())) == 1
+
+
+# ------------------------------------------------------------------------- ended early
+
+
+def test_cancel_keeps_what_is_done():
+    """With the warning, as a masked array."""
+    job = background(streams.spin, itertools.count(), shared={"seconds": 0.001})
+    wait_until(lambda: job.n_done > 100)
+    assert job.cancel()
+    with pytest.warns(nbshare.errors.PartialResultWarning):
+        found = job.result(5)
+    done = np.flatnonzero(~found.mask)
+    assert len(done) > 100
+    assert (found[done] == done).all()
+
+
+def test_a_source_that_never_gives_anything_can_be_cancelled():
+    """Though its thread hangs in it."""
+    gate = threading.Event()
+
+    def silent():
+        yield 1
+        gate.wait(30)
+        yield 2
+
+    job = background(streams.give, silent(), shared={"kind": "ints"})
+    wait_until(lambda: job.n_done == 1)
+    job.cancel()
+    assert job.wait(2)
+    gate.set()
+    with pytest.warns(nbshare.errors.PartialResultWarning):
+        assert job.result().compressed().tolist() == [1]
+
+
+def test_an_interrupt_inside_the_source():
+    """It is the user's own, and ends the map like any other; the next one is right."""
+
+    def source():
+        yield from range(100)
+        signal.raise_signal(signal.SIGINT)
+        yield 100
+
+    with pytest.raises(MapInterrupted):
+        pair(streams.give, source(), shared={"kind": "ints"})
+    assert last_job().state == "interrupted"
+    assert pair(streams.give, items(3), shared={"kind": "ints"}).tolist() == [0, 1, 4]
+
+
+def test_a_generator_that_is_not_gone_through_ends_with_the_map():
+    """Its ``finally`` runs, so that files are closed."""
+    closed = []
+
+    def source():
+        try:
+            yield from itertools.count()
+        finally:
+            closed.append(True)
+
+    with pytest.raises(ValueError, match="no 5"):
+        pair(streams.fail_at, source(), shared={"bad": {5}})
+    nbshare.parallel_map(streams.fail_at, [1], shared={"bad": ()}, progress=False)
+    gc.collect()
+    assert closed == [True]
+
+
+def test_one_version_of_the_code_in_all_windows(tmp_path, monkeypatch):
+    """An edit in an early window is for the next map."""
+    path = tmp_path / "stream_version.py"
+    path.write_text("VERSION = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("stream_version")
+    shared = {"edit": "VERSION = 2", "path": str(path)}
+    assert set(pair(streams.version, items(3000), shared=shared).tolist()) == {1}
+    assert set(pair(streams.version, items(2), shared=shared).tolist()) == {2}
+    sys.modules.pop("stream_version")

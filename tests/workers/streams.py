@@ -1,0 +1,84 @@
+"""What maps over generators run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from nbshare.memory import segment_of
+
+KINDS = {
+    "numbers": lambda i: 0.5 * i,
+    "ints": lambda i: i * i,
+    "arrays": lambda i: np.full((3, 2), i, "f4"),
+    "texts": str,
+    "shapes": lambda i: np.zeros(i % 3),
+    "mixed": lambda i: i if i < 50 else i + 0.5,
+    "pairs": lambda i: (i, np.full(2, i)),
+    "None": lambda i: None,
+}
+
+
+def give(i, kind):
+    return KINDS[kind](i)
+
+
+def add(x, row):
+    return x + row.sum()
+
+
+def spin(i, seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+    return i
+
+
+def wait_for(i, path):
+    """Return when there is a file."""
+    while not Path(path).exists():
+        time.sleep(0.002)
+    return i
+
+
+def length(array):
+    return len(array)
+
+
+def draw(i, rng):
+    return i + rng.random()
+
+
+def fail_at(i, bad):
+    if i in bad:
+        raise ValueError(f"no {i}")
+    return i
+
+
+def die_once_at(i, bad, folder):
+    flag = Path(folder, str(i))
+    if i in bad and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return i
+
+
+def hang_at(i, bad):
+    time.sleep(60 if i in bad else 1e-4)  # not so tiny that several are run together
+    return i
+
+
+def inode_of(i, array):
+    return os.fstat(segment_of(array)[0].fd).st_ino
+
+
+def version(i, edit, path):
+    from stream_version import VERSION
+
+    if i == 3:
+        Path(path).write_text(edit)
+    return VERSION
