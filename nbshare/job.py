@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.activity import WorkerActivity, activity_of
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call
 from nbshare.engine.collect import as_masked, stack
@@ -118,6 +119,17 @@ class Job:
         """
         call = self._call
         return stats_of(call.board, call.begun_ns, call.request.text_of)
+
+    @property
+    def activity(self) -> list[WorkerActivity]:
+        """What each worker is doing at this moment."""
+        return activity_of(self._call.board, self._call.request.text_of)
+
+    @property
+    def inputs(self) -> Any:
+        """The items, if there is one sequence or array of them; else None."""
+        iterables = self._call.request.iterables
+        return iterables[0] if len(iterables) == 1 else None
 
     def debug(self, i: int) -> Any:
         """Run item `i` here, in this process and thread, with the same inputs and seed.
