@@ -306,7 +306,9 @@ class ImagePainter:
             if coordinates is not None and coordinates.dtype.kind == "M":
                 write_dates(axis)
         if not layout.coloured:
-            beside = axes.inset_axes((1.03, 0, 0.035, 1))  # as high as the image, whatever its aspect
+            beside = axes.inset_axes(
+                (1.03, 0, 0.035, 1)
+            )  # as high as the image, whatever its aspect
             bar = axes.figure.colorbar(image, cax=beside, extend="both")
             bar.ax.tick_params(color="#999999", labelcolor="#444444", labelsize=9)
             bar.outline.set_visible(False)

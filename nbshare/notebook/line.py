@@ -119,10 +119,16 @@ class LinePainter:
         for k in range(width):
             look: dict[str, Any] = {"color": COLOURS[k], "zorder": 3}
             (line,) = axes.plot([], [], lw=1.5, **look)
-            (points,) = axes.plot([], [], MARKERS[k], ms=size, label=str(k) if k else "element 0", **look)
+            (points,) = axes.plot(
+                [], [], MARKERS[k], ms=size, label=str(k) if k else "element 0", **look
+            )
             self._lines.append((line, points))
         if width > 1:
-            above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+            above: dict[str, Any] = {
+                "loc": "lower right",
+                "bbox_to_anchor": (1, 1),
+                "borderaxespad": 0.2,
+            }
             axes.legend(**above, ncols=width, frameon=False, fontsize=9, handletextpad=0.1)
         of = values.name
         if math.prod(values.shape) > _MAX_LINES or len(values.shape) > 1:
