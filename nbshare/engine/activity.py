@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nbshare.engine.schedule import ENDED, ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
+from nbshare.engine.schedule import ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
 
 __all__ = ["WorkerActivity", "activity_of"]
 
@@ -42,11 +42,11 @@ class WorkerActivity:
 
 
 def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
-    """Read what the workers of a running call do, those that have begun and not ended."""
+    """Read what the workers of a running call do, those that have begun."""
     activity, now_ns = [], time.monotonic_ns()
     for row in board.slots.tolist():
         pid, first = row[PID], row[ITEM]
-        if pid and not row[ENDED]:
+        if pid:
             items = range(first, max(row[ITEM_STOP], first + 1)) if first != NO_ITEM else range(0)
             since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
             text = text_of(first) if items else ""

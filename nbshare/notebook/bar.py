@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nbshare.notebook.base import JobView
 
 _TERMINAL_INTERVAL_S = 0.1
+_SHORTEST_S = 0.1  # a rate of less is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
 
@@ -79,6 +80,8 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     failed = f" · ✗ {n_failed} failed" if n_failed else ""
     if job.state == "done":
         timing = f" in {duration(pace.elapsed_s)} ({_rate(pace.mean_rate)})"
+        if pace.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
+            timing = f" in under {_SHORTEST_S} s"
         return count, (timing if timed and n_done else "") + failed
     details = [] if job.n_tasks is None else [f"{percent(n_done, job.n_tasks)} %"]
     if timed and is_live and pace.rate:

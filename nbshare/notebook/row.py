@@ -23,12 +23,14 @@ _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
 _N_SLOWEST = 3
 
-# The theme's colours where there is one: right on light and dark pages. Else Okabe and Ito's.
-_BLUE = "var(--jp-brand-color1,#0072B2)"
-_GREEN = "var(--jp-success-color1,#009E73)"
-_ORANGE = "var(--jp-warn-color1,#D55E00)"
-_RED = "var(--jp-error-color1,#B2182B)"
-_LOOKS: dict[State, tuple[str, str]] = {  # glyph and colour, always beside the state's word
+# The theme's colours, right on light and dark pages, and Okabe and Ito's where there is none.
+_BLUE = "--jp-brand-color1", "#0072B2"
+_GREEN = "--jp-success-color1", "#009E73"
+_ORANGE = "--jp-warn-color1", "#D55E00"
+_RED = "--jp-error-color1", "#B2182B"
+_LOOKS: dict[
+    State, tuple[str, tuple[str, str]]
+] = {  # glyph and colour, always beside the state's word
     "starting": ("▷", _BLUE),
     "running": ("▶", _BLUE),
     "done": ("✓", _GREEN),
@@ -80,30 +82,28 @@ class NotebookRow:
         words = f"{label}{word}{_GAP}<b>{count}</b>{details.replace(' · ', _GAP)}"
         row = (
             '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
-            f'<div style="padding-bottom:4px"><span style="color:{colour}">{glyph}&#xFE0E;</span> '
-            f"{words}</div>{self._bar(colour)}{self._fold(final=final)}</div>"
+            f'<div style="padding-bottom:4px"><span style="{_css("color", colour)}">{glyph}&#xFE0E;'
+            f"</span> {words}</div>{self._bar(colour)}{self._fold(final=final)}</div>"
         )
         return {"text/html": row, "text/plain": plain}
 
-    def _bar(self, colour: str) -> str:
+    def _bar(self, colour: tuple[str, str]) -> str:
         n_tasks, n_done = self._job.n_tasks, self._pace.count()
-        fill = "height:6px;border-radius:3px;background:"
+        shape = "height:6px;border-radius:3px"
         inside = ""
         if n_tasks is not None:
             width = percent(n_done, n_tasks)
-            inside = f'<div style="width:{width}%;{fill}{colour}"></div>'
-        return f'<div style="{fill}rgba(128,128,128,0.25)">{inside}</div>'
+            inside = f'<div style="width:{width}%;{shape};{_css("background", colour)}"></div>'
+        return f'<div style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
 
     def _fold(self, *, final: bool) -> str:
         """Return what is under the row for those who ask: the workers, and the failures."""
         job = self._job
         parts, names = [], []
         if self._timed:
-            is_over = job.state not in ("starting", "running")
-            table = self._stats() if is_over else self._activity()
-            if table:
-                parts.append(table)
-                names.append(_workers(job.n_workers))
+            is_live = job.state in ("starting", "running")
+            parts.append(self._activity() if is_live else self._stats())
+            names.append(_workers(job.n_workers))
         if job.errors:
             parts.append(_failures(job))
             names.append("failures")
@@ -126,13 +126,11 @@ class NotebookRow:
 
     def _activity(self) -> str:
         workers = self._job.activity
-        if not workers:
-            return ""
         rows = [
             (
                 worker.pid,
                 _doing(worker),
-                duration(worker.since_s) if worker.items else "",
+                _short(worker.since_s) if worker.items else "",
                 worker.n_items,
                 _memory(worker.memory_bytes),
             )
@@ -142,25 +140,21 @@ class NotebookRow:
 
     def _stats(self) -> str:
         stats = self._job.stats
-        if not stats:
-            return ""
         rows = [
             (
                 worker.pid,
                 worker.n_items,
-                duration(worker.starting_s),
-                duration(worker.working_s),
-                duration(worker.waiting_s),
+                _short(worker.starting_s),
+                _short(worker.working_s),
+                _short(worker.waiting_s),
                 _memory(worker.peak_bytes),
             )
             for worker in stats
         ]
         head = ("worker", "items", "start-up", "working", "waiting", "most memory")
         slow = sorted((s for worker in stats for s in worker.slowest), key=lambda s: -s.seconds)
-        slowest = "".join(
-            f"<li>{_item(s.index, s.item)}: {duration(s.seconds)}</li>" for s in slow[:_N_SLOWEST]
-        )
-        return _table(head, rows) + (f"Slowest items:<ul>{slowest}</ul>" if slowest else "")
+        slowest = [f"{_item(s.index, s.item)}, {_short(s.seconds)}" for s in slow[:_N_SLOWEST]]
+        return _table(head, rows) + _list("slowest items", slowest)
 
 
 def _doing(worker: WorkerActivity) -> str:
@@ -174,13 +168,19 @@ def _doing(worker: WorkerActivity) -> str:
 
 def _failures(job: JobView) -> str:
     errors = job.errors
-    listed = "".join(
-        f"<li>item {i}: {html.escape(_cut(f'{type(error).__name__}: {error}'))}</li>"
+    lines = [
+        f"item {i}: {html.escape(_cut(f'{type(error).__name__}: {error}'))}"
         for i, error in islice(sorted(errors.items()), _MAX_FAILURES)
-    )
-    n_more = len(errors) - _MAX_FAILURES
-    more = f"<li>and {n_more} more: see nbshare.last_job().errors</li>" if n_more > 0 else ""
-    return f"Failures:<ul>{listed}{more}</ul>"
+    ]
+    if len(errors) > len(lines):
+        lines.append(f"and {len(errors) - len(lines)} more: nbshare.last_job().errors")
+    return _list("failures", lines)
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    """Return lines under a title; nothing if there are none."""
+    listed = "".join(f"<div>&emsp;{line}</div>" for line in lines)
+    return f"<div>{title}:</div>{listed}" if listed else ""
 
 
 def _item(index: int, text: str) -> str:
@@ -199,6 +199,16 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
         f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>"
         f"<tbody>{lines}</tbody></table>"
     )
+
+
+def _css(name: str, colour: tuple[str, str]) -> str:
+    """Return a style; pages that do not trust the notebook strip the variable of the two."""
+    variable, plain = colour
+    return f"{name}:{plain};{name}:var({variable},{plain})"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else duration(seconds)
 
 
 def _memory(nbytes: int) -> str:
