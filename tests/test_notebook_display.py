@@ -56,6 +56,20 @@ CELLS = {
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
+    "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
+    "many at once": (
+        "from threading import Thread\n"
+        "def alone(i): play(PlayedJob(images(4), f'map {i}'), seconds=0.3)\n"
+        "threads = [Thread(target=alone, args=(i,)) for i in range(12)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()"
+    ),
+    "workers": (
+        "import time, operator\n"
+        "r = parallel_map(time.sleep, [0.2] * 12, max_workers=2)\n"
+        "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
+    ),
+    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
     "static": (
         "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
         "play(PlayedJob(images()), plot='image', seconds=0.5)"
@@ -197,6 +211,48 @@ def test_without_results_there_is_no_picture(notebook):
     assert frames(notebook["nothing"]) == []
 
 
+def texts(cell):
+    return [data["text/plain"] for data in bundles(cell, "text/html")]
+
+
+def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):
+    rows = texts(notebook["loop"])
+    assert [row.split()[2] for row in rows] == [*map(str, range(8)), "39"]
+    assert rows[-1].endswith("map 40 of this cell")
+    pictures = [data["text/plain"] for data in bundles(notebook["loop"], "image/png")]
+    assert len(pictures) == 9
+    assert pictures[-1] == "map 39: mean of 4 of 4"
+    assert len(frames(notebook["loop"])) <= 2 * 8 + 8
+
+
+def test_maps_that_run_at_the_same_time_have_a_row_each(notebook):
+    rows = texts(notebook["many at once"])
+    assert sorted(int(row.split()[2]) for row in rows) == list(range(12))
+
+
+def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(notebook):
+    live = [
+        content["data"]["text/html"]
+        for content in notebook["workers"].shown
+        if " sleep running" in content["data"]["text/plain"]
+    ]
+    assert "<td>item 2: 0.2</td>" in live[-1] or "<td>item 3: 0.2</td>" in "".join(live)
+    assert re.search(r"<td>\d+ ms</td><td>\d</td><td>\d+ MB</td>", live[-1])
+    done, failed = (data["text/html"] for data in bundles(notebook["workers"], "text/html"))
+    assert "start-up" in done
+    assert re.search(r"item \d+: 0.2, 2\d\d ms", done)
+    assert "item 1: ZeroDivisionError: division by zero" in failed
+    assert "script" not in done
+    assert texts(notebook["workers"])[1].endswith("· ✗ 1 failed")
+
+
+def test_a_row_of_unknown_length_has_neither_percent_nor_time_left(notebook):
+    rows = [c["data"]["text/plain"] for c in notebook["endless"].shown]
+    assert any(re.fullmatch(r"▶ horizon running  \d+ · \d+\.\d/s · \d s elapsed", r) for r in rows)
+    assert not [row for row in rows if "%" in row or "left" in row or "/4" in row.split(" · ")[0]]
+    assert re.fullmatch(r"✓ horizon done  40 in \d\.\d s \(\S+/s\)", rows[-1])
+
+
 def test_a_static_document_gets_the_last_frame_only_and_no_seconds(notebook):
     cell = notebook["static"]
     assert len(cell.shown) == 2
@@ -237,6 +293,16 @@ def test_a_terminal_shows_tqdm_with_the_true_count():
     assert last.startswith("horizon: 100%|")
     assert "| 40/40 [" in last
     assert shown.count("\n") == 1
+
+
+def test_a_terminal_and_a_log_count_without_an_end():
+    line = "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, {}until=40, seconds=0.3)"
+    last = at_a_terminal(line.format("")).rstrip().split("\r")[-1]
+    assert re.match(r"horizon: 40it \[", last)
+    done = subprocess.run(
+        script(line.format("True, ")), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert re.fullmatch(r"horizon done: 40 in \d\.\d s \(\S+/s\)\n", done.stderr)
 
 
 def test_a_terminals_bar_stays_where_a_stopped_map_left_it():

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
 from collections import defaultdict
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, cast
+
+from nbshare.errors import DisplayWarning, warn
+
+Make: TypeAlias = Callable[[], tuple[dict[str, str], dict[str, Any] | None] | None]  # MIME bundle
 
 _MAX_OWN = 8  # maps of a cell with a row and a picture of their own
 _SHARED_INTERVAL_S = 0.25  # between changes of an output that several maps have
@@ -64,13 +70,14 @@ class KernelOutput:
         """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
         return self._place.is_shared
 
-    def show(
-        self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, *, final: bool = False
-    ) -> None:
-        """Show a bundle of MIME types, in the place of the one shown before."""
-        self._place.show(bundle, metadata)
-        if self._cell.is_over:
-            self._place.send()
+    def show(self, make: Make, *, final: bool) -> None:
+        """Show what `make` returns, in the place of what was shown before.
+
+        It is called now, or, where another map has used the output just before, at the end of the
+        cell, unless something newer is to be shown by then: a loop of quick maps draws few
+        pictures.
+        """
+        self._place.show(make, at_once=self._cell.is_over)
         if final and self._place.is_shared:
             self._cell.free[self._kind].append(self._place)
 
@@ -85,18 +92,21 @@ class _Place:
         self.is_shared = is_shared
         self._is_shown = False
         self._sent_at = -_SHARED_INTERVAL_S
-        self._waiting: tuple[Any, Any] | None = None
+        self._waiting: Make | None = None
 
-    def show(self, bundle: Any, metadata: Any) -> None:
-        self._waiting = bundle, metadata
-        if not self.is_shared or time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S:
+    def show(self, make: Make, *, at_once: bool) -> None:
+        self._waiting = make
+        is_due = time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S
+        if at_once or is_due or not self.is_shared:
             self.send()
 
     def send(self) -> None:
         """Send what waits, if anything does."""
-        if self._waiting is None:
+        make, self._waiting = self._waiting, None
+        made = make() if make is not None else None
+        if made is None:
             return
-        (bundle, metadata), self._waiting = self._waiting, None
+        bundle, metadata = made
         self._sent_at = time.monotonic()
         if self._is_shown:
             self.handle.update(bundle, metadata=metadata, raw=True)
@@ -126,9 +136,11 @@ class _Cell:
         """Send what came too soon after what was sent before it."""
         self.is_over = True
         self._shell.events.unregister("post_run_cell", self._end)
-        for places in self.free.values():
-            for place in places:
+        for place in itertools.chain(*self.free.values()):
+            try:
                 place.send()
+            except Exception as error:  # noqa: BLE001  a plot function may raise anything
+                warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
 
 
 _current: _Cell | None = None

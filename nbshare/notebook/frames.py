@@ -12,11 +12,11 @@ from nbshare.notebook.live_plot import as_plots
 
 if TYPE_CHECKING:
     from nbshare.notebook.base import JobView
-    from nbshare.notebook.figure import Frame, LiveFigure
+    from nbshare.notebook.figure import LiveFigure
 
 _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
-_MIN_PAUSE_S, _MAX_PAUSE_S = 0.25, 2.0  # if the user wants no other interval
+_LOOK_S, _MAX_PAUSE_S = 0.25, 2.0  # if the user wants no other interval
 _FIRST_LOOK_S = 0.05  # between looks for the first result
 
 
@@ -43,33 +43,34 @@ class LiveFrames:
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last."""
+        if not final and self._job.n_done == self._n_done and self._is_complete:
+            return min(_LOOK_S, self._interval_s) if self._n_done else _FIRST_LOOK_S
+        began, first = time.monotonic(), not self._n_done
+        self._output.show(lambda: self._frame(final=final), final=final)
+        if not self._n_done:
+            return _FIRST_LOOK_S
+        # The first frame's cost is mostly that of starting up: it tells nothing of the next one.
+        cost_s = 0.0 if first else time.monotonic() - began
+        return max(min(cost_s / self._share(), _MAX_PAUSE_S), self._interval_s)
+
+    def _frame(self, *, final: bool) -> tuple[dict[str, str], dict[str, Any]] | None:
         n_done = self._job.n_done
-        if not final and n_done == self._n_done and self._is_complete:
-            return min(_MIN_PAUSE_S, self._interval_s) if n_done else _FIRST_LOOK_S
         if self._figure is None:
             from nbshare.notebook.figure import LiveFigure  # loads matplotlib
 
             self._figure = LiveFigure(self._job, self._plot, self._label)
-        began, first = time.monotonic(), not self._n_done
         frame = self._figure.frame(final=final)
         if frame is None:
-            return _FIRST_LOOK_S
+            return None
         self._n_done, self._is_complete = n_done, frame.is_complete
-        self._send(frame, final=final)
-        # The first frame's cost is mostly that of starting up: it tells nothing of the next one.
-        cost_s = 0.0 if first else time.monotonic() - began
-        return max(min(cost_s / self._share(), _MAX_PAUSE_S), self._interval_s)
+        png, (width, height) = base64.b64encode(frame.png).decode("ascii"), frame.size
+        return (
+            {"image/png": png, "text/plain": frame.title},
+            {"image/png": {"width": width, "height": height}},  # the page never jumps
+        )
 
     def _share(self) -> float:
         affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
         n_cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
         full = self._job.n_workers >= n_cpus
         return _SHARE_WHEN_FULL if full else _SHARE
-
-    def _send(self, frame: Frame, *, final: bool) -> None:
-        width, height = frame.size
-        self._output.show(
-            {"image/png": base64.b64encode(frame.png).decode("ascii"), "text/plain": frame.title},
-            metadata={"image/png": {"width": width, "height": height}},  # the page never jumps
-            final=final,
-        )

@@ -64,7 +64,7 @@ class NotebookRow:
         """Send the row if it differs from the one that is shown."""
         bundle = self._bundle(final=final)
         if final or bundle != self._shown:
-            self._output.show(bundle, final=final)
+            self._output.show(lambda: (bundle, None), final=final)
             self._shown = bundle
         return _INTERVAL_S
 
