@@ -55,7 +55,7 @@ def amplitude(frequency: float) -> float:
     return float(response(frequency)[0])
 
 
-def measured_gravity(trial: int, rng: np.random.Generator) -> float:
+def measured_gravity(_trial: int, rng: np.random.Generator) -> float:
     """
     Return the gravity, in m/s², that a student finds with a ruler and a stopwatch.
 

@@ -214,6 +214,7 @@ def test_a_line_goes_through_the_results_in_the_order_of_the_inputs(results, the
         (np.zeros((4, 2)), [0, 1, 2, 3]),
         ([1.0, float("nan"), 2.0, 3.0], [0, 1, 2, 3]),
         ([1, 2, "c", 3], [0, 1, 2, 3]),
+        ([1, [2, 3], 4, 5], [0, 1, 2, 3]),
     ],
 )
 def test_a_line_is_drawn_against_the_inputs_where_they_are_numbers(inputs, x):
@@ -297,8 +298,14 @@ def test_a_part_of_each_result_is_drawn_once():
 
 def test_flagged_results_that_have_not_arrived_are_gaps():
     job = played([1.0, 2.0, 3.0], 1)
-    job.results[1] = MISSING
-    assert np.isnan(line_of(job)[1]).tolist() == [False, True, False]
+    job.results[:] = [MISSING] * 3
+    figure = LiveFigure(job, "line", "")
+    assert figure.frame(final=False) is None
+    job.results[:] = [1.0, MISSING, 3.0]
+    frame = figure.frame(final=False)
+    assert not frame.is_complete
+    y = figure.figure.axes[0].lines[0].get_ydata()
+    assert np.isnan(y).tolist() == [False, True, False]
 
 
 def test_the_axes_of_a_line_do_not_move_with_every_result():

@@ -56,6 +56,7 @@ CELLS = {
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
+    "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
     "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
     "many at once": (
         "from threading import Thread\n"
@@ -213,6 +214,10 @@ def test_without_results_there_is_no_picture(notebook):
 
 def texts(cell):
     return [data["text/plain"] for data in bundles(cell, "text/html")]
+
+
+def test_the_interval_of_a_live_plot_lies_between_its_frames(notebook):
+    assert 1 <= len(frames(notebook["slow frames"])) <= 3  # at once, after a second, the last
 
 
 def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):

@@ -142,8 +142,8 @@ class LogLines:
     def draw(self, *, final: bool) -> float:
         """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
         n_done, since_s = self._pace.count(), time.monotonic() - self._told_at
-        step = (self._job.n_tasks or 0) / 10
-        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told > max(0, step - 1)
+        step = max(1, (self._job.n_tasks or 0) / 10)
+        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
             count, details = describe(self._job, self._pace)
             name = " ".join(filter(None, [self._label, self._job.state]))

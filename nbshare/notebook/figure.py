@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from nbshare.engine.results import MISSING
 from nbshare.notebook.function import FunctionPainter
 from nbshare.notebook.histogram import HistPainter
 from nbshare.notebook.image import ImagePainter
@@ -97,7 +98,9 @@ class LiveFigure:
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
         present = self._job.present  # before the results: what is flagged is among them
-        partial = self._job.partial()
+        partial, n_present = self._job.partial(), np.count_nonzero(present)
+        if isinstance(partial, list):  # but those that are still on their way
+            present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
         shown = []
@@ -114,7 +117,7 @@ class LiveFigure:
             palette = self._painters[0].palette if len(shown) == 1 else None
             png = final_png(self._canvas, palette) if final else live_png(self._canvas)
         width, height = (self.figure.get_size_inches() * DPI).round().astype(int).tolist()
-        return Frame(png, (width, height), title, n_shown == np.count_nonzero(present))
+        return Frame(png, (width, height), title, n_shown == n_present)
 
     def _write_title(self, title: str) -> None:
         """Write it above the axes, or above all of them; the user's own stays."""

@@ -153,7 +153,10 @@ def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
     """Return the items as numbers or dates, if a line can be drawn against them."""
     if inputs is None or not isinstance(inputs[0], float | int | np.number | np.datetime64):
         return None
-    x = np.asarray(inputs)[:n]
+    try:
+        x = np.asarray(inputs)[:n]
+    except ValueError:  # numbers and lists
+        return None
     fits = x.ndim == 1 and x.dtype.kind in "iufM" and np.isfinite(x).all() and (x != x[0]).any()
     return x if fits else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -168,7 +168,7 @@ class LivePlot:
 
 
 Plot: TypeAlias = (
-    "str | LivePlot | Callable[..., Any] | list[str | LivePlot | Callable[..., Any]] | None"
+    "str | LivePlot | Callable[..., Any] | Sequence[str | LivePlot | Callable[..., Any]] | None"
 )
 
 

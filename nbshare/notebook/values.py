@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.dates import date2num
 from numpy.typing import NDArray
 
-from nbshare.engine.results import MISSING
 from nbshare.notebook.base import CannotDrawError
 
 _BLOCK_BYTES = 8 * 2**20  # results are taken in by blocks of this size, in float64
@@ -51,10 +50,6 @@ class Values:
         if isinstance(partial, np.ndarray):
             self._list = np.ma.getdata(partial)
             self._data = self._list if value is None else None
-        else:
-            # A flag may come before what it says is there.
-            here = [there and v is not MISSING for v, there in zip(partial, present, strict=True)]
-            self.present = np.array(here, bool)
         first = np.flatnonzero(self.present)[:1]
         sample = self._collect(first) if self._data is None else self._data
         self.dtype, self.shape = sample.dtype, sample.shape[1:]
