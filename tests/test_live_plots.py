@@ -271,6 +271,7 @@ def test_a_line_of_large_results_shows_each_reduced(how):
         ([10**30, 2], [1e30, 2], "result"),
         (np.array([1, 2], np.float16), [1, 2], "result"),
         (np.array([1, np.inf]), [1, np.nan], "result"),
+        ([np.ma.MaskedArray([1], [False]), np.ma.MaskedArray([2], [True])], [1, np.nan], "result"),
     ],
 )
 def test_a_line_says_what_it_shows_of_results_that_are_no_real_numbers(results, y, label):

@@ -94,12 +94,12 @@ class Values:
         results = [self._list[i] for i in items.tolist()]
         if self._value is not None:
             results = [self._value(result) for result in results]
-        if not results:
-            return np.empty(0)
         first = results[0]
         if isinstance(first, dt.date):
             return np.array(results, "datetime64[us]")
-        if not isinstance(first, Number | np.generic | np.ndarray):
+        if isinstance(first, np.ma.MaskedArray):
+            results = [np.ma.filled(np.ma.asarray(result, float), np.nan) for result in results]
+        elif not isinstance(first, Number | np.generic | np.ndarray):
             self._refuse(f"of type {type(first).__name__}")
         try:
             array = np.asarray(results)
