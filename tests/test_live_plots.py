@@ -19,7 +19,8 @@ from played import PlayedJob, images, played
 from nbshare import MISSING, LivePlot
 from nbshare.notebook.base import CannotDrawError
 from nbshare.notebook.figure import LiveFigure, render
-from nbshare.notebook.image import ColourLimits, Reduced, choose_layout
+from nbshare.notebook.image import ColourLimits, Reduced
+from nbshare.notebook.layout import choose_layout
 from nbshare.notebook.live_plot import REDUCTIONS
 from nbshare.notebook.values import Values
 

@@ -11,6 +11,7 @@ no thread is started here, and a display that fails costs one warning, never the
 ``frames``       when to draw the picture, and where to
 ``figure``       the picture itself: a Figure with an Agg canvas, never pyplot
 ``line``, ``histogram``, ``image``, ``function``  what draws into its axes
+``layout``       which image results of a shape make
 ``values``       results of all kinds as numbers, each read once
 ``axes``, ``png``  colours, labels and limits; small files
 """
