@@ -6,7 +6,7 @@ tqdm's own widget is saved in the .ipynb as "0%" for ever.
 from __future__ import annotations
 
 import html
-from itertools import islice
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from nbshare.notebook.bar import Pace, describe, duration, percent
@@ -169,8 +169,8 @@ def _doing(worker: WorkerActivity) -> str:
 def _failures(job: JobView) -> str:
     errors = job.errors
     lines = [
-        f"item {i}: {html.escape(_cut(f'{type(error).__name__}: {error}'))}"
-        for i, error in islice(sorted(errors.items()), _MAX_FAILURES)
+        f"item {i}: {html.escape(_cut(f'{type(errors[i]).__name__}: {errors[i]}'))}"
+        for i in nsmallest(_MAX_FAILURES, errors)
     ]
     if len(errors) > len(lines):
         lines.append(f"and {len(errors) - len(lines)} more: nbshare.last_job().errors")
