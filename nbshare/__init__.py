@@ -3,6 +3,7 @@
 The layers; imports point down only::
 
     __main__, demo     the main job, headless
+    magics             %%workerfile: a cell that becomes a module file
     mapping            parallel_map: a request, checked once, handed down
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
@@ -59,3 +60,12 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # IPython's hooks for %load_ext and %unload_ext; late, as most programs need none.
+    if name not in ("load_ipython_extension", "unload_ipython_extension"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nbshare import magics
+
+    return getattr(magics, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from numbers import Real
 from typing import Any, Literal
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import SharedArray
-from nbshare.engine.call import Request
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.request import Items, Request
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
 from nbshare.errors import NotBuiltYetError
@@ -43,8 +43,11 @@ def checked_request(
     initargs: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     backend: Any = None,
-) -> tuple[Request, Backend]:
-    """Return what is asked for, checked before anything starts, and where it is to run."""
+) -> tuple[Request, Items | None, Backend]:
+    """Return what is asked for, checked before anything starts, and where it is to run.
+
+    In between, if one of the iterables has no length, what all of them give.
+    """
     refuse_unbuilt(checkpoint=(checkpoint, None))
     # A worker runs its own maps inline: no more processes than were asked for.
     where = checked_backend(backend, timeout, is_nested=is_worker())
@@ -55,20 +58,26 @@ def checked_request(
     bind_arguments(function, len(iterables), keywords, extra)
     workers = checked_count("max_workers", max_workers) or usable_cpus()
     size = checked_count("chunksize", chunksize)
-    columns, n_tasks = sources(iterables)
+    source: Items | None = None
+    if all(isinstance(iterable, Sized) for iterable in iterables):
+        columns, n_tasks = sources(iterables)
+    else:
+        source = items_of(iterables)
+        columns, n_tasks = [], 0
+    n_workers = workers if source is not None else max(1, min(workers, n_tasks))
     request = Request(
         func=function,
         shared=keywords,
         iterables=columns,
         n_tasks=n_tasks,
-        max_workers=1 if where == "serial" else max(1, min(workers, n_tasks)),
+        max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
-        out=checked_out(out, n_tasks),
+        out=checked_out(out, n_tasks if source is None else None),
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(initializer, initargs),
     )
-    return request, where
+    return request, source, where
 
 
 def refuse_unbuilt(**arguments: Any) -> None:
@@ -168,7 +177,9 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
-def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list", "stack"] | None:
+def checked_out(
+    out: Any, n_tasks: int | None
+) -> npt.NDArray[Any] | Literal["list", "stack"] | None:
     """Return ``out=`` if it can take `n_tasks` results; raise with the remedy if not."""
     if out is None:
         return None
@@ -180,7 +191,7 @@ def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list", "s
             raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")
-        if out.ndim == 0 or len(out) != n_tasks:
+        if out.ndim == 0 or n_tasks not in (None, len(out)):
             raise ValueError(
                 f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
                 f"have length {n_tasks}, the others are the shape of one result"
@@ -189,6 +200,14 @@ def checked_out(out: Any, n_tasks: int) -> npt.NDArray[Any] | Literal["list", "s
     raise ValueError(
         f'out={out!r}: allowed are None, "list", "stack" and an ndarray with a row per item'
     )
+
+
+def items_of(iterables: Sequence[Any]) -> Items:
+    """Return what iterables give of which not all have a length."""
+    columns = [x if _has_rows(x) else None for x in iterables]
+    others = zip(*(x for x in iterables if not _has_rows(x)), strict=False)
+    shortest = min((len(x) for x in columns if x is not None), default=None)
+    return Items(islice(others, shortest), columns)
 
 
 def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:

@@ -12,17 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.activity import WorkerActivity, activity_of
-from nbshare.engine.base import Engine
-from nbshare.engine.call import Call
-from nbshare.engine.collect import as_masked, stack
+from nbshare.engine.activity import WorkerActivity
+from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.items import generator
-from nbshare.engine.results import MISSING
-from nbshare.engine.schedule import IN_OUTPUT
-from nbshare.engine.stats import WorkerStats, stats_of
+from nbshare.engine.run import Run
+from nbshare.engine.stats import WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 
-__all__ = ["Job", "forget_finished", "last_job", "remember"]
+__all__ = ["Job", "forget_finished", "last_job", "remember", "unwrapped"]
 
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 LOOK_S = 0.02  # between looks for results that somebody iterates over
@@ -40,8 +37,6 @@ class Job:
     ----------
     label : str
         What the row shows: the ``progress=`` label, or the function's name.
-    n_tasks : int
-        Number of items.
     n_workers : int
         Worker processes wanted.
     was_interrupted : bool
@@ -63,41 +58,43 @@ class Job:
     SharedArray([1., 2., 3.])
     """
 
-    def __init__(self, call: Call, engine: Engine, label: str) -> None:
-        self._call = call
-        self._engine = engine
+    def __init__(self, run: Run, label: str) -> None:
+        self._run = run
         self.was_interrupted = False
-        self._copied: npt.NDArray[np.bool_] | None = None
         self.label = label
-        self.n_tasks = call.request.n_tasks
-        self.n_workers = call.request.max_workers
+        self.n_workers = run.request.max_workers
+
+    @property
+    def n_tasks(self) -> int | None:
+        """Number of items; None as long as a generator has not ended."""
+        return self._run.n_tasks
 
     @property
     def state(self) -> State:
         """One of starting, running, done, stopped, interrupted, failed."""
-        if self.was_interrupted and self._call.state != "done":
+        if self.was_interrupted and self._run.state != "done":
             return "interrupted"
-        return self._call.state
+        return self._run.state
 
     @property
     def n_done(self) -> int:
         """Number of results that are there."""
-        return self._call.board.n_done()
+        return self._run.n_done
 
     @property
     def n_ready(self) -> int:
         """Number of workers that have started and are at work."""
-        return self._call.n_ready
+        return self._run.n_ready
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which results are there: a bool array of shape (n_tasks,), True where done."""
-        return self._call.board.present()
+        return self._run.present()
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
         """The failures so far, by the index of their items."""
-        return dict(self._call.results.errors)
+        return dict(self._run.errors)
 
     def partial(self) -> Any:
         """Return what is there now.
@@ -109,26 +106,22 @@ class Job:
             that are not there. Other results: a list with `nbshare.MISSING` in the gaps. None
             before the first result.
         """
-        return self._call.results.partial()
+        return self._run.partial()
 
     @property
     def stats(self) -> list[WorkerStats]:
-        """What each worker does with its time, so far: start-up, working, waiting, slowest items.
-
-        Of workers that were replaced, the figures are not kept.
-        """
-        call = self._call
-        return stats_of(call.board, call.begun_ns, call.request.text_of)
+        """What each worker has done so far: start-up, working, waiting, slowest items."""
+        return self._run.stats()
 
     @property
     def activity(self) -> list[WorkerActivity]:
         """What each worker is doing at this moment."""
-        return activity_of(self._call.board, self._call.request.text_of)
+        return self._run.activity()
 
     @property
     def inputs(self) -> Any:
         """The items, if there is one sequence or array of them; else None."""
-        iterables = self._call.request.iterables
+        iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
 
     def debug(self, i: int) -> Any:
@@ -146,22 +139,22 @@ class Job:
         object
             What the function returns; what it raises is raised.
         """
-        request = self._call.request
-        index = range(self.n_tasks)[i]
+        request = self._run.request
+        index = i if self.n_tasks is None else range(self.n_tasks)[i]
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
-        return request.func(*(column[index] for column in request.iterables), **keywords)
+        return request.func(*self._run.item(index), **keywords)
 
     # ------------------------------------------------------------ a Future's methods
 
     def done(self) -> bool:
         """Whether the map is over, however it has ended."""
-        return self._call.is_over
+        return self._run.is_over
 
     def running(self) -> bool:
         """Whether the map is not over yet."""
-        return not self._call.is_over
+        return not self._run.is_over
 
     def cancelled(self) -> bool:
         """Whether the map was ended early by `cancel`."""
@@ -219,15 +212,8 @@ class Job:
         Exception
             What the map has failed with.
         """
-        if not self.wait(timeout):
-            raise TimeoutError(f"{self!r} is not over after {timeout} s")
-        result, error = self.outcome()
-        if error is None:
-            return result
-        try:
-            raise error
-        finally:
-            del error  # a cycle with its traceback would keep all of this alive
+        self._await_end(timeout)
+        return unwrapped(*self.outcome())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what the map has failed with, or None; waits for its end.
@@ -242,16 +228,19 @@ class Job:
         TimeoutError
             If it is not over in time.
         """
+        self._await_end(timeout)
+        return self._run.error
+
+    def _await_end(self, timeout: float | None) -> None:
         if not self.wait(timeout):
             raise TimeoutError(f"{self!r} is not over after {timeout} s")
-        return self._call.error
 
     def add_done_callback(self, function: Callable[[Job], object]) -> None:
         """Have ``function(job)`` called when the map is over, or now if it is.
 
         In a thread of nbshare's; what it raises is printed and goes no further.
         """
-        self._call.call_when_over(partial(function, self))
+        self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait in a coroutine or a cell: ``results = await job``. Interrupted, it ends the map."""
@@ -281,16 +270,13 @@ class Job:
 
         A failure is raised when all that was done before it has been given, or, with
         ``on_error="return"``, given in its place.
+
+        Each result is given once, also to several loops. Those of a map over a generator are not
+        kept when they have been given, so that it need not end: it is ahead by some windows only.
         """
-        given = np.zeros(self.n_tasks, np.bool_)
-        results, done = self._call.results, self._call.board.done
         while True:
             is_over = self.tick(LOOK_S)  # before looking: what is done then is all
-            for i in np.flatnonzero((done != 0) & ~given).tolist():
-                value = results.get(i)
-                if value is not MISSING:
-                    given[i] = True
-                    yield i, value
+            yield from self._run.new_results()
             if is_over:
                 break
         if self.state != "done":
@@ -302,21 +288,21 @@ class Job:
 
     def start(self) -> None:
         """Hand the call to the workers."""
-        self._engine.submit(self._call)
+        self._run.start()
 
     def tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the map is over."""
         self.fill_out()
-        return self._engine.wait(self._call, timeout_s)
+        return self._run.wait(timeout_s)
 
     @property
     def error(self) -> BaseException | None:
         """What the map has failed with."""
-        return self._call.error
+        return self._run.error
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""
-        self._engine.stop(self._call)
+        self._run.stop()
 
     def interrupt(self) -> None:
         """End the map early on behalf of the user's interrupt."""
@@ -326,7 +312,6 @@ class Job:
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a map that is over, or the error to raise."""
         self.fill_out()
-        done = f"{self.n_done} of {self.n_tasks} items done"
         try:
             if self.state == "done" and not self.was_interrupted:
                 result = self._results()
@@ -339,6 +324,8 @@ class Job:
         except KeyboardInterrupt:
             self.was_interrupted = True
         remember(self)
+        n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
+        done = f"{self.n_done}{n_tasks} items done"
         if self.was_interrupted:
             return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
         if self.error is not None:
@@ -347,16 +334,13 @@ class Job:
         return self.partial(), None
 
     def _results(self) -> Any:
-        out, with_errors = self._call.request.out, self._call.request.policy.on_error == "return"
+        request = self._run.request
+        out, with_errors = request.out, request.policy.on_error == "return"
         if isinstance(out, np.ndarray):
-            if not with_errors:
-                return out
-            missing = ~self.present.reshape(-1, *[1] * (out.ndim - 1))
-            return np.ma.MaskedArray(out, np.broadcast_to(missing, out.shape).copy(), copy=False)
+            return masked(out, ~self.present) if with_errors else out
         if self.n_tasks == 0:
-            empty: Any = np.empty(0) if out is None else []
-            return as_masked(empty) if with_errors else empty
-        results = self._call.results.final(with_errors=with_errors)
+            return nothing(out, with_errors=with_errors)
+        results = self._run.final(with_errors=with_errors)
         if out != "stack":
             return results
         stacked = stack(results)
@@ -364,19 +348,21 @@ class Job:
 
     def fill_out(self) -> None:
         """Copy new rows into the plain array that the caller gave as ``out=``."""
-        out, shared = self._call.request.out, self._call.results.array
-        if not isinstance(out, np.ndarray) or shared is None or shared is out:
-            return
-        done = self._call.board.done == IN_OUTPUT
-        if self._copied is None:
-            self._copied = np.zeros_like(done)
-        new = np.flatnonzero(done & ~self._copied)
-        if new.size:
-            out[new] = shared[new]
-            self._copied[new] = True
+        self._run.fill_out()
 
     def __repr__(self) -> str:
-        return f"<Job {self.label}: {self.state}, {self.n_done} of {self.n_tasks} done>"
+        n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
+        return f"<Job {self.label}: {self.state}, {self.n_done}{n_tasks} done>"
+
+
+def unwrapped(result: Any, error: BaseException | None) -> Any:
+    """Return a result, or raise the error there is instead."""
+    if error is None:
+        return result
+    try:
+        raise error
+    finally:
+        del error  # a cycle with its traceback would keep all of this alive
 
 
 _last_job: Job | None = None

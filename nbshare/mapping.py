@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
@@ -13,14 +14,18 @@ import numpy.typing as npt
 
 from nbshare.arguments import Backend, checked_request, refuse_unbuilt
 from nbshare.engine.base import Engine
-from nbshare.engine.call import Request, prepare
-from nbshare.engine.collect import as_masked
+from nbshare.engine.call import prepare
+from nbshare.engine.collect import nothing
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
+from nbshare.engine.request import Items, Request
+from nbshare.engine.run import Run
+from nbshare.engine.single import SingleRun
+from nbshare.engine.stream import Stream
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError
 from nbshare.functions import label_of
-from nbshare.job import NAP_S, Job, forget_finished, remember
+from nbshare.job import NAP_S, Job, forget_finished, remember, unwrapped
 from nbshare.notebook import Display, Plot, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
@@ -60,7 +65,8 @@ def parallel_map(
     *iterables : iterable
         As in `map`: one positional argument each; the shortest ends. An ndarray gives its rows
         along the first axis without a copy per item: read-only for a plain array, writable for a
-        SharedArray. Other iterables are gone through once, before the start.
+        SharedArray. Of a generator, or anything else without a length, some items are taken at a
+        time, in the thread that waits, and no more than workers will soon need.
     shared : mapping of str to object, optional
         Keyword arguments, the same for every call, placed in shared memory once. Arrays are
         read-only in the workers: a write raises `ValueError` there.
@@ -157,7 +163,7 @@ def parallel_map(
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, where = checked_request(
+    request, source, where = checked_request(
         func,
         iterables,
         shared=shared,
@@ -173,26 +179,13 @@ def parallel_map(
         checkpoint=checkpoint,
         backend=backend,
     )
-    if request.n_tasks == 0:
-        return _nothing(request.out, masked=on_error == "return")
+    if source is None and request.n_tasks == 0:
+        return nothing(request.out, with_errors=on_error == "return")
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    result, error = _run(request, _engine(where), label, progress, plot)
-    if error is None:
-        return result
-    try:
-        raise error
-    finally:
-        del error  # a cycle with its traceback would keep all of this alive
-
-
-def _nothing(output: Any, *, masked: bool) -> Any:
-    """Return the result of no items."""
-    if isinstance(output, str):
-        return []
-    array = np.empty(0) if output is None else output
-    return as_masked(array) if masked else array
+    make = partial(_prepared, request, source, _engine(where))
+    return unwrapped(*_run(make, label, progress, plot))
 
 
 def _engine(where: Backend) -> Engine:
@@ -234,7 +227,7 @@ def map_async(
     func : callable or str
         As for `parallel_map`.
     *iterables : iterable
-        As for `parallel_map`; gone through before this returns.
+        As for `parallel_map`; the items of a generator are taken by a thread of its own.
     **options
         The keyword arguments of `parallel_map`. ``progress=`` may be a label; bars and plots of a
         background map are not built yet. ``backend="serial"`` makes no sense here.
@@ -272,12 +265,10 @@ def map_async(
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, where = checked_request(func, iterables, **cast(Any, options))
+    request, source, where = checked_request(func, iterables, **cast(Any, options))
     remember(None)
-    running = _engine(where)
     job = Job(
-        prepare(request, running.warm_up),
-        running,
+        _prepared(request, source, _engine(where), in_background=True),
         label if isinstance(label, str) else label_of(request.func),
     )
     remember(job)
@@ -289,10 +280,19 @@ def map_async(
 # ------------------------------------------------------------------------- running
 
 
+def _prepared(
+    request: Request, source: Items | None, engine: Engine, *, in_background: bool = False
+) -> Run:
+    """Place what is asked for in shared memory."""
+    if source is None:
+        return SingleRun(prepare(request, engine.warm_up), engine)
+    return Stream(request, source, engine, in_background=in_background)
+
+
 def _run(
-    request: Request, engine: Engine, label: str, progress: Any, plot: Any
+    make: Callable[[], Run], label: str, progress: Any, plot: Any
 ) -> tuple[Any, BaseException | None]:
-    """Run a request and draw while waiting.
+    """Run a map and draw while waiting.
 
     Returns the result and the error to raise. It is not raised here: notebooks keep the last
     traceback, and with this frame the job with its memory.
@@ -301,9 +301,9 @@ def _run(
     job: Job | None = None
     display: Display | None = None
     try:
-        job = Job(prepare(request, engine.warm_up), engine, label)
+        job = Job(make(), label)
         job.start()
-        display = open_display(job, progress=progress, plot=plot)
+        display = open_display(cast(Any, job), progress=progress, plot=plot)
         pause_s = 0.0
         while not job.tick(min(pause_s, NAP_S)):
             pause_s = display.update()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from faultlab import await_flag, raise_flag
+from faultlab import await_flag, raise_flag, wait_until
 
 import nbshare
 from nbshare import parallel_map
@@ -40,6 +40,12 @@ def check_double() -> None:
 def pause(seconds: float, i: int) -> float:
     time.sleep(seconds)
     return 10.0 * i
+
+
+def meet(folder: str, n: int, _: object) -> None:
+    """Wait until `n` workers are here at the same time."""
+    Path(folder, str(os.getpid())).touch()
+    wait_until(lambda: len(os.listdir(folder)) == n, what=f"fewer than {n} workers")
 
 
 def worker_of(_: object) -> int:

@@ -492,6 +492,9 @@ def descriptors():
 def census():
     servers, workers = helpers()
     return descriptors(), len(servers), len(workers), len(os.listdir("/proc/self/task"))
+def both_at_work(name):  # a call this quick may do without one that starts late
+    os.mkdir(name)
+    pair(functools.partial(tasks.meet, os.path.abspath(name), 2), range(2), chunksize=1)
 data = np.arange(1000.0)
 at_start, interrupted = descriptors(), 0
 for call in range(1, 41):
@@ -510,14 +513,13 @@ for call in range(1, 41):
         kill([dice.choice(sorted(helpers()[1]))])
         tasks.check_double()
     if call == 10:
+        both_at_work("at-10")
         wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
         at_ten = census()
 assert interrupted > 20, interrupted
 gc.collect()
-# A quick call does with one worker; one that starts late may be idle beside its replacement.
-extra = 1
-most = (at_ten[0] + 2 * extra, 1, at_ten[2] + extra, at_ten[3])
-wait_until(lambda: all(map(int.__le__, census(), most)), 2, f"{most}, then {census()}")
+both_at_work("at-40")
+wait_until(lambda: census() == at_ten, 2, f"{at_ten}, then {census()}")
 nbshare.shutdown()
 wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
 wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors()}")

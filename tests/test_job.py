@@ -276,7 +276,9 @@ import os, signal, threading, time
 import nbshare, tasks, figures
 signal.signal(signal.SIGINT, signal.default_int_handler)
 job = nbshare.map_async(figures.sleep_for, [0.0, 60.0], max_workers=2)
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+while not job.n_done:
+    time.sleep(0.01)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     job.result()
 except KeyboardInterrupt:

@@ -280,6 +280,15 @@ def test_a_result_that_cannot_be_sent_is_one_failure(backend, first):
         assert result[i] == i
 
 
+def test_an_item_that_cannot_be_loaded_is_one_failure():
+    """A large item that does not unpickle in the worker fails alone, not those before it."""
+    items = [np.full(8000, i) if i != 5 else policies.Unloadable() for i in range(10)]
+    result = parallel_map(policies.first_of, items, on_error="return", chunksize=10)
+    assert result.mask.nonzero()[0].tolist() == [5]
+    assert result.compressed().tolist() == [i for i in range(10) if i != 5]
+    assert "not to be had again" in said(last_job().errors[5])
+
+
 def test_a_result_that_cannot_be_loaded_is_one_failure():
     """A result that pickles in the worker and does not unpickle here fails its item alone."""
     result = parallel_map(

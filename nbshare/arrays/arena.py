@@ -31,9 +31,9 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
-from nbshare.memory import ALIGNMENT, Mode, Segment, as_bytes, segment_of
+from nbshare.memory import Mode, Segment, View, aligned, as_bytes, segment_of
 
-__all__ = ["Arena", "ArrayReference", "Inputs", "Packed", "SmallArena"]
+__all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
@@ -156,7 +156,7 @@ class Arena:
         data = bytearray(self._nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
-        return bytes(data)
+        return bytes(data) or b"\0"
 
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
@@ -169,7 +169,7 @@ class Arena:
         return Span(0, self._add(raw), raw.nbytes)
 
     def _add(self, part: Any) -> int:
-        offset = -(-self._nbytes // ALIGNMENT) * ALIGNMENT
+        offset = aligned(self._nbytes)
         nbytes = _nbytes_of(part)
         if isinstance(part, bytes) and nbytes <= SMALL:
             self._gather(part, offset)
@@ -214,34 +214,23 @@ class Arena:
         ) from problem
 
 
-class SmallArena:
-    """The contents of an arena as bytes: where they are few, a segment would take longer."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def array(
-        self,
-        dtype: npt.DTypeLike,
-        shape: tuple[int, ...],
-        offset: int = 0,
-        strides: tuple[int, ...] | None = None,
-    ) -> npt.NDArray[Any]:
-        """View part of it, read-only; as `Segment.array`."""
-        return np.ndarray(shape, dtype, buffer=self._data, offset=offset, strides=strides)
-
-
 class Inputs:
-    """The worker's side: loads what an `Arena` packed from the call's segments."""
+    """The worker's side: loads what an `Arena` packed from the call's segments.
 
-    def __init__(self, segments: Sequence[Segment | SmallArena]) -> None:
+    Parameters
+    ----------
+    segments : sequence of View
+        In the arena's order, the arena itself first.
+    """
+
+    def __init__(self, segments: Sequence[View]) -> None:
         self._segments = segments
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
         data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
-        lenders = (self._segments[span.segment] for span in packed.buffers)
-        _lenders.update(lender for lender in lenders if isinstance(lender, Segment))
+        lenders = (segment_of(self._segments[span.segment].root) for span in packed.buffers)
+        _lenders.update(lender[0] for lender in lenders if lender is not None)
         with _attached_to(self._segments):
             return pickle.loads(data, buffers=buffers)
 
@@ -261,11 +250,11 @@ class Inputs:
 # a buffer is can be told by its address only.
 _lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
 
-_current: Sequence[Segment | SmallArena] = ()
+_current: Sequence[View] = ()
 
 
 @contextmanager
-def _attached_to(segments: Sequence[Segment | SmallArena]) -> Iterator[None]:
+def _attached_to(segments: Sequence[View]) -> Iterator[None]:
     # A global, since a pickle can name functions only. A worker loads in one thread.
     global _current
     before, _current = _current, segments

@@ -9,7 +9,7 @@ import numpy as np
 from nbshare.arrays.arena import Arena, Inputs, Packed
 from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Mode, Segment, segment_of
+from nbshare.memory import Mode, Segment, View, segment_of
 
 __all__ = ["SharedObject", "place"]
 
@@ -57,7 +57,7 @@ class SharedObject(ByReference):
             The same one each time.
         """
         if not self._loaded:
-            self._loaded.append(Inputs(self._segments).load(self._packed))
+            self._loaded.append(Inputs([*map(View, self._segments)]).load(self._packed))
         return self._loaded[0]
 
     @property

@@ -41,13 +41,15 @@ class WorkerActivity:
     memory_bytes: int
 
 
-def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
-    """Read what the workers of a running call do, those that have begun."""
+def activity_of(board: Board, start: int, text_of: Callable[[int], str]) -> list[WorkerActivity]:
+    """Read what the workers of a running call do, whose first item has the index `start`."""
     activity, now_ns = [], time.monotonic_ns()
     for row in board.slots.tolist():
         pid, first = row[PID], row[ITEM]
         if pid:
-            items = range(first, max(row[ITEM_STOP], first + 1)) if first != NO_ITEM else range(0)
+            items = range(0)
+            if first != NO_ITEM:
+                items = range(start + first, start + max(row[ITEM_STOP], first + 1))
             since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
             text = text_of(first) if items else ""
             activity.append(

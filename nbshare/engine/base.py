@@ -10,7 +10,15 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """What runs calls."""
+    """What runs calls.
+
+    Attributes
+    ----------
+    calls_at_once : int
+        How many calls of one stream it can have.
+    """
+
+    calls_at_once: int
 
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""

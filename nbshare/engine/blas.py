@@ -7,10 +7,9 @@ the caller's environment says how many it wants.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
-__all__ = ["ONE_THREAD", "limit_threads", "threads_per_worker"]
+__all__ = ["ONE_THREAD", "limit_threads", "thread_variables", "threads_per_worker"]
 
 # Libraries read them when they are loaded.
 VARIABLES = (
@@ -36,12 +35,14 @@ def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) 
     return max(1, n_cpus // n_workers)
 
 
+def thread_variables(n: int) -> dict[str, str]:
+    """Return the variables of a process whose libraries are to have `n` threads when loaded."""
+    return dict.fromkeys(VARIABLES, str(n))
+
+
 def limit_threads(n: int) -> None:
-    """Have at most `n` threads in the libraries of this process; in a worker."""
+    """Have at most `n` threads in the libraries that are loaded; in a worker."""
     global _n_now
-    for name in VARIABLES:  # for libraries that are loaded from now on
-        if name not in os.environ:
-            os.environ[name] = str(n)
     if n != _n_now:
         from threadpoolctl import threadpool_limits  # late: mostly there is nothing to change
 

@@ -4,62 +4,47 @@ from __future__ import annotations
 
 import _thread
 import os
+import pickle
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Arena, Packed
+from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
-from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.blas import threads_per_worker
-from nbshare.engine.context import Context
 from nbshare.engine.cpus import usable_cpus
-from nbshare.engine.failures import safe_repr
 from nbshare.engine.output import OBJECTS, OutputSpec
+from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
+from nbshare.engine.remote import Brief
+from nbshare.engine.request import Request
 from nbshare.engine.results import Results
 from nbshare.engine.schedule import Board
-from nbshare.engine.work import Order, Policy
-from nbshare.errors import UnsendableError
-from nbshare.functions import dumps
-from nbshare.memory import Mode, Segment, pool, segment_of
+from nbshare.engine.work import Order
+from nbshare.functions import Source
+from nbshare.memory import Mode, Segment, segment_of
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Call", "Request", "State", "prepare"]
+__all__ = ["Call", "Callbacks", "State", "Team", "prepare"]
 
-SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 
 State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for, checked."""
+@dataclass(eq=False)
+class Team:
+    """Calls that share their workers: a stream's. Equal is only the same."""
 
-    func: Any
-    shared: Mapping[str, Any]
-    iterables: Sequence[Any]  # each an ndarray without objects, a range or a sequence
-    n_tasks: int
-    max_workers: int  # no more than there are tasks
-    chunksize: int | None
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None
-    context: Context
-    policy: Policy
-    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
-
-    def text_of(self, i: int) -> str:
-        """Return the repr of an item, cut."""
-        args = tuple(x[i] for x in self.iterables)
-        return safe_repr(args[0] if len(args) == 1 else args)
+    n_workers: int
 
 
 @dataclass(eq=False)
@@ -71,14 +56,14 @@ class Call:
 
     request: Request
     board: Board
-    small_arena: bytes | None  # the inputs, if they are few
-    arena: npt.NDArray[np.uint8] | None  # else a lease of the memory that holds them
-    others: list[tuple[Segment, Mode]]  # segments referred to, and how workers map them
+    inputs: list[Placed]  # what is the same for all items, and the items; or both in one
     order: Order
+    n_threads: int  # of BLAS and the like, in each worker
     initializer_key: bytes | None  # equal for equal ones
     results: Results
     free_slots: list[int]
     id: int = 0  # given when it begins
+    sources: Mapping[str, Source] = field(default_factory=dict)  # likewise: what workers run
     begun_ns: int = field(default_factory=time.monotonic_ns)
     state: State = "starting"
     error: BaseException | None = None
@@ -87,12 +72,28 @@ class Call:
     kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
     is_over: bool = False
+    team: Team | None = None  # calls that it shares its workers with
+    past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
     _over: Any = field(default_factory=_thread.allocate_lock)
-    _callbacks: deque[Callable[[], object]] = field(default_factory=deque)
+    _callbacks: Callbacks = field(default_factory=lambda: Callbacks())
 
     def __post_init__(self) -> None:
         self._over.acquire()
+
+    @cached_property
+    def brief(self) -> bytes:
+        """What all its workers are told."""
+        board = self.board
+        return pickle.dumps(
+            Brief(
+                board=(board.offset, board.n_tasks, len(board.slots)),
+                path=self.request.context.path,
+                context=self.request.context.rest,
+                order=self.order,
+                inputs=tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs),
+            )
+        )
 
     @property
     def n_ready(self) -> int:
@@ -102,13 +103,18 @@ class Call:
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:
         """The segments that inputs lie in, and how workers map them."""
-        found = segment_of(self.arena) if self.arena is not None else None
-        return [(found[0], "r"), *self.others] if found is not None else self.others
+        return [wanted for placed in self.inputs for wanted in placed.segments]
 
     @property
     def is_complete(self) -> bool:
         """Whether every item has a result, or has failed and may."""
         return self.board.n_done() == self.board.n_tasks
+
+    @property
+    def wants_worker(self) -> bool:
+        """Whether one more worker would find something to do."""
+        is_full = len(self.workers) >= self.request.max_workers or not self.free_slots
+        return not is_full and not self.board.stopped and self.board.n_unclaimed > 0
 
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""
@@ -122,14 +128,9 @@ class Call:
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
         """Call back in a thread of its own when the call is over, or now if it is."""
-        self._callbacks.append(callback)
+        self._callbacks.add(callback)
         if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
-            self._call_back()
-
-    def _call_back(self) -> None:
-        while self._callbacks:
-            with suppress(IndexError):
-                _thread.start_new_thread(_call_safely, (self._callbacks.popleft(),))
+            self._callbacks.run()
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
@@ -138,10 +139,27 @@ class Call:
         if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
-        del self.arena, self.others
+        self.inputs.clear()
         self.is_over = True
         self._over.release()
-        self._call_back()
+        self._callbacks.run()
+
+
+class Callbacks:
+    """What is to be called, once, when something is over."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def add(self, callback: Callable[[], object]) -> None:
+        """Add one."""
+        self._waiting.append(callback)
+
+    def run(self) -> None:
+        """Call those that have not been called, each in a thread of its own."""
+        while self._waiting:
+            with suppress(IndexError):
+                _thread.start_new_thread(_call_safely, (self._waiting.popleft(),))
 
 
 def _call_safely(callback: Callable[[], object]) -> None:
@@ -151,11 +169,25 @@ def _call_safely(callback: Callable[[], object]) -> None:
         traceback.print_exc()
 
 
-def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
+def prepare(
+    request: Request,
+    warm_up: Callable[[], None],
+    fixed: tuple[Fixed, Placed] | None = None,
+    rows: npt.NDArray[Any] | None = None,
+) -> Call:
     """Place the inputs in shared memory.
 
-    `warm_up` is called when nothing can be refused any more and only copying is left, so that
-    workers can start meanwhile.
+    Parameters
+    ----------
+    request : Request
+        What is asked for.
+    warm_up : callable
+        Called when nothing can be refused any more and only copying is left, so that workers can
+        start meanwhile.
+    fixed : tuple of Fixed and Placed, optional
+        What is the same for all items, if it has been placed before.
+    rows : ndarray, optional
+        Where results go if they fit.
 
     Raises
     ------
@@ -165,77 +197,46 @@ def prepare(request: Request, warm_up: Callable[[], None]) -> Call:
         If the inputs do not fit.
     """
     arena = Arena()
-    func = arena.pack(request.func, "the function", writable=True)
-    packed_shared = _pack_shared(arena, request.shared) if request.shared else None
-    sources = [_source(arena, x) for x in request.iterables]
-    initializer, key = _pack_initializer(arena, request.initializer)
+    parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
+    sources = pack_items(arena, request)
     warm_up()
-    contents = arena.small_contents(SMALL_ARENA)
-    lease = pool.filled(*arena.contents()) if contents is None else None
+    placed = [place(arena)]
+    if fixed is not None:
+        placed.insert(0, fixed[1])
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
     return Call(
         request=request,
         board=board,
-        small_arena=contents,
-        arena=lease,
-        others=arena.segments,
+        inputs=placed,
         order=Order(
-            func=func,
-            shared=packed_shared,
+            func=parts.func,
+            shared=parts.shared,
             sources=sources,
-            initializer=initializer,
+            initializer=parts.initializer,
             n_workers=request.max_workers,
             chunksize=request.chunksize,
-            n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
             policy=request.policy,
+            first=request.first,
         ),
-        initializer_key=key,
-        results=_results(board, request.out),
+        n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
+        initializer_key=parts.initializer_key,
+        results=_results(board, request, rows),
         free_slots=list(range(n_slots))[::-1],
     )
 
 
-def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
-    try:
-        return arena.pack(dict(shared), "shared=")
-    except Exception:
-        for name, value in shared.items():  # say which one
-            arena.pack(value, f"shared[{name!r}]")
-        raise
-
-
-def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, bytes | None]:
-    if initializer is None:
-        return None, None
-    import hashlib  # late: it loads OpenSSL
-
-    function, arguments = initializer
-    try:
-        key = hashlib.blake2b(dumps((function, arguments))).digest()
-    except Exception as error:
-        raise UnsendableError(
-            f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
-        ) from error
-    return arena.pack((key, function, arguments), "the initializer"), key
-
-
-def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
-    """Return what `nbshare.engine.work.Source` takes."""
-    if isinstance(iterable, np.ndarray):
-        is_shared = isinstance(iterable, SharedArray)
-        return "rows", *arena.refer(iterable, writable=is_shared)
-    if isinstance(iterable, range):
-        return "range", iterable
-    return "blocks", *arena.pack_items(iterable, "item")
-
-
-def _results(board: Board, out: npt.NDArray[Any] | Literal["list", "stack"] | None) -> Results:
+def _results(board: Board, request: Request, rows: npt.NDArray[Any] | None) -> Results:
+    out = request.out
+    if rows is not None:
+        spec: OutputSpec | None = OutputSpec(rows.dtype, rows.shape[1:], None)
+        return Results(board, spec, rows, request.first)
     if out is None:
-        return Results(board, None, None)
+        return Results(board, None, None, request.first)
     if isinstance(out, str):
-        return Results(board, OBJECTS, None)
+        return Results(board, OBJECTS, None, request.first)
     # A plain array is filled through shared memory: the caller copies the rows as they come.
     array = out if segment_of(out) else empty(out.shape, out.dtype)
-    return Results(board, OutputSpec(array.dtype, array.shape[1:], None, is_given=True), array)
+    spec = OutputSpec(array.dtype, array.shape[1:], None, is_given=True)
+    return Results(board, spec, array, request.first)

@@ -11,15 +11,33 @@ from nbshare.arrays.create import empty
 from nbshare.engine.output import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 
-__all__ = ["as_masked", "collect", "stack"]
+__all__ = ["as_masked", "collect", "masked", "nothing", "stack"]
+
+
+def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
+    """Return an array, not copied, with a mask of the rows that are missing.
+
+    The mask of one that is kept can be assigned to; else it takes no memory, where a full one would
+    cost a byte per value at every frame of a plot.
+    """
+    rows = missing.reshape(-1, *[1] * (array.ndim - 1))
+    mask = np.broadcast_to(rows, array.shape)
+    return np.ma.MaskedArray(np.asarray(array), mask.copy() if is_kept else mask, copy=False)
+
+
+def nothing(out: Any, *, with_errors: bool) -> Any:
+    """Return the result of no items."""
+    if isinstance(out, str):
+        return []
+    array = np.empty(0) if out is None else out
+    return as_masked(array) if with_errors else array
 
 
 def as_masked(results: Any) -> Any:
     """Return an array as one that has a mask, of nothing; anything else as it is."""
     if not isinstance(results, np.ndarray) or isinstance(results, np.ma.MaskedArray):
         return results
-    mask = np.zeros(results.shape, np.bool_)
-    return np.ma.MaskedArray(np.asarray(results), mask, copy=False)
+    return masked(results, np.zeros(len(results), np.bool_))
 
 
 def collect(values: list[Any]) -> Any:
@@ -70,9 +88,7 @@ def _column(values: list[Any], failed: npt.NDArray[np.bool_], k: int) -> Any:
         return [v if is_bad else next(parts) for v, is_bad in zip(values, failed, strict=True)]
     full = empty((len(values), *there.shape[1:]), there.dtype)
     full[~failed] = there
-    rows = failed.reshape(-1, *[1] * (full.ndim - 1))
-    mask = np.broadcast_to(rows, full.shape).copy()
-    return np.ma.MaskedArray(np.asarray(full), mask, copy=False)
+    return masked(full, failed)
 
 
 def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | None:

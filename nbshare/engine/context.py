@@ -16,7 +16,7 @@ from nbshare.functions import (
     register_files,
 )
 
-__all__ = ["Context", "apply_context", "current_context"]
+__all__ = ["Context", "apply_context", "current_context", "encoded_environ"]
 
 
 class Context(NamedTuple):
@@ -29,8 +29,12 @@ class Context(NamedTuple):
     rest: bytes
 
 
+_last_rest: tuple[Any, bytes] = None, b""  # what was pickled, and the pickle
+
+
 def current_context() -> Context:
     """Return the caller's context of this moment."""
+    global _last_rest
     rest = {
         "cwd": _cwd(),
         "warnings": _picklable_filters(),
@@ -39,20 +43,30 @@ def current_context() -> Context:
         "files": imported_files(),
         "overridden": overridden_names(),
     }
+    if rest != _last_rest[0]:
+        _last_rest = rest, pickle.dumps(rest)
     # '' means the working directory of the moment; workers are told which one that is.
     path = [os.path.abspath(p) if p == "" else p for p in sys.path]
-    return Context(_environ(), path, pickle.dumps(rest))
+    return Context(_environ(), path, _last_rest[1])
+
+
+_applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
 
 
 def apply_context(path: list[str], rest: bytes) -> None:
     """Take over what the caller has; in a worker."""
-    values = pickle.loads(rest)
-    sys.path[:] = path
+    global _applied
+    if rest != _applied[0]:
+        _applied = rest, pickle.loads(rest)
+    values = _applied[1]  # set each time: an item may have changed them
+    if sys.path != path:
+        sys.path[:] = path
     import_as_the_caller(values["overridden"])
     register_files(values["files"])
     os.umask(values["umask"])
-    warnings.filters[:] = values["warnings"]  # type: ignore[index]
-    warnings._filters_mutated()  # type: ignore[attr-defined]
+    if warnings.filters != values["warnings"]:
+        warnings.filters[:] = values["warnings"]  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
     if values["cwd"] is not None:
         with suppress(OSError):  # removed under the caller, who would not notice either
             os.chdir(values["cwd"])
@@ -67,10 +81,16 @@ _last_environ: tuple[Any, dict[str, str]] = None, {}
 def _environ() -> dict[str, str]:
     """Return a copy of `os.environ`; decoding it anew each time would take 30 µs."""
     global _last_environ
-    raw = getattr(os.environ, "_data", None)
+    raw = encoded_environ()
     if raw is None or raw != _last_environ[0]:
-        _last_environ = dict(raw or {}), dict(os.environ)
+        _last_environ = raw, dict(os.environ)
     return _last_environ[1]
+
+
+def encoded_environ() -> dict[bytes, bytes] | None:
+    """Return a copy of the environment as the system has it; None if Python does not tell."""
+    raw = getattr(os.environ, "_data", None)
+    return None if raw is None else dict(raw)
 
 
 def _cwd() -> str | None:
@@ -82,10 +102,15 @@ def _cwd() -> str | None:
 
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
-    with suppress(OSError), open("/proc/self/status", "rb") as status:
-        for line in status:
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
+    with suppress(OSError):
+        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.read(fd, 256)  # it is in the second line
+        finally:
+            os.close(fd)
+        _, found, after = status.partition(b"Umask:")
+        if found:
+            return int(after.split(maxsplit=1)[0], 8)
     return 0o022
 
 

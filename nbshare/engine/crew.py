@@ -10,7 +10,7 @@ from typing import Any
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
 from nbshare.engine.process import Nursery, WorkerProcess
-from nbshare.functions import Stamp, stamp_of
+from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
 __all__ = ["Crew"]
 
@@ -49,6 +49,7 @@ class Crew:
         self._born_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
+        self._sources: dict[str, Source] = {}  # what workers that start now are to run
 
     def __contains__(self, worker: WorkerProcess) -> bool:
         return worker in self._members
@@ -56,46 +57,80 @@ class Crew:
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(list(self._members))
 
-    def renew_if_stale(self, context: Context, initializer: bytes | None) -> None:
-        """Have new workers if the environment, a file or the initializer is not theirs any more."""
+    def renew_if_stale(self, context: Context, initializer: bytes | None) -> Mapping[str, Source]:
+        """Have new workers if the environment, a file or the initializer is not theirs any more.
+
+        Returns the files that the call's workers are to run, however late they start. A file that
+        none of them has imported before is among them in the first call only: later ones do not
+        ask whether it has been edited.
+        """
         born_under = (context.environ, context.path)
         edited = [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
         is_initialized = initializer is None or self._initializer in (None, initializer)
         self._initializer = initializer or self._initializer
         if not edited and born_under == self._born_under and is_initialized:
-            return
+            if self._sources.keys() - self._stamps.keys():
+                self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
+            return self._sources
         self._born_under = born_under
+        self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
         self._generation += 1
         for worker in list(self._idle):
             self.dismiss(worker)
+        return self._sources
 
     def note_imports(self, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
+        new = stamps.keys() - self._stamps.keys()
         self._stamps.update(stamps)
+        for path, source in read_sources(new - self._sources.keys()).items():
+            if source.stamp == stamps[path]:
+                self._sources[path] = source
 
     def put_to_work(
-        self, message: Any, fds: Sequence[int], environ: Mapping[str, str]
+        self,
+        message: Any,
+        fds: Sequence[int],
+        environ: Mapping[str, str],
+        sources: Mapping[str, Source],
     ) -> WorkerProcess:
-        """Give a message to an idle worker, or to a new one.
+        """Give a message to an idle worker, to one that is about to be idle, or to a new one.
 
         Raises
         ------
         WorkerDiedError, OSError
             If none can be started.
         """
-        while self._idle:
-            worker, _ = self._idle.popitem()
+        while (free := self._free_worker()) is not None:
             try:
-                worker.channel.send(message, fds, wait=False)
+                free.channel.send(message, fds, wait=False)
             except OSError:  # it died while idle, or was stopped: nobody need notice
-                self.dismiss(worker)
+                self.dismiss(free)
             else:
+                self._idle.pop(free, None)
+                return free
+        worker = self._start(environ, sources)
+        worker.channel.send(message, fds, wait=False)
+        return worker
+
+    def _free_worker(self) -> WorkerProcess | None:
+        """Return an idle worker, the last that became so, or one whose call has ended without it.
+
+        That one will find nothing to do there, and then its next message.
+        """
+        if self._idle:
+            return next(reversed(self._idle))
+        for worker in self._members:
+            is_late = worker.call is not None and worker.call.is_over
+            if is_late and worker.generation == self._generation:
                 return worker
-        worker = self._nursery.start(environ, self._generation)
+        return None
+
+    def _start(self, environ: Mapping[str, str], sources: Mapping[str, Source]) -> WorkerProcess:
+        worker = self._nursery.start(environ, sources, self._generation)
         self._members[worker] = None
         self._events.watch(worker.channel.fileno(), partial(self._hear, worker))
-        worker.channel.send(message, fds, wait=False)
         return worker
 
     def greet(self, worker: WorkerProcess, pid: int) -> None:

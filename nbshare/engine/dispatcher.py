@@ -55,6 +55,8 @@ class Dispatcher:
     its own.
     """
 
+    calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
+
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
         self._nursery = Nursery(use_server)
@@ -84,7 +86,9 @@ class Dispatcher:
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
-        return call.wait(timeout_s)
+        if not call.wait(timeout_s) and not self._closed.locked():
+            call.finish("stopped")  # it came when this was ending, so that nobody has begun it
+        return call.is_over
 
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
@@ -181,45 +185,47 @@ class Dispatcher:
     # ----------------------------------------------------------------------- calls
 
     def _begin(self, call: Call) -> None:
-        self._crew.renew_if_stale(call.request.context, call.initializer_key)
+        call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
+        self._man(call)
+        self._advance(call)
+
+    def _man(self, call: Call) -> None:
+        """Put workers to work on a call, as many as it may have now."""
         try:
-            for _ in range(call.request.max_workers):
+            while call.wants_worker and self._n_free(call) > 0:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
                 self._fail(call, error)
-        self._advance(call)
+
+    def _n_free(self, call: Call) -> int:
+        """Return how many more workers a call may have now: a stream's calls share theirs."""
+        if call.team is None:
+            return call.request.max_workers - len(call.workers)
+        return call.team.n_workers - sum(len(c.workers) for c in self._team_of(call))
+
+    def _team_of(self, call: Call) -> list[Call]:
+        return [c for c in self._calls.values() if c.team is call.team]
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots.pop()
-        call.board.clear_slot(slot)
         message, fds = self._message(call, slot)
         try:
-            worker = self._crew.put_to_work(message, fds, call.request.context.environ)
+            environ = call.request.context.environ
+            worker = self._crew.put_to_work(message, fds, environ, call.sources)
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
-        worker.lend(*(segment for segment, _ in call.segments))
+        worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
 
     def _message(self, call: Call, slot: int) -> tuple[CallMessage, list[int]]:
-        context = call.request.context
-        message = CallMessage(
-            call=call.id,
-            slot=slot,
-            n_tasks=call.board.n_tasks,
-            n_slots=len(call.board.slots),
-            path=context.path,
-            context=context.rest,
-            order=call.order,
-            small_arena=call.small_arena,
-            modes=tuple(mode for _, mode in call.segments),
-        )
+        message = CallMessage(call.id, slot, call.n_threads, call.brief)
         fds = [call.board.segment.fd]
         for segment, mode in call.segments:
             fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
@@ -227,17 +233,34 @@ class Dispatcher:
 
     def _advance(self, call: Call) -> None:
         """Finish the call, or see to it that somebody works on what is left."""
-        if call.is_over or any(worker.is_ready for worker in call.workers):
-            return
+        if any(self._is_needed(worker, call) for worker in list(call.workers)) or call.is_over:
+            return  # or it has become so: the word of a worker may have been the last
         if call.error is not None:
             self._finish(call, "failed")
         elif call.board.stopped:
             self._finish(call, "stopped")
         elif call.is_complete:
             self._finish(call, "done")
-        elif not call.workers:  # the last ones finished just before one gave items back
+        elif not call.workers and self._n_free(call) > 0:
+            # The last ones finished just before one gave items back.
             call.n_replaced += 1
             self._replace(call)
+
+    def _is_needed(self, worker: WorkerProcess, call: Call) -> bool:
+        """Whether the end of a call has to wait for a worker's word.
+
+        Of a tiny call it need not be waited for until all have found out that nothing is left: that
+        takes as long as the call.
+        """
+        if not worker.is_ready:
+            return False
+        if call.error is not None or call.board.stopped or not call.is_complete:
+            return True
+        self._hear_all(worker)  # its logs and failures
+        slot = call.workers.get(worker)
+        if slot is None:
+            return False
+        return worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None
 
     def _replace(self, call: Call) -> None:
         """Put another worker to work in the place of one that has died."""
@@ -273,6 +296,13 @@ class Dispatcher:
         del self._calls[call.id]
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
+        self._pass_on(call)
+
+    def _pass_on(self, call: Call) -> None:
+        """Put workers that a call of a stream does without to work on the stream's next ones."""
+        if call.team is not None:
+            for other in self._team_of(call):
+                self._man(other)
 
     # --------------------------------------------------------------------- workers
 
@@ -309,10 +339,11 @@ class Dispatcher:
                     self._calls[call_id].results.logs.add(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
-            case ("finished", _, stamps, are_gone):
+            case ("finished", call_id, stamps, are_gone):
                 self._crew.note_imports(stamps)
-                worker.give_back(are_gone)
-                self._release(worker)
+                worker.give_back(call_id, are_gone=are_gone)
+                if worker.call is not None and worker.call.id == call_id:
+                    self._release(worker)
 
     def _note_running(self, worker: WorkerProcess) -> None:
         call = worker.call
@@ -331,7 +362,7 @@ class Dispatcher:
                 found = segment_of(array)
                 assert found is not None
                 segment, offset = found
-                worker.lend(segment)
+                worker.lend(call.id, segment)
                 reference = ArrayReference(
                     0,
                     offset,
@@ -353,7 +384,8 @@ class Dispatcher:
             return
         error = rebuild(failure)
         if failure.item >= 0:
-            call.note_error(error, range(failure.item, failure.item + 1))
+            i = failure.item - call.request.first
+            call.note_error(error, range(i, i + 1))
         if failure.item < 0 or call.request.policy.on_error == "raise":
             self._fail(call, error)
 
@@ -363,6 +395,7 @@ class Dispatcher:
         self._crew.rest(worker)
         if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
+            self._pass_on(call)
 
     def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""
@@ -375,15 +408,19 @@ class Dispatcher:
             return
         slot = call.workers.pop(worker)
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        call.past_slots.append(call.board.slots[slot].tolist())
+        call.board.clear_slot(slot)
         call.free_slots.append(slot)
         call.n_replaced += not items
         if items:
             call.torn_rows += items
             text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
+            first = call.request.first
+            named = range(first + items.start, first + items.stop)
             if is_late and timeout_s is not None:
-                error: BaseException = timed_out(worker.pid, items, text, timeout_s)
+                error: BaseException = timed_out(worker.pid, named, text, timeout_s)
             else:
-                error = death_of(worker.pid, status, items, text)
+                error = death_of(worker.pid, status, named, text)
             if self._overcome(call, items, error):
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Inputs, SmallArena
 from nbshare.engine.call import Call
 from nbshare.engine.failures import describe, explained, rebuild
 from nbshare.engine.log import LogKey
+from nbshare.engine.mappings import Seen, are_gone
 from nbshare.engine.output import OutputSpec
-from nbshare.engine.remote import Mapped, are_gone
+from nbshare.engine.remote import inputs_of
 from nbshare.engine.work import Work
-from nbshare.memory import Mode, Segment
+from nbshare.memory import Mode, Segment, View
 
 __all__ = ["SerialEngine", "ThreadEngine"]
 
@@ -53,6 +53,7 @@ class _Here:
             explained(error)
         else:  # SystemExit must not end the caller
             error = rebuild(failure)
+        i -= self._call.request.first
         self._call.note_error(error, range(i, i + 1))
         if self._call.request.policy.on_error == "raise":
             self._call.error = self._call.error or error
@@ -67,9 +68,11 @@ class SerialEngine:
     For one call and one thread.
     """
 
+    calls_at_once = 1
+
     def __init__(self) -> None:
         self._work: Work | None = None
-        self._mapped: Mapped = []
+        self._seen: Seen = []
 
     def warm_up(self) -> None:
         """Do nothing: there is nobody to start."""
@@ -77,9 +80,8 @@ class SerialEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        self._work = _work(
-            call, 0, _Here(call, is_main=True), self._mapped, _thread.allocate_lock()
-        )
+        self._seen.clear()
+        self._work = _work(call, 0, _Here(call, is_main=True), self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -95,11 +97,13 @@ class SerialEngine:
         """End the call."""
         self._work = None
         if not call.is_over:
-            _finish(call, self._mapped)
+            _finish(call, self._seen)
 
 
 class ThreadEngine:
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
+
+    calls_at_once = 1
 
     def warm_up(self) -> None:
         """Do nothing: threads start at once."""
@@ -107,8 +111,8 @@ class ThreadEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        caller, mapped, lock = _Here(call, is_main=False), Mapped(), _thread.allocate_lock()
-        works = [_work(call, k, caller, mapped, lock) for k in range(call.request.max_workers)]
+        caller, seen, lock = _Here(call, is_main=False), Seen(), _thread.allocate_lock()
+        works = [_work(call, k, caller, seen, lock) for k in range(call.request.max_workers)]
         left = list(works)
 
         def run(work: Work) -> None:
@@ -122,7 +126,7 @@ class ThreadEngine:
                 is_last = not left
             if is_last:
                 works.clear()
-                _finish(call, mapped)
+                _finish(call, seen)
 
         for work in list(works):
             _thread.start_new_thread(run, (work,))
@@ -137,23 +141,20 @@ class ThreadEngine:
         call.board.stop()
 
 
-def _work(call: Call, slot: int, caller: _Here, mapped: Mapped, lock: Any) -> Work:
-    def attach(segment: Segment, mode: Mode) -> Segment:
+def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
+    def attach(segment: Segment, mode: Mode) -> View:
         if mode == "r+":
-            return segment
-        view = Segment.attach(segment.read_only_fd(), mode)
-        mapped.append(weakref.ref(view))
+            return View(segment)
+        view = View(Segment.attach(segment.read_only_fd(), mode))
+        seen.append(weakref.ref(view.root))
         return view
 
-    segments: list[Segment | SmallArena] = [attach(*wanted) for wanted in call.segments]
-    if call.small_arena is not None:
-        segments.insert(0, SmallArena(call.small_arena))
-    inputs = Inputs(segments)
+    inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
     return Work(call.order, call.board, slot, inputs, caller, lock)
 
 
-def _finish(call: Call, mapped: Mapped) -> None:
-    if not are_gone(mapped):
+def _finish(call: Call, seen: Seen) -> None:
+    if not are_gone(seen):
         for segment, _ in call.segments:
             segment.was_kept_elsewhere = True
     if call.error is not None:

@@ -94,6 +94,6 @@ def generator(seed: Seed, i: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(child))
 
 
-def seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:
-    """Call a task with the random generator of item `i`."""
-    return task(*args, rng=generator(seed, i))
+def seeded(task: Callable[..., Any], seed: Seed, first: int, i: int, /, *args: Any) -> Any:
+    """Call a task with the random generator of item `i`, counted from the `first`."""
+    return task(*args, rng=generator(seed, first + i))

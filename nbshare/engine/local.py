@@ -7,7 +7,7 @@ import atexit
 import os
 
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.memory import pool
+from nbshare.memory import pool, slab
 
 __all__ = ["dispatcher", "shutdown"]
 
@@ -44,6 +44,7 @@ def shutdown() -> None:
     if ended is not None:
         ended.shutdown()
     pool.drop()
+    slab.drop()
 
 
 def _forget() -> None:

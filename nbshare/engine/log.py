@@ -18,7 +18,7 @@ import numpy as np
 
 from nbshare.errors import TaskError
 from nbshare.functions import dumps_apart
-from nbshare.memory import ALIGNMENT, Segment
+from nbshare.memory import Segment, aligned
 
 __all__ = ["Entry", "LogKey", "LogReader", "LogWriter"]
 
@@ -70,7 +70,7 @@ class LogWriter:
         start = self._position
         for offset, part in parts:
             self._log[start + offset : start + offset + part.nbytes] = part
-        self._position = _aligned(start + nbytes)
+        self._position = aligned(start + nbytes)
         return _entry(self._key, start, nbytes)
 
     @staticmethod
@@ -105,10 +105,10 @@ class LogReader:
         bytes_ = log.array(np.uint8, (nbytes,), offset)
         n = int(bytes_[:8].view(np.int64)[0])
         sizes = bytes_[8 : 8 * (n + 1)].view(np.int64).tolist()
-        parts, at = [], _aligned(8 * (n + 1))
+        parts, at = [], aligned(8 * (n + 1))
         for size in sizes:
             parts.append(bytes_[at : at + size].data)
-            at = _aligned(at + size)
+            at = aligned(at + size)
         try:
             return pickle.loads(parts[0], buffers=parts[1:])
         except Exception as error:
@@ -122,14 +122,10 @@ def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
     """Yield the parts of an entry with their offsets, the table of sizes first."""
     table = np.array([len(parts), *(part.nbytes for part in parts)], np.int64)
     yield 0, table.data.cast("B")
-    at = _aligned(table.nbytes)
+    at = aligned(table.nbytes)
     for part in parts:
         yield at, part
-        at = _aligned(at + part.nbytes)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
+        at = aligned(at + part.nbytes)
 
 
 def _entry(key: LogKey, offset: int, nbytes: int) -> Entry:

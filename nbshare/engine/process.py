@@ -19,6 +19,7 @@ import numpy as np
 from nbshare import errors
 from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
+from nbshare.functions import Source
 from nbshare.memory import Segment, scratch_file
 
 if TYPE_CHECKING:
@@ -65,25 +66,28 @@ class WorkerProcess:
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
-        self._borrowed: list[Segment] = []
+        self._borrowed: dict[int, list[Segment]] = {}  # by call
 
     @property
     def is_ready(self) -> bool:
         """Whether it has started."""
         return self.pid != 0
 
-    def lend(self, *segments: Segment) -> None:
-        """Note that it has been sent these segments."""
+    def lend(self, call_id: int, *segments: Segment) -> None:
+        """Note that it has been sent these segments for a call."""
         for segment in segments:
             segment.n_borrowed += 1
-        self._borrowed += segments
+        self._borrowed.setdefault(call_id, []).extend(segments)
 
-    def give_back(self, are_gone: bool) -> None:
-        """Note its word on the segments of its last call: whether no view is left there."""
-        for segment in self._borrowed:
+    def has_borrowed_for(self, call_id: int) -> bool:
+        """Whether it has been sent segments for a call, and has not given its word on them."""
+        return bool(self._borrowed.get(call_id))
+
+    def give_back(self, call_id: int, *, are_gone: bool) -> None:
+        """Note its word on the segments of a call: whether no view is left there."""
+        for segment in self._borrowed.pop(call_id, ()):
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
-        self._borrowed.clear()
 
     def greet(self, pid: int) -> None:
         """Note that it has started."""
@@ -110,7 +114,8 @@ class WorkerProcess:
             status = self._popen.wait()
         elif self.pid:
             status = self._nursery.reap(self.pid)
-        self.give_back(are_gone=is_dead)
+        for call_id in list(self._borrowed):
+            self.give_back(call_id, are_gone=is_dead)
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -147,7 +152,9 @@ class Nursery:
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, environ: Mapping[str, str], generation: int) -> WorkerProcess:
+    def start(
+        self, environ: Mapping[str, str], sources: Mapping[str, Source], generation: int
+    ) -> WorkerProcess:
         """Start a worker; it says by itself when it is ready.
 
         Raises
@@ -161,7 +168,7 @@ class Nursery:
                 popen = None if self.use_server else self._spawn(theirs)
                 if popen is None:
                     self._fork(theirs)
-            ours.send(dict(environ), wait=False)
+            ours.send((dict(environ), dict(sources)), wait=False)
         except OSError as error:
             raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
         return WorkerProcess(ours, self, popen, generation)

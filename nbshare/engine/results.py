@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import shared_view
-from nbshare.engine.collect import as_masked, collect
+from nbshare.engine.collect import as_masked, collect, masked
 from nbshare.engine.log import LogReader
 from nbshare.engine.output import ASK, NUMBERS, OutputSpec, numbers_of
 from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
@@ -46,12 +46,19 @@ class Results:
         None: the first result decides.
     array : ndarray or None
         The output, if the caller gave one.
+    first : int
+        Index of the first item, for messages.
     """
 
     def __init__(
-        self, board: Board, spec: OutputSpec | None, array: npt.NDArray[Any] | None
+        self,
+        board: Board,
+        spec: OutputSpec | None,
+        array: npt.NDArray[Any] | None,
+        first: int = 0,
     ) -> None:
         self._board = board
+        self._first = first
         self._spec = spec
         self._array = array
         if spec is not None:
@@ -103,9 +110,9 @@ class Results:
         errors in their places.
         """
         if self.array is None:
-            return self._list(with_errors=with_errors)
-        if (self._board.done == IN_LOG).any():
-            values = self._list(with_errors=with_errors)
+            return self.values(with_errors=with_errors)
+        if self.has_objects:
+            values = self.values(with_errors=with_errors)
             results = values if self.errors else collect(values)
             return as_masked(results) if with_errors else results
         return self.partial() if with_errors else self.array
@@ -114,17 +121,21 @@ class Results:
         """Return what is there now: a masked array, a list with gaps, or None before any."""
         if self.spec is None:
             return None
-        if self.array is None or (self._board.done == IN_LOG).any():
-            return self._list(gaps=True)
-        missing = self._board.done != IN_OUTPUT
-        rows = missing.reshape(-1, *[1] * (self.array.ndim - 1))
-        mask = np.broadcast_to(rows, self.array.shape)
-        if self.is_over:
-            mask = mask.copy()  # the caller may assign to it
-        # Else of stride 0 within rows: a full one would cost a byte per value at every frame.
-        return np.ma.MaskedArray(np.asarray(self.array), mask=mask, copy=False)
+        if self.array is None or self.has_objects:
+            return self.values(gaps=True)
+        return masked(self.array, self._board.done != IN_OUTPUT, is_kept=self.is_over)
 
-    def _list(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
+    @property
+    def is_array(self) -> bool:
+        """Whether results are numbers or arrays of one shape; not all need be."""
+        return self.array is not None
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether there are results that do not lie in the output."""
+        return not self.is_array or bool((self._board.done == IN_LOG).any())
+
+    def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
         values = []
         for i, state in enumerate(self._board.done.tolist()):
@@ -154,4 +165,4 @@ class Results:
         if state != IN_LOG:
             return MISSING
         entry = tuple(self._board.index[i].tolist())
-        return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
+        return self.logs.load(self._first + i, entry) if self.logs.has(entry) else MISSING

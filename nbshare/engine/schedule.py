@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import ALIGNMENT, Segment
+from nbshare.memory import Segment, View, aligned, slab
 
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
@@ -60,21 +60,24 @@ class Board:
     ----------
     segment : Segment
         Made by `Board.create`, or attached in a worker.
+    offset : int
+        Where in it the board lies, in bytes.
     n_tasks, n_slots : int
         Number of items, and of workers that may take part (replacements included).
     """
 
-    def __init__(self, segment: Segment, n_tasks: int, n_slots: int) -> None:
-        self.segment = segment
+    def __init__(self, segment: Segment, offset: int, n_tasks: int, n_slots: int) -> None:
+        self.segment, self.offset = segment, offset
         self.n_tasks = n_tasks
-        places, _ = _layout(n_tasks, n_slots)
-        self.header = segment.array(np.int64, (HEADER_WORDS,), places[0])
-        self.returned = segment.array(np.int64, (RETURNED_PER_SLOT * n_slots, 2), places[1])
-        self.slots = segment.array(np.int64, (n_slots, SLOT_WORDS), places[2])
-        self.done = segment.array(np.uint8, (n_tasks,), places[3])
-        self.index = segment.array(np.int64, (n_tasks, 3), places[4])
-        self.numbers = segment.array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
-        self.attempts = segment.array(np.int32, (n_tasks,), places[6])
+        places = [offset + place for place in _layout(n_tasks, n_slots)[0]]
+        array = View(segment).array
+        self.header = array(np.int64, (HEADER_WORDS,), places[0])
+        self.returned = array(np.int64, (RETURNED_PER_SLOT * n_slots, 2), places[1])
+        self.slots = array(np.int64, (n_slots, SLOT_WORDS), places[2])
+        self.done = array(np.uint8, (n_tasks,), places[3])
+        self.index = array(np.int64, (n_tasks, 3), places[4])
+        self.numbers = array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
+        self.attempts = array(np.int32, (n_tasks,), places[6])
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
         """Return what kind of results the call has: the first who asks decides, for good."""
@@ -87,7 +90,7 @@ class Board:
     @classmethod
     def create(cls, n_tasks: int, n_slots: int) -> Board:
         """Make an empty board."""
-        board = cls(Segment.create(_layout(n_tasks, n_slots)[1]), n_tasks, n_slots)
+        board = cls(*slab.take(_layout(n_tasks, n_slots)[1]), n_tasks, n_slots)
         board.slots[:, ITEM] = NO_ITEM
         return board
 
@@ -103,6 +106,11 @@ class Board:
     def present(self) -> npt.NDArray[np.bool_]:
         """Return which results are there."""
         return np.isin(self.done, (IN_OUTPUT, IN_LOG))
+
+    @property
+    def n_unclaimed(self) -> int:
+        """Number of items that nobody has claimed; ranges given back count as one."""
+        return self.n_tasks - int(self.header[NEXT]) + int(self.header[RETURNED])
 
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -156,7 +164,7 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
-        end = -(-(end + size) // ALIGNMENT) * ALIGNMENT
+        end = aligned(end + size)
     return offsets, end
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nbshare.engine.schedule import (
@@ -14,10 +14,9 @@ from nbshare.engine.schedule import (
     PID,
     SLOWEST,
     WORKED,
-    Board,
 )
 
-__all__ = ["SlowItem", "WorkerStats", "stats_of"]
+__all__ = ["SlowItem", "WorkerStats", "merged", "stats_of"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,15 @@ class WorkerStats:
     slowest: tuple[SlowItem, ...]
 
 
-def stats_of(board: Board, begun_ns: int, text_of: Callable[[int], str]) -> list[WorkerStats]:
-    """Read the workers' figures from the board of a call that began at `begun_ns`."""
+def stats_of(
+    slots: Sequence[Sequence[int]], begun_ns: int, first: int, text_of: Callable[[int], str]
+) -> list[WorkerStats]:
+    """Read the workers' figures from slots of the board of a call that began at `begun_ns`.
+
+    Its items are counted from the `first`.
+    """
     stats = []
-    for row in board.slots.tolist():
+    for row in slots:
         if not row[PID]:
             continue
         pairs = [row[SLOWEST + 2 * k : SLOWEST + 2 * k + 2] for k in range(N_SLOWEST)]
@@ -86,7 +90,29 @@ def stats_of(board: Board, begun_ns: int, text_of: Callable[[int], str]) -> list
                 working_s=row[WORKED] / 1e9,
                 waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,
                 peak_bytes=row[PEAK],
-                slowest=tuple(SlowItem(i, ns / 1e9, text_of(i)) for i, ns in pairs if ns),
+                slowest=tuple(SlowItem(first + i, ns / 1e9, text_of(i)) for i, ns in pairs if ns),
             )
         )
     return stats
+
+
+def merged(stats: Iterable[WorkerStats]) -> list[WorkerStats]:
+    """Return one record for each worker."""
+    by_worker: dict[int, WorkerStats] = {}
+    for new in stats:
+        old = by_worker.get(new.pid)
+        by_worker[new.pid] = new if old is None else _sum(old, new)
+    return list(by_worker.values())
+
+
+def _sum(old: WorkerStats, new: WorkerStats) -> WorkerStats:
+    slowest = sorted([*old.slowest, *new.slowest], key=lambda item: -item.seconds)
+    return WorkerStats(
+        pid=old.pid,
+        n_items=old.n_items + new.n_items,
+        starting_s=min(old.starting_s, new.starting_s),
+        working_s=old.working_s + new.working_s,
+        waiting_s=old.waiting_s + new.waiting_s,
+        peak_bytes=max(old.peak_bytes, new.peak_bytes),
+        slowest=tuple(slowest[:N_SLOWEST]),
+    )

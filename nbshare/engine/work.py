@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Inputs, Packed
-from nbshare.engine.blas import limit_threads
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
@@ -65,8 +64,8 @@ class Order(NamedTuple):
     initializer: Packed | None
     n_workers: int
     chunksize: int | None
-    n_threads: int  # of BLAS and the like, in each worker
     policy: Policy
+    first: int  # index of the first item
 
 
 class Caller(Protocol):
@@ -79,7 +78,7 @@ class Caller(Protocol):
         """Take a new log."""
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
-        """Take note of a failure."""
+        """Take note of a failure; `i` counts from the first item of all."""
 
 
 class Work:
@@ -93,8 +92,8 @@ class Work:
         Of the call.
     slot : int
         This worker's row on it.
-    inputs : Inputs
-        Where function and items lie.
+    inputs : sequence of Inputs
+        Where function and shared objects lie, and last, or likewise there, the items.
     caller : Caller
         Told of first results, logs and failures.
     lock : context manager
@@ -106,7 +105,7 @@ class Work:
         order: Order,
         board: Board,
         slot: int,
-        inputs: Inputs,
+        inputs: Sequence[Inputs],
         caller: Caller,
         lock: AbstractContextManager[Any],
     ) -> None:
@@ -115,15 +114,16 @@ class Work:
         self._slot = board.slots[slot].data
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        limit_threads(order.n_threads)
+        self._first = order.first
+        fixed, items = inputs[0], inputs[-1]
         if order.initializer is not None:
-            _initialize(*inputs.load(order.initializer))
-        self._task = inputs.load(order.func)
+            _initialize(*fixed.load(order.initializer))
+        self._task = fixed.load(order.func)
         if order.shared is not None:
-            self._task = partial(self._task, **inputs.load(order.shared))
-        self._columns = [Source(inputs, *what).items for what in order.sources]
+            self._task = partial(self._task, **fixed.load(order.shared))
+        self._columns = [Source(items, *what).items for what in order.sources]
         if order.policy.seed is not None:
-            self._task = partial(seeded, self._task, order.policy.seed)
+            self._task = partial(seeded, self._task, order.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._slow_ns = 0  # what one of the slowest takes at least
@@ -134,7 +134,7 @@ class Work:
         """Work until nothing is left to claim."""
         while self.step():
             pass
-        self._slot[PEAK] = _peak_bytes()
+        self.note_peak()
 
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
@@ -147,14 +147,25 @@ class Work:
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
-        position = chunk.start
+        position = alone_until = chunk.start
         try:
             while position < chunk.stop:
                 if self._board.stopped:
                     return False
-                n_together = self._n_together(position)
-                items = range(position, min(position + (n_together or WINDOW), chunk.stop))
-                n = self._run_together(items) if n_together else self._run_singly(items)
+                is_alone = position < alone_until
+                n_together = 0 if is_alone else self._n_together(position)
+                size = 1 if is_alone else n_together or WINDOW
+                items = range(position, min(position + size, chunk.stop))
+                try:
+                    columns = [column(items) for column in self._columns]
+                except BaseException as error:  # noqa: BLE001 - loading items runs users' code
+                    if len(items) > 1:  # which of them it is
+                        alone_until = items.stop
+                        continue
+                    n = self._overcome(position, error)
+                else:
+                    run = self._run_together if n_together else self._run_singly
+                    n = run(items, columns)
                 if n is None:
                     return False
                 position += n
@@ -170,17 +181,13 @@ class Work:
         # Those that have failed are run one by one: what happens now is theirs.
         return 0 if self._board.attempts[position : position + n].any() else n
 
-    def _run_singly(self, items: range) -> int | None:
+    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run items one by one; returns how many are done, None to stop."""
         slot, header, clock = self._slot, self._board.header.data, time.monotonic_ns
         task, put = self._task, self._store.put
-        try:
-            rows = zip(*[column(items) for column in self._columns], strict=True)
-        except BaseException as error:  # noqa: BLE001 - loading items runs users' code
-            return self._overcome(items.start, error)
         worked_ns = 0
         n = 0
-        for i, args in zip(items, rows, strict=True):
+        for i, args in zip(items, zip(*columns, strict=True), strict=True):
             if header[STOP]:
                 return None
             slot[SINCE] = since = clock()
@@ -202,13 +209,13 @@ class Work:
         self._note(n, worked_ns)
         return n
 
-    def _run_together(self, items: range) -> int | None:
+    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run tiny items, and store their results at once; returns how many are done, or None."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP] = items.stop
         slot[ITEM] = items.start
-        n = self._run_and_store(items)
+        n = self._run_and_store(items, columns)
         if n:
             took_ns = time.monotonic_ns() - since
             self._note(n, took_ns)
@@ -216,13 +223,13 @@ class Work:
                 self._note_slow(items.start, took_ns // n)
         return n
 
-    def _run_and_store(self, items: range) -> int | None:
+    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         values: list[Any] = []
         odd: list[Any] = []
         number, until_s = self._store.number, time.monotonic() + 2 * TOGETHER_S
         assert number is not None
         try:
-            results = map(self._task, *[column(items) for column in self._columns])
+            results = map(self._task, *columns)
             is_end = gather(results, number, values, odd, until_s)
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
@@ -255,7 +262,7 @@ class Work:
         attempts[i] += 1
         if isinstance(error, Exception) and attempts[i] & ATTEMPTS <= self._policy.retries:
             return 0
-        self._caller.failed(i, error, self._item(i))
+        self._caller.failed(self._first + i, error, self._item(i))
         if self._policy.on_error == "raise":
             return None
         self._board.done[i] = FAILED
@@ -271,6 +278,10 @@ class Work:
         return args[0] if len(args) == 1 else tuple(args)
 
     # What `Job.stats` shows.
+
+    def note_peak(self) -> None:
+        """Note how much memory this process has had."""
+        self._slot[PEAK] = _peak_bytes()
 
     def _note(self, n: int, worked_ns: int) -> None:
         if n:

@@ -16,12 +16,15 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from nbshare.engine import orphans
+from nbshare.engine.blas import limit_threads, thread_variables
+from nbshare.engine.context import encoded_environ
+from nbshare.engine.mappings import KEEP_S, Mappings
 from nbshare.engine.messages import Channel
-from nbshare.engine.remote import are_gone, work_on
-from nbshare.functions import ImportLog
+from nbshare.engine.remote import work_on
+from nbshare.functions import ImportLog, Stamp, born_with, source_of
 from nbshare.memory import hush
 
 __all__ = ["Endowment", "is_worker", "run"]
@@ -52,19 +55,23 @@ def is_worker() -> bool:
 def run(birth: Endowment) -> NoReturn:
     """Live as a worker until the owner ends."""
     channel = _settle_in(birth)
-    belongings = _Belongings()
+    belongings, mappings = _Belongings(), Mappings()
     channel.send(("ready", os.getpid()))
-    imports = ImportLog()
+    imports = ImportLog(_stamp_at_birth)
     while True:
         try:
-            message, fds = channel.receive()
+            message, fds = channel.receive(timeout_s=KEEP_S if mappings else None)
+        except TimeoutError:
+            mappings.drop()
+            continue
         except (EOFError, OSError):
             # The owner is gone, which the kernel would tell our group as well, but not if we are
             # faster and close the description of the life pipe that the group is named in.
             os.killpg(0, signal.SIGKILL)
-        belongings.restore()
-        gone = are_gone(work_on(message, fds, channel, birth.lock_fd, imports))
-        channel.send(("finished", message.call, imports.take(), gone))
+        belongings.restore(message.n_threads)
+        work_on(message, fds, channel, birth.lock_fd, imports, mappings)
+        channel.send(("finished", message.call, imports.take(), mappings.end_call()))
+        born_with({})  # what the next call imports for the first time may have been edited since
 
 
 def _settle_in(birth: Endowment) -> Channel:
@@ -82,7 +89,8 @@ def _settle_in(birth: Endowment) -> Channel:
     with suppress(RuntimeError, ValueError, AttributeError):  # there may be no such output
         faulthandler.enable()  # the stack of a crash in C goes to the standard error output
     channel = Channel.from_fd(birth.channel_fd)
-    environ, _ = channel.receive()
+    (environ, sources), _ = channel.receive()
+    born_with(sources)
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
@@ -99,18 +107,28 @@ class _Belongings:
 
     def __init__(self) -> None:
         self._environ = dict(os.environ)
+        self._restored: Any = None  # the environment as it was last set, encoded
+        self._n_threads = 0
         self._streams = {name: _duplicate(fd) for name, fd in STREAMS.items()}
 
-    def restore(self) -> None:
-        """Set the environment and the standard streams right."""
-        if os.environ != self._environ:
+    def restore(self, n_threads: int) -> None:
+        """Set the environment, threads of libraries and the standard streams right."""
+        # Encoded it is compared in 3 µs, else in 100.
+        if n_threads != self._n_threads or encoded_environ() != self._restored:
             os.environ.clear()
-            os.environ.update(self._environ)
+            os.environ.update({**thread_variables(n_threads), **self._environ})
+            self._restored, self._n_threads = encoded_environ(), n_threads
+        limit_threads(n_threads)
         for name, kept in self._streams.items():
             stream = getattr(sys, name)
             if kept is not None and (stream is None or stream.closed):
                 os.dup2(kept, STREAMS[name])
                 setattr(sys, name, os.fdopen(STREAMS[name], "w", buffering=1, closefd=False))
+
+
+def _stamp_at_birth(path: str) -> Stamp | None:
+    source = source_of(path)
+    return None if source is None else source.stamp
 
 
 def _duplicate(fd: int) -> int | None:

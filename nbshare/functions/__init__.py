@@ -1,23 +1,30 @@
 """The function that a worker can import: where it comes from, and whether it is fresh."""
 
-from nbshare.functions.files import import_file, imported_files, register_files
+from nbshare.functions.files import import_file, imported_files, other_module, register_files
 from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, label_of, resolve
+from nbshare.functions.sources import Source, born_with, own_files, read_sources, source_of
 
 __all__ = [
     "ImportLog",
+    "Source",
     "Stamp",
     "bind_arguments",
+    "born_with",
     "dumps",
     "dumps_apart",
     "import_as_the_caller",
     "import_file",
     "imported_files",
     "label_of",
+    "other_module",
     "overridden_names",
+    "own_files",
+    "read_sources",
     "register_files",
     "resolve",
+    "source_of",
     "stamp_of",
 ]

@@ -14,7 +14,7 @@ from types import ModuleType
 from nbshare.functions.freshness import Stamp, stamp_of
 from nbshare.functions.imports import UncachedLoader
 
-__all__ = ["import_file", "imported_files", "register_files"]
+__all__ = ["import_file", "imported_files", "other_module", "register_files"]
 
 _paths: dict[str, str] = {}  # module name -> path of its file
 _stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
@@ -104,25 +104,30 @@ def register_files(paths: Mapping[str, str]) -> None:
     _paths.update(paths)
 
 
+def other_module(file: Path) -> str | None:
+    """Where the plain name of a file leads, if it means another module already."""
+    known = sys.modules.get(file.stem)
+    try:
+        spec = find_spec(file.stem)
+    except (ImportError, ValueError):  # such as __main__, which may have none
+        spec = None
+    if known is None and spec is None:
+        return None
+    folders = (spec and spec.submodule_search_locations) or ()  # of a package without __init__
+    places = [getattr(known, "__file__", None), spec and spec.origin, *folders]
+    place = next(filter(None, places), "a module without a file")
+    # A folder of that name beside the file means nothing to Python as soon as the file is there.
+    return None if os.path.realpath(place) in (str(file), str(file.with_suffix(""))) else place
+
+
 def _name_for(file: Path) -> str:
     for name, path in _paths.items():
         if path == str(file):
             return name
-    known = sys.modules.get(file.stem)
-    taken = known is not None and getattr(known, "__file__", None) != str(file)
-    if file.stem.isidentifier() and not taken and not _importable_elsewhere(file):
+    if file.stem.isidentifier() and other_module(file) is None:
         return file.stem
     digest = f"{zlib.crc32(str(file).encode()):08x}"
     return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
-
-
-def _importable_elsewhere(file: Path) -> bool:
-    """Whether the plain name already means another module, such as one of the library's."""
-    try:
-        spec = find_spec(file.stem)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin != str(file)
 
 
 def _execute(name: str) -> ModuleType:

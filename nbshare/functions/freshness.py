@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -20,10 +21,14 @@ class Stamp(NamedTuple):
 
 
 # Installed code does not change under a running program; comparing it would cost a millisecond.
+# Nor does this package, wherever it is.
 _INSTALLED = tuple(
     os.path.realpath(path) + os.sep
-    for key in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (path := sysconfig.get_path(key))
+    for path in (
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+        os.path.dirname(os.path.dirname(__file__)),
+    )
+    if path
 )
 
 
@@ -46,19 +51,29 @@ class ImportLog:
     """Stamps of the modules that this process imports from now on, as they were when noted.
 
     Modules of the standard library and of site-packages are left out.
+
+    Parameters
+    ----------
+    given : callable
+        Returns the stamp that a file is known to have had when it was imported, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Callable[[str], Stamp | None]) -> None:
+        self._given = given
         self._known = set(sys.modules)
+        self._n_seen = len(sys.modules)
         self._stamps: dict[str, Stamp | None] = {}
 
     def note(self) -> None:
         """Take the stamps of the modules imported since: soon after the import, before an edit."""
+        if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
+            return
+        self._n_seen = len(sys.modules)
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
             path = getattr(sys.modules.get(name), "__file__", None)
             if path and not is_installed(path):
-                self._stamps[path] = stamp_of(path)
+                self._stamps[path] = self._given(path) or stamp_of(path)
 
     def take(self) -> dict[str, Stamp | None]:
         """Return what was noted since the last time."""

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from nbshare.functions.freshness import is_installed
+from nbshare.functions.sources import source_of
 
 __all__ = ["UncachedLoader", "import_as_the_caller", "overridden_names"]
 
@@ -37,6 +38,11 @@ class UncachedLoader(SourceFileLoader):
         if is_installed(path):
             return super().path_stats(path)
         raise OSError("without these, the bytecode cache is neither read nor written")
+
+    def get_data(self, path: str) -> bytes:
+        """Return the file's contents, as they were when the call began."""
+        source = source_of(path)
+        return super().get_data(path) if source is None else source.data
 
 
 class _StandardLibraryFirst:

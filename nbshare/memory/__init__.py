@@ -5,7 +5,9 @@ from nbshare.memory.cgroup import ancestors
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
-from nbshare.memory.segment import ALIGNMENT, Mode, Segment, segment_of
+from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
+from nbshare.memory.slab import slab
+from nbshare.memory.view import View
 from nbshare.memory.warm import pool
 
 __all__ = [
@@ -13,6 +15,8 @@ __all__ = [
     "Handle",
     "Mode",
     "Segment",
+    "View",
+    "aligned",
     "ancestors",
     "as_bytes",
     "check_room",
@@ -22,4 +26,5 @@ __all__ = [
     "pool",
     "scratch_file",
     "segment_of",
+    "slab",
 ]

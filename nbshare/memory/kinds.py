@@ -26,7 +26,7 @@ __all__ = ["Kind", "MappedFile", "Memfd", "Named", "keeps_size"]
 
 # From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
-F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x0002, 0x0004, 0x0010
+F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
 # Bytes allocated at once: a signal undoes the allocation under way, and a timer's signals would
 # keep a large one from ever being done.
@@ -48,7 +48,7 @@ class Kind(Protocol):
         """Make an empty file."""
 
     def reserve(self, fd: int, nbytes: int) -> None:
-        """Give it its size for good, so that no access to it can fail."""
+        """Give it a size that nobody can take from it, so that no access to it can fail."""
 
     def protect(self, fd: int) -> None:
         """Let no other process write to it from now on."""
@@ -68,7 +68,7 @@ class Memfd:
         import fcntl  # late: not on every system
 
         os.ftruncate(fd, nbytes)
-        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:  # noqa: D102
         import fcntl

@@ -88,8 +88,8 @@ class Receipts:
             time.sleep(LOOK_S)
             with self._lock:
                 now = time.monotonic()
-                for place, (until, _) in list(self._held.items()):
-                    if now > until or os.pread(self._fd, 1, place) == b"\1":
+                for place in list(self._held):  # not the segment: the name would hold it
+                    if now > self._held[place][0] or os.pread(self._fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
                     return

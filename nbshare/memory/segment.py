@@ -17,13 +17,20 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import copying, names
+from nbshare.memory import budget, copying, names
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.kinds import Kind, keeps_size
+from nbshare.memory.view import View
 
-__all__ = ["ALIGNMENT", "Mode", "Segment", "known_segment", "segment_of"]
+__all__ = ["ALIGNMENT", "Mode", "Segment", "aligned", "known_segment", "segment_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+
+
+def aligned(offset: int, alignment: int = ALIGNMENT) -> int:
+    """Return the next multiple of `alignment`."""
+    return -(-offset // alignment) * alignment
+
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -183,6 +190,31 @@ class Segment(mmap.mmap):
             self._name, self.has_name = file.name, True
         return self
 
+    def grown(self, needed: int, nbytes: int) -> Segment:
+        """Make the file larger; returns a mapping of all of it, beside this one.
+
+        Parameters
+        ----------
+        needed : int
+            Bytes that will be used, by which it is decided whether there is room.
+        nbytes : int
+            The new size, `needed` or more.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room.
+        """
+        assert self.kind is not None
+        budget.check_room(needed - self.nbytes)
+        size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.kind.reserve(self.fd, size)
+        larger = type(self)(os.dup(self.fd), size, self.mode)
+        larger.kind = self.kind
+        larger._name, larger.has_name = self._name, self.has_name
+        self.has_name = False  # the name goes with the last mapping
+        return larger
+
     def array(
         self,
         dtype: npt.DTypeLike,
@@ -191,11 +223,7 @@ class Segment(mmap.mmap):
         strides: tuple[int, ...] | None = None,
     ) -> npt.NDArray[Any]:
         """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
-        # frombuffer takes a buffer of the mapping, which ndarray(buffer=mmap) does not.
-        flat = np.frombuffer(self, np.uint8)
-        if 0 in shape:
-            offset = 0  # of a view without elements NumPy may set it beyond the memory
-        return np.ndarray(shape, dtype, buffer=flat, offset=offset, strides=strides)
+        return View(self).array(dtype, shape, offset, strides)
 
     @property
     def name(self) -> str:

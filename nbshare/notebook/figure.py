@@ -77,7 +77,12 @@ class LiveFigure:
 
     def __init__(self, job: JobView, plot: Any, label: str) -> None:
         self._job, self._label = job, label
-        plots = as_plots(plot)
+        self._plots = as_plots(plot)
+        self._build()
+        self._n = 0
+
+    def _build(self) -> None:
+        plots = self._plots
         columns = len(plots) if len(plots) <= 3 else math.ceil(len(plots) / 2)
         width, height = _PANEL[columns]
         rows = math.ceil(len(plots) / columns)
@@ -91,7 +96,7 @@ class LiveFigure:
         else:
             grid = self.figure.subfigures(rows, columns, squeeze=False)
             places = list(cast(Any, grid).flat)
-        self._painters = [_painter(job, *pair) for pair in zip(places, plots, strict=False)]
+        self._painters = [_painter(self._job, *pair) for pair in zip(places, plots, strict=False)]
         self._n_frames = 0
         self._title = ""
 
@@ -99,10 +104,15 @@ class LiveFigure:
         """Draw the present state; None as long as there is no result."""
         present = self._job.present  # before the results: what is flagged is among them
         partial, n_present = self._job.partial(), np.count_nonzero(present)
+        if partial is not None and len(partial) != present.size:  # more have come in between
+            partial = partial[: present.size]
         if isinstance(partial, list):  # but those that are still on their way
             present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
+        if self._n not in (0, present.size):  # a generator's: everything is laid out anew
+            self._build()
+        self._n = present.size
         shown = []
         for painter in self._painters:
             with _styled(painter.style):

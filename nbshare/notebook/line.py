@@ -151,7 +151,8 @@ def _reduction(values: Values, name: str) -> tuple[int, Callable[[Array], Array]
 
 def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
     """Return the items as numbers or dates, if a line can be drawn against them."""
-    if inputs is None or not isinstance(inputs[0], float | int | np.number | np.datetime64):
+    is_kept = hasattr(inputs, "__getitem__") and len(inputs) >= n  # those of a generator are not
+    if not is_kept or not isinstance(inputs[0], float | int | np.number | np.datetime64):
         return None
     try:
         x = np.asarray(inputs)[:n]

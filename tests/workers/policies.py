@@ -97,6 +97,17 @@ class Stubborn:
         return _refuse, ()
 
 
+class Unloadable:
+    """A large item that pickles, and does not unpickle."""
+
+    def __reduce__(self):
+        return _refuse, (), bytes(64_000)
+
+
+def first_of(array):
+    return array[0]
+
+
 def _refuse():
     raise RuntimeError("not to be had again")
 

@@ -1,0 +1,118 @@
+"""The inputs of a call, placed in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.arena import Arena, Packed
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.request import Request
+from nbshare.errors import UnsendableError
+from nbshare.functions import dumps
+from nbshare.memory import Mode, Segment, pool, segment_of
+
+__all__ = ["Fixed", "Placed", "pack_fixed", "pack_items", "place"]
+
+SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
+
+
+@dataclass(eq=False)
+class Placed:
+    """The contents of an arena where workers can have them.
+
+    Attributes
+    ----------
+    small : bytes or None
+        The contents themselves, if they are few.
+    others : list of (Segment, Mode)
+        Segments that they refer to, and how workers map them.
+    """
+
+    small: bytes | None
+    others: list[tuple[Segment, Mode]]
+    _lease: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+
+    @property
+    def segments(self) -> list[tuple[Segment, Mode]]:
+        """All segments to map."""
+        found = segment_of(self._lease) if self._lease is not None else None
+        return [(found[0], "r"), *self.others] if found is not None else self.others
+
+
+def place(arena: Arena) -> Placed:
+    """Place what an arena has gathered.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If it does not fit.
+    """
+    small = arena.small_contents(SMALL_ARENA)
+    lease = pool.filled(*arena.contents()) if small is None else None
+    return Placed(small, arena.segments, lease)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is the same for all items: where it lies in the arena that it was packed into."""
+
+    func: Packed
+    shared: Packed | None
+    initializer: Packed | None
+    initializer_key: bytes | None  # equal for equal ones
+
+
+def pack_fixed(arena: Arena, request: Request) -> Fixed:
+    """Pack function, shared objects and initializer.
+
+    Raises
+    ------
+    UnsendableError
+        If one cannot be pickled.
+    """
+    func = arena.pack(request.func, "the function", writable=True)
+    shared = _pack_shared(arena, request.shared) if request.shared else None
+    return Fixed(func, shared, *_pack_initializer(arena, request.initializer))
+
+
+def pack_items(arena: Arena, request: Request) -> list[tuple[Any, ...]]:
+    """Pack the items; returns what `nbshare.engine.items.Source` takes, for each iterable."""
+    return [_source(arena, iterable) for iterable in request.iterables]
+
+
+def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
+    try:
+        return arena.pack(dict(shared), "shared=")
+    except Exception:
+        for name, value in shared.items():  # say which one
+            arena.pack(value, f"shared[{name!r}]")
+        raise
+
+
+def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, bytes | None]:
+    if initializer is None:
+        return None, None
+    import hashlib  # late: it loads OpenSSL
+
+    function, arguments = initializer
+    try:
+        key = hashlib.blake2b(dumps((function, arguments))).digest()
+    except Exception as error:
+        raise UnsendableError(
+            f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
+        ) from error
+    return arena.pack((key, function, arguments), "the initializer"), key
+
+
+def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
+    if isinstance(iterable, np.ndarray):
+        is_shared = isinstance(iterable, SharedArray)
+        return "rows", *arena.refer(iterable, writable=is_shared)
+    if isinstance(iterable, range):
+        return "range", iterable
+    return "blocks", *arena.pack_items(iterable, "item")

@@ -1,0 +1,50 @@
+"""What is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy.typing as npt
+
+from nbshare.engine.context import Context
+from nbshare.engine.failures import safe_repr
+from nbshare.engine.work import Policy
+
+__all__ = ["Items", "Request"]
+
+
+class Items(NamedTuple):
+    """What several iterables give of which not all have a length."""
+
+    others: Iterator[tuple[Any, ...]]  # of those without rows
+    columns: list[Any]  # for each iterable, what can be indexed by item, else None
+
+    def window(self, first: int, taken: list[tuple[Any, ...]]) -> list[Any]:
+        """Return the columns of the items that were taken, counted from the `first`."""
+        lists = map(list, zip(*taken, strict=True))
+        stop = first + len(taken)
+        return [next(lists) if rows is None else rows[first:stop] for rows in self.columns]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, checked."""
+
+    func: Any
+    shared: Mapping[str, Any]
+    iterables: Sequence[Any]  # each an ndarray without objects, a range or a sequence
+    n_tasks: int
+    max_workers: int  # no more than there are tasks
+    chunksize: int | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
+    context: Context
+    policy: Policy
+    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+    first: int = 0  # index of the first item: others have gone before in a stream
+
+    def text_of(self, i: int) -> str:
+        """Return the repr of an item, cut."""
+        args = tuple(x[i] for x in self.iterables)
+        return safe_repr(args[0] if len(args) == 1 else args)

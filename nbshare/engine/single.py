@@ -1,0 +1,123 @@
+"""One call, as its job sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.engine.activity import WorkerActivity, activity_of
+from nbshare.engine.base import Engine
+from nbshare.engine.call import Call, State
+from nbshare.engine.request import Request
+from nbshare.engine.results import MISSING
+from nbshare.engine.schedule import IN_OUTPUT
+from nbshare.engine.stats import WorkerStats, stats_of
+
+__all__ = ["SingleRun"]
+
+
+class SingleRun:
+    """A call and the engine that runs it; see `nbshare.engine.run.Run`."""
+
+    def __init__(self, call: Call, engine: Engine) -> None:
+        self.call = call
+        self._engine = engine
+        self._given = np.zeros(call.board.n_tasks, np.bool_)
+        self._copied: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def request(self) -> Request:  # noqa: D102
+        return self.call.request
+
+    @property
+    def state(self) -> State:  # noqa: D102
+        return self.call.state
+
+    @property
+    def error(self) -> BaseException | None:  # noqa: D102
+        return self.call.error
+
+    @property
+    def is_over(self) -> bool:  # noqa: D102
+        return self.call.is_over
+
+    @property
+    def n_tasks(self) -> int:  # noqa: D102
+        return self.call.board.n_tasks
+
+    @property
+    def n_done(self) -> int:  # noqa: D102
+        return self.call.board.n_done()
+
+    @property
+    def n_ready(self) -> int:  # noqa: D102
+        return self.call.n_ready
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:  # noqa: D102
+        return self.call.results.errors
+
+    def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
+        return self.call.board.present()
+
+    def partial(self) -> Any:  # noqa: D102
+        return self.call.results.partial()
+
+    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
+        return self.call.results.final(with_errors=with_errors)
+
+    def stats(self) -> list[WorkerStats]:  # noqa: D102
+        call = self.call
+        rows = [*call.past_slots, *call.board.slots.tolist()]
+        return stats_of(rows, call.begun_ns, call.request.first, call.request.text_of)
+
+    def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        return activity_of(self.call.board, self.call.request.first, self.call.request.text_of)
+
+    def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
+        return tuple(column[i] for column in self.request.iterables)
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
+        for i in np.flatnonzero((self.call.board.done != 0) & ~self._given).tolist():
+            value = self.call.results.get(i)
+            if value is not MISSING:
+                self._given[i] = True
+                yield i, value
+
+    @property
+    def is_all_given(self) -> bool:
+        """Whether it is over, and `new_results` has given everything."""
+        return self.is_over and bool(self._given[self.call.board.done != 0].all())
+
+    def forget_items(self) -> None:
+        """Let go of the items of a call that is over."""
+        self.call.request = replace(self.request, iterables=())
+        self.call.past_slots.clear()
+
+    def fill_out(self) -> None:  # noqa: D102
+        out, shared = self.request.out, self.call.results.array
+        if not isinstance(out, np.ndarray) or shared is None or shared is out:
+            return
+        done = self.call.board.done == IN_OUTPUT
+        if self._copied is None:
+            self._copied = np.zeros_like(done)
+        new = np.flatnonzero(done & ~self._copied)
+        if new.size:
+            out[new] = shared[new]
+            self._copied[new] = True
+
+    def start(self) -> None:  # noqa: D102
+        self._engine.submit(self.call)
+
+    def wait(self, timeout_s: float) -> bool:  # noqa: D102
+        return self._engine.wait(self.call, timeout_s)
+
+    def stop(self) -> None:  # noqa: D102
+        self._engine.stop(self.call)
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
+        self.call.call_when_over(callback)

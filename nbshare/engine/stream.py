@@ -1,0 +1,391 @@
+"""A stream: a map over items that come by and by, such as those of a generator.
+
+::
+
+    source ──► take a window of items ──► a call on them ──► …          (at most 3 at a time)
+                 ▲                            │ all share the stream's workers
+                 └── when workers will soon have nothing left
+
+A window is an ordinary call, so failures, retries, time-outs and replaced workers are the calls'
+business. Function and shared objects are placed once. Arrays are stored in one output that grows in
+place; who iterates over the results instead gets them window by window, and none is kept.
+"""
+
+from __future__ import annotations
+
+import _thread
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.arena import Arena
+from nbshare.arrays.create import empty
+from nbshare.engine.activity import WorkerActivity
+from nbshare.engine.base import Engine
+from nbshare.engine.call import Callbacks, State, Team, prepare
+from nbshare.engine.collect import as_masked, collect, masked, nothing
+from nbshare.engine.growing import GrowingArray
+from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.request import Items, Request
+from nbshare.engine.schedule import N_ITEMS, WORKED
+from nbshare.engine.single import SingleRun
+from nbshare.engine.stats import WorkerStats, merged
+
+__all__ = ["Stream"]
+
+# A window is meant to be this much work of all workers: a new one costs a millisecond. At three
+# windows at a time it is also how far the source is ahead.
+WINDOW_S = 0.2
+MOST_ITEMS = 1 << 16  # of a window
+MOST_BYTES = 32 << 20  # of its arrays and texts
+GROWTH = 8  # from one window to the next at most
+TAKE_S = 0.02  # for a source that is slow: what has come by then is handed over
+LOOK_S = 0.02  # between looks at the windows, when not only the first one is waited for
+BLOCK = 64  # items taken between looks at the clock, if they are small
+
+
+class Stream:
+    """A map over a source of items; see `nbshare.engine.run.Run`.
+
+    Parameters
+    ----------
+    request : Request
+        Without its iterables.
+    source : Items
+        What the iterables give.
+    engine : Engine
+        Where its calls run.
+    in_background : bool
+        Whether a thread of its own takes the items; else whoever waits does.
+
+    Notes
+    -----
+    One thread takes items and opens windows; others may read, stop and, one of them, take results.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        source: Items,
+        engine: Engine,
+        *,
+        in_background: bool,
+    ) -> None:
+        self.request = request
+        self.state: State = "starting"
+        self.error: BaseException | None = None
+        self.is_over = False
+        self._source = source
+        self._engine = engine
+        self._in_background = in_background
+        arena = Arena()
+        fixed = pack_fixed(arena, request)
+        self._fixed = fixed, place(arena)
+        self._team = Team(request.max_workers)
+        self._windows: list[SingleRun] = []
+        self._n_taken = 0  # items
+        self._n_given = 0  # items at the front whose results have been given away for good
+        self._size = 2 * request.max_workers * (request.chunksize or 1)  # of the next window
+        self._is_exhausted = False
+        self._source_error: Exception | None = None
+        self._is_stopping = False
+        self._is_iterated = False
+        self._growing: GrowingArray | None = None
+        self._past_stats: list[WorkerStats] = []
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+        self._callbacks = Callbacks()
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def n_tasks(self) -> int | None:  # noqa: D102
+        return self._n_taken if self._is_exhausted else None
+
+    @property
+    def n_done(self) -> int:  # noqa: D102
+        return self._n_given + sum(window.n_done for window in list(self._windows))
+
+    @property
+    def n_ready(self) -> int:  # noqa: D102
+        return sum(window.n_ready for window in list(self._windows))
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:  # noqa: D102
+        found: dict[int, BaseException] = {}
+        for window in list(self._windows):
+            found |= {window.request.first + i: e for i, e in window.errors.items()}
+        return found
+
+    def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
+        gone = np.zeros(self._n_given, np.bool_)
+        return np.concatenate([gone, *(window.present() for window in list(self._windows))])
+
+    def partial(self) -> Any:  # noqa: D102
+        windows = list(self._windows)
+        if all(window.call.results.spec is None for window in windows):
+            return None
+        array = self._array(windows)
+        if array is not None:
+            return masked(array, ~np.concatenate([window.present() for window in windows]))
+        return [v for window in windows for v in window.call.results.values(gaps=True)]
+
+    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
+        if self._n_given:
+            raise RuntimeError(
+                f"{self._n_given} results were given away by iterating over the job, and were not "
+                "kept: the items of a generator may never end. Keep them in the loop, or call "
+                "result() without one."
+            )
+        windows = list(self._windows)
+        if not windows:
+            return nothing(self.request.out, with_errors=with_errors)
+        array = self._array(windows)
+        if array is not None and (with_errors or not self.errors):
+            return masked(array, ~self.present()) if with_errors else array
+        parts = [window.call.results.values(with_errors=with_errors) for window in windows]
+        values = list(itertools.chain.from_iterable(parts))
+        if self.errors or all(not window.call.results.is_array for window in windows):
+            return values
+        results = collect(values)
+        return as_masked(results) if with_errors else results
+
+    def _array(self, windows: Sequence[SingleRun]) -> npt.NDArray[Any] | None:
+        """Return the results of windows as one array; None if they do not fit one."""
+        if isinstance(self.request.out, np.ndarray):
+            self.fill_out()
+            return self.request.out[: self._n_taken]
+        results = [window.call.results for window in windows]
+        specs = {r.spec[:2] for r in results if r.spec is not None}
+        dtype, shape = specs.pop() if specs else (None, ())
+        if specs or dtype is None or any(r.spec and r.has_objects for r in results):
+            return None
+        n = sum(window.n_tasks for window in windows)
+        if self._growing is not None and not self._n_given:
+            array: npt.NDArray[Any] = self._growing.head(n)
+        else:
+            array = empty((n, *shape), dtype)
+        start = 0
+        for window, result in zip(windows, results, strict=True):
+            stop = start + window.n_tasks
+            rows = array[start:stop]
+            if result.array is None:
+                rows[...] = np.zeros((), rows.dtype)
+            elif not np.shares_memory(rows, result.array):
+                rows[...] = result.array
+            start = stop
+        return array
+
+    def stats(self) -> list[WorkerStats]:  # noqa: D102
+        return merged([*self._past_stats, *(s for w in self._open() for s in w.stats())])
+
+    def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        return [worker for window in self._open() for worker in window.activity()]
+
+    def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
+        for window in list(self._windows):
+            first, is_kept = window.request.first, bool(window.request.iterables)
+            if is_kept and i in range(first, first + window.n_tasks):
+                return window.item(i - first)
+        raise LookupError(
+            f"item {i} of a generator is not kept once its window is over. Make a list of the "
+            "items that you want to debug, and map over that."
+        )
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
+        self._is_iterated = True
+        for window in list(self._windows):
+            for i, value in window.new_results():
+                yield window.request.first + i, value
+        while self._windows and self._windows[0].is_all_given:
+            self._n_given += self._windows.pop(0).n_tasks
+
+    def fill_out(self) -> None:  # noqa: D102
+        for window in list(self._windows):
+            window.fill_out()
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
+        self._callbacks.add(callback)
+        if self.is_over:
+            self._callbacks.run()
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:  # noqa: D102
+        if self._in_background:
+            _thread.start_new_thread(self._live, ())
+
+    def wait(self, timeout_s: float) -> bool:  # noqa: D102
+        if not self._in_background:
+            self._step(timeout_s)
+        elif not self.is_over and self._over.acquire(timeout=timeout_s):
+            self._over.release()
+        return self.is_over
+
+    def stop(self) -> None:  # noqa: D102
+        self._is_stopping = True
+        for window in self._open():
+            window.stop()
+
+    def _live(self) -> None:
+        while not self.is_over:
+            self._step(LOOK_S)
+
+    def _step(self, timeout_s: float) -> None:
+        """See to it that workers have work, and wait for it."""
+        if self.is_over:
+            return
+        try:
+            while self._wants_more() and (items := self._take()):
+                self._hand_over(items)
+        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
+            self._fail(error)
+        self._settle()
+        waited_for = self._open()[:1]
+        if not waited_for and (self._is_exhausted or self._is_stopping):
+            self._finish()
+        elif not waited_for:  # for who takes the results
+            time.sleep(min(timeout_s, LOOK_S))
+        elif self._is_exhausted and len(self._open()) == 1:
+            waited_for[0].wait(timeout_s)
+        else:
+            waited_for[0].wait(min(timeout_s, LOOK_S))
+
+    def _open(self) -> list[SingleRun]:
+        return [window for window in list(self._windows) if not window.is_over]
+
+    def _wants_more(self) -> bool:
+        """Whether workers will soon have nothing left, and more may be taken."""
+        if self._is_exhausted or self._is_stopping:
+            return False
+        windows = self._open()
+        if not windows:
+            return not self._is_iterated or self._n_taken - self._n_given < 2 * self._size
+        if len(windows) >= self._engine.calls_at_once:
+            return False
+        # Where results go is known when there is one.
+        if all(window.call.results.spec is None for window in self._windows):
+            return False
+        return sum(window.call.board.n_unclaimed for window in windows) < self._size
+
+    def _take(self) -> list[tuple[Any, ...]]:
+        """Take items from the source, as many as there are soon, and as make a window."""
+        self._size = self._next_size()
+        until_s, nbytes = time.monotonic() + TAKE_S, 0
+        items: list[tuple[Any, ...]] = []
+        n = 1
+        while len(items) < self._size and nbytes < MOST_BYTES:
+            block: list[tuple[Any, ...]] = []
+            try:
+                block.extend(itertools.islice(self._source.others, min(n, self._size - len(items))))
+                self._is_exhausted = not block
+            except Exception as error:  # noqa: BLE001 - a user's; what came before is still done
+                self._source_error, self._is_exhausted = error, True
+            items += block
+            if self._is_exhausted:
+                break
+            block_nbytes = sum(map(_nbytes, block))
+            nbytes += block_nbytes
+            n = BLOCK if block_nbytes < MOST_BYTES // BLOCK else 1
+            if time.monotonic() >= until_s:
+                break
+        return items
+
+    def _next_size(self) -> int:
+        """Return how many items make a window, by the time that they have taken so far."""
+        smallest = self.request.max_workers * (self.request.chunksize or 1)
+        if not self._windows:
+            return 2 * smallest
+        rows = [row for w in self._windows[-3:] for row in w.call.board.slots.tolist()]
+        n_items, worked_ns = sum(r[N_ITEMS] for r in rows), sum(r[WORKED] for r in rows)
+        if not n_items:
+            return self._size
+        wanted = WINDOW_S * self.request.max_workers * n_items / max(worked_ns / 1e9, 1e-9)
+        return max(smallest, int(min(wanted, GROWTH * self._size, MOST_ITEMS)))
+
+    def _hand_over(self, items: list[tuple[Any, ...]]) -> None:
+        """Open a window of items."""
+        n, first, out = len(items), self._n_taken, self.request.out
+        if isinstance(out, np.ndarray):
+            if first + n > len(out):
+                raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
+            out = out[first : first + n]
+        request = replace(
+            self.request,
+            iterables=self._source.window(first, items),
+            n_tasks=n,
+            first=first,
+            out=out,
+            max_workers=min(self.request.max_workers, n),
+        )
+        call = prepare(request, self._engine.warm_up, self._fixed, self._rows(first, n))
+        call.team = self._team
+        window = SingleRun(call, self._engine)
+        self._windows.append(window)  # before it begins: an interrupt may come in between
+        self._n_taken += n
+        if self._is_stopping:
+            window.stop()
+        window.start()
+
+    def _rows(self, first: int, n: int) -> npt.NDArray[Any] | None:
+        """Return where the arrays of a window go, None if that is not known or they are none."""
+        if self._is_iterated or self.request.out is not None:
+            return None
+        if self._growing is None:
+            found = (window.call.results.spec for window in self._windows)
+            spec = next((spec for spec in found if spec is not None), None)
+            if spec is None or spec.dtype is None or not spec.shape:
+                return None
+            self._growing = GrowingArray(spec)
+        return self._growing.rows(first, first + n)
+
+    def _settle(self) -> None:
+        """Take note of the windows that are over."""
+        for window in list(self._windows):
+            if window.is_over and window.request.iterables:
+                if window.error is not None:
+                    self._fail(window.error)
+                elif window.state == "stopped":
+                    self._is_stopping = True
+                self._past_stats = merged([*self._past_stats, *window.stats()])
+                window.forget_items()
+        if self.state == "starting" and any(w.state != "starting" for w in self._windows):
+            self.state = "running"
+
+    def _fail(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = error
+        self.stop()
+
+    def _finish(self) -> None:
+        out = self.request.out
+        if self._is_stopping:
+            del self._source  # a generator that nobody else has ends here
+        elif isinstance(out, np.ndarray) and self._n_taken != len(out):
+            self.error = ValueError(
+                f"out= has {len(out)} rows, but the iterable gave {self._n_taken} items"
+            )
+        if self.error is None and not self._is_stopping:
+            self.error = self._source_error
+        if self.error is not None:
+            self.state = "failed"
+        else:
+            self.state = "stopped" if self._is_stopping else "done"
+        self._fixed[1].others.clear()
+        self.is_over = True
+        self._over.release()
+        self._callbacks.run()
+
+
+def _nbytes(item: Any) -> int:
+    """Return about how much memory an item takes; of what is no array or text, not much."""
+    if isinstance(item, tuple):
+        return sum(map(_nbytes, item))
+    if isinstance(item, bytes | bytearray | str):
+        return len(item)
+    return int(item.nbytes) if isinstance(item, np.ndarray) else 64
