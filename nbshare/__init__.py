@@ -35,12 +35,14 @@ from nbshare.errors import MapInterrupted
 from nbshare.functions import import_file
 from nbshare.job import Job, last_job
 from nbshare.mapping import map_async, parallel_map
+from nbshare.notebook import LivePlot
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MISSING",
     "Job",
+    "LivePlot",
     "MapInterrupted",
     "RingBuffer",
     "SharedArray",

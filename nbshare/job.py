@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.items import generator
 from nbshare.engine.run import Run
@@ -111,6 +112,17 @@ class Job:
     def stats(self) -> list[WorkerStats]:
         """What each worker has done so far: start-up, working, waiting, slowest items."""
         return self._run.stats()
+
+    @property
+    def activity(self) -> list[WorkerActivity]:
+        """What each worker is doing at this moment."""
+        return self._run.activity()
+
+    @property
+    def inputs(self) -> Any:
+        """The items, if there is one sequence or array of them; else None."""
+        iterables = self._run.request.iterables
+        return iterables[0] if len(iterables) == 1 else None
 
     def debug(self, i: int) -> Any:
         """Run item `i` here, in this process and thread, with the same inputs and seed.

@@ -26,7 +26,7 @@ from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, forget_finished, remember, unwrapped
-from nbshare.notebook import Display, check_display, open_display
+from nbshare.notebook import Display, Plot, check_display, open_display
 
 __all__ = ["map_async", "parallel_map"]
 
@@ -42,7 +42,7 @@ def parallel_map(
     max_workers: int | None = None,
     chunksize: int | None = None,
     progress: bool | str | type | None = None,
-    plot: str | Callable[..., Any] | None = None,
+    plot: Plot = None,
     on_error: Literal["raise", "return"] = "raise",
     retries: int = 0,
     timeout: float | None = None,
@@ -80,11 +80,14 @@ def parallel_map(
     chunksize : int, optional
         Items that a worker takes at a time; default: chosen by measured time.
     progress : None, bool, str or tqdm class, optional
-        None (default): a bar when a person is looking, in a notebook or a terminal. True, False,
-        a label, or a tqdm class to use instead.
-    plot : None, "image" or callable, optional
-        A picture that is drawn again as results come, at most a few times a second.
-        ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far.
+        None (default): a row in a notebook, with workers and failures folded under it, or a bar in
+        a terminal; nothing in a log. True: lines there too. False, a label, or a tqdm class to use
+        instead.
+    plot : "line", "image", "hist", LivePlot, callable or list of these, optional
+        A picture in the notebook that is drawn again as results come, at most a few times a
+        second: a line of results against items, an image, a histogram, or what a `LivePlot` says.
+        ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far
+        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the map and is raised as itself, with the
         worker's traceback and a note naming the item. ``"return"``: the map goes on; the result
@@ -137,6 +140,7 @@ def parallel_map(
     --------
     share : put an array into shared memory for several calls.
     last_job : what a failed or interrupted call had done.
+    LivePlot : labels, units and coordinates of a picture, or one of your own.
 
     Examples
     --------
@@ -210,7 +214,7 @@ class MapOptions(TypedDict, total=False):
     checkpoint: str | os.PathLike[str] | None
     backend: Any
     progress: bool | str | type | None
-    plot: str | Callable[..., Any] | None
+    plot: Plot
 
 
 def map_async(
@@ -299,7 +303,7 @@ def _run(
     try:
         job = Job(make(), label)
         job.start()
-        display = open_display(cast(Any, job), progress=progress, plot=plot)
+        display = open_display(job, progress=progress, plot=plot)
         pause_s = 0.0
         while not job.tick(min(pause_s, NAP_S)):
             pause_s = display.update()

@@ -7,7 +7,6 @@ itself runs in real kernels, at a real pseudo-terminal and into real pipes.
 from __future__ import annotations
 
 import base64
-import inspect
 import io
 import os
 import pty
@@ -16,7 +15,6 @@ import select
 import subprocess
 import sys
 import termios
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,83 +24,26 @@ import nbformat
 import numpy as np
 import pytest
 from PIL import Image
+from played import PlayedJob, images, play
 from tqdm.std import tqdm
 
-from nbshare.errors import DisplayWarning, NotBuiltYetError
+from nbshare import LivePlot
+from nbshare.errors import DisplayWarning
 from nbshare.notebook import Display, bar, check_display, open_display
-from nbshare.notebook.base import NEVER_S, CannotDrawError
-from nbshare.notebook.figure import LiveFigure, render
-from nbshare.notebook.image import ColourLimits, RunningMean, choose_layout
+from nbshare.notebook.base import NEVER_S
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class PlayedJob:
-    """A job that somebody plays."""
-
-    n_workers = n_ready = 2
-
-    def __init__(self, results, label="horizon"):
-        self.results, self.label = results, label
-        self.n_tasks, self.state = len(results), "starting"
-        self.flags = np.zeros(len(results), bool)
-
-    @property
-    def n_done(self):
-        """How many flags are set."""
-        return int(np.count_nonzero(self.flags))
-
-    @property
-    def present(self):
-        """The flags."""
-        return self.flags.copy()
-
-    def partial(self):
-        """Mask the results whose flag is not set."""
-        if not self.flags.any():
-            return None
-        if isinstance(self.results, list):
-            return self.results
-        missing = ~self.flags.reshape(-1, *[1] * (self.results.ndim - 1))
-        missing = np.broadcast_to(missing, self.results.shape)
-        return np.ma.MaskedArray(self.results, missing, copy=False)
-
-
-def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
-    """Do what a map does while it waits."""
-    check_display(progress, plot)
-    job.label = progress if isinstance(progress, str) else job.label  # as parallel_map does
-    display = open_display(job, progress=progress, plot=plot)
-    display.update()
-    job.state = "running"
-    until = job.n_tasks if until is None else until
-    for i in range(until):
-        job.flags[i] = True
-        display.update()
-        time.sleep(seconds / until)
-    job.state = end
-    display.close()
-
-
-def images(n=40):
-    y, x = np.mgrid[:60, :80] / 20
-    return np.stack([np.sin(x + i / 5) + np.cos(y * i / 20) for i in range(n)])
-
-
-PLAYER = "\n".join(
-    [
-        "import sys, time",
-        "import numpy as np",
-        "from nbshare.notebook import check_display, open_display",
-        *map(inspect.getsource, (PlayedJob, play, images)),
-    ]
+PLAYER = (
+    "import time\nimport numpy as np\nfrom nbshare import LivePlot, parallel_map\n"
+    "from played import PlayedJob, images, play\n"
 )
-
 
 # -- a real kernel ---------------------------------------------------------------------------------
 
 CELLS = {
-    "setup": f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{PLAYER}",
+    "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n{PLAYER}",
     "image": "play(PlayedJob(images()), plot='image', seconds=2.0)",
     "pyplot": "print('matplotlib.pyplot' in sys.modules)",
     "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
@@ -115,6 +56,21 @@ CELLS = {
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
+    "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
+    "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
+    "many at once": (
+        "from threading import Thread\n"
+        "def alone(i): play(PlayedJob(images(4), f'map {i}'), seconds=0.3)\n"
+        "threads = [Thread(target=alone, args=(i,)) for i in range(12)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()"
+    ),
+    "workers": (
+        "import time, operator\n"
+        "r = parallel_map(time.sleep, [0.2] * 12, max_workers=2)\n"
+        "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
+    ),
+    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
     "static": (
         "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
         "play(PlayedJob(images()), plot='image', seconds=0.5)"
@@ -256,6 +212,52 @@ def test_without_results_there_is_no_picture(notebook):
     assert frames(notebook["nothing"]) == []
 
 
+def texts(cell):
+    return [data["text/plain"] for data in bundles(cell, "text/html")]
+
+
+def test_the_interval_of_a_live_plot_lies_between_its_frames(notebook):
+    (row,) = texts(notebook["slow frames"])
+    elapsed_s = float(re.search(r"in (\d+\.\d) s", row)[1])
+    assert len(frames(notebook["slow frames"])) <= elapsed_s + 2  # and the first, and the last
+
+
+def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):
+    rows = texts(notebook["loop"])
+    assert [row.split()[2] for row in rows] == [*map(str, range(8)), "39"]
+    assert rows[-1].endswith("map 40 of this cell")
+    pictures = [data["text/plain"] for data in bundles(notebook["loop"], "image/png")]
+    assert len(pictures) == 9
+    assert pictures[-1] == "map 39: mean of 4 of 4"
+
+
+def test_maps_that_run_at_the_same_time_have_a_row_each(notebook):
+    rows = texts(notebook["many at once"])
+    assert sorted(int(row.split()[2]) for row in rows) == list(range(12))
+
+
+def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(notebook):
+    live = "".join(
+        content["data"]["text/html"]
+        for content in notebook["workers"].shown
+        if " sleep running" in content["data"]["text/plain"]
+    )
+    assert re.search(r"<td>item \d+: 0\.2</td><td>[\d.]+ m?s</td><td>\d+</td><td>\d+ MB</td>", live)
+    done, failed = (data["text/html"] for data in bundles(notebook["workers"], "text/html"))
+    assert "start-up" in done
+    assert re.search(r"item \d+: 0\.2, [\d.]+ m?s", done)
+    assert "item 1: ZeroDivisionError: division by zero" in failed
+    assert "script" not in done
+    assert texts(notebook["workers"])[1].endswith("· ✗ 1 failed")
+
+
+def test_a_row_of_unknown_length_has_neither_percent_nor_time_left(notebook):
+    rows = [c["data"]["text/plain"] for c in notebook["endless"].shown]
+    assert any(re.fullmatch(r"▶ horizon running  \d+ · \d+\.\d/s · \d+ s elapsed", r) for r in rows)
+    assert not [row for row in rows if "%" in row or "left" in row or "/4" in row.split(" · ")[0]]
+    assert re.fullmatch(r"✓ horizon done  40 in \d+\.\d s \(\S+/s\)", rows[-1])
+
+
 def test_a_static_document_gets_the_last_frame_only_and_no_seconds(notebook):
     cell = notebook["static"]
     assert len(cell.shown) == 2
@@ -268,7 +270,7 @@ def test_a_static_document_gets_the_last_frame_only_and_no_seconds(notebook):
 
 
 def script(line):
-    return [sys.executable, "-c", f"{PLAYER}\n{line}"]
+    return [sys.executable, "-c", f"import sys; sys.path.append('tests')\n{PLAYER}\n{line}"]
 
 
 def at_a_terminal(line):
@@ -296,6 +298,16 @@ def test_a_terminal_shows_tqdm_with_the_true_count():
     assert last.startswith("horizon: 100%|")
     assert "| 40/40 [" in last
     assert shown.count("\n") == 1
+
+
+def test_a_terminal_and_a_log_count_without_an_end():
+    line = "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, {}until=40, seconds=0.3)"
+    last = at_a_terminal(line.format("")).rstrip().split("\r")[-1]
+    assert re.match(r"horizon: 40it \[", last)
+    done = subprocess.run(
+        script(line.format("True, ")), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert re.fullmatch(r"horizon done: 40 in \d+\.\d s \(\S+/s\)\n", done.stderr)
 
 
 def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
@@ -417,17 +429,44 @@ def test_other_kinds_of_progress_are_refused(progress):
         check_display(progress, None)
 
 
-@pytest.mark.parametrize("kind", ["line", "hist"])
-def test_plots_that_come_later_are_refused_as_such(kind):
-    with pytest.raises(NotBuiltYetError, match=f"plot='{kind}' is not built yet; use"):
-        check_display(None, kind)
+@pytest.mark.parametrize("plot", ["line", "hist", LivePlot(), ["image", LivePlot("hist"), print]])
+def test_all_kinds_of_plots_pass(plot):
+    check_display(None, plot)
 
 
-def test_other_plots_are_refused():
-    with pytest.raises(ValueError, match="plot='imgae' names no plot: pass 'image'"):
-        check_display(None, "imgae")
-    with pytest.raises(TypeError, match="plot=3 is not allowed"):
-        check_display(None, 3)
+@pytest.mark.parametrize(
+    ("plot", "error", "message"),
+    [
+        ("imgae", ValueError, "plot='imgae' names no plot: pass 'line', 'image', 'hist'"),
+        (3, TypeError, "plot=3 is not allowed"),
+        (LivePlot, TypeError, r"Did you mean LivePlot\(\)"),
+        ([], ValueError, "1 to 6 plots"),
+        (["line"] * 7, ValueError, "not 7"),
+        (["line", None], TypeError, "plot=None is not allowed"),
+    ],
+)
+def test_other_plots_are_refused(plot, error, message):
+    with pytest.raises(error, match=message):
+        check_display(None, plot)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"kind": "pie"}, ValueError, "'pie' names no plot"),
+        ({"kind": 3}, TypeError, "3 names no plot"),
+        ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
+        ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
+        ({"value": 3}, TypeError, "a function of one result"),
+        ({"reduction": "median"}, ValueError, "none of mean, sum, min, max, last"),
+        ({"bins": 0}, ValueError, "from 1 to 1000"),
+        ({"interval": 0}, ValueError, "more than 0"),
+        ({"interval": float("nan")}, ValueError, "more than 0"),
+    ],
+)
+def test_a_live_plot_refuses_what_it_cannot_draw_at_once(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LivePlot(**arguments)
 
 
 class Raising:
@@ -475,153 +514,3 @@ def test_a_drawing_error_does_not_end_the_map_even_where_warnings_are_errors(cap
 def test_an_interrupt_passes_through_drawing():
     with pytest.raises(KeyboardInterrupt):
         Display([Raising(KeyboardInterrupt())]).update()
-
-
-# -- the picture -------------------------------------------------------------------------------
-
-
-def played(results, share, label="horizon"):
-    job = PlayedJob(results, label)
-    job.flags[: round(share * len(results))] = True
-    return job
-
-
-def is_blank(png, box):
-    """Tell whether a box of the picture, in fractions, is all of the missing cells' grey."""
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    left, top, right, bottom = (np.multiply(box, image.size * 2)).round().astype(int)
-    region = np.asarray(image)[top:bottom, left:right].reshape(-1, 3).astype(int)
-    return bool((abs(region - 0xE8) <= 4).all())
-
-
-@pytest.mark.parametrize(
-    ("results", "title"),
-    [
-        (np.arange(1000.0), "500 of 1000"),
-        (np.arange(300_000), "150000 of 300000"),
-        (np.random.default_rng(0).random((120, 50)), "60 of 120"),
-        (np.random.default_rng(0).random((3000, 2000), np.float32), "1500 of 3000"),
-        (np.random.default_rng(0).random((10, 30, 40)) > 0.5, "mean of 5 of 10"),
-        (np.random.default_rng(0).random((4, 1500, 1100), np.float32), "mean of 2 of 4"),
-        (np.full((10, 30, 40, 3), 200, np.uint8), "mean of 5 of 10"),
-        (np.full((10, 30, 40), np.nan), "mean of 5 of 10"),
-        (np.zeros((1, 1)), "0 of 1"),
-    ],
-)
-def test_every_shape_of_numbers_has_its_picture(results, title):
-    job = played(results, 0.5)
-    if not job.n_done:
-        job.flags[:], title = True, "1 of 1"
-    frame = LiveFigure(job, "image", job.label).frame(final=True)
-    assert frame.title == f"horizon: {title}"
-    width, height = Image.open(io.BytesIO(frame.png)).size
-    assert width / height == 640 / 400
-
-
-def test_rows_that_are_missing_stay_blank():
-    png = render(played(np.random.default_rng(0).random((100, 30)), 0.5))
-    assert not is_blank(png, (0.2, 0.15, 0.7, 0.4))
-    assert is_blank(png, (0.2, 0.55, 0.7, 0.75))
-
-
-@pytest.mark.parametrize(
-    ("results", "reason"),
-    [
-        (np.zeros((4, 2, 3, 5)), "the shape"),
-        (np.zeros((4, 0)), "the shape"),
-        (np.zeros(4, complex), "dtype complex128"),
-        (np.array(["a", "b"]), "dtype <U1"),
-        ([{"a": 1}], "of type dict"),
-    ],
-)
-def test_results_that_suit_no_image_are_refused_with_a_reason(results, reason):
-    with pytest.raises(CannotDrawError, match=reason):
-        render(played(results, 1))
-
-
-def test_a_job_without_results_cannot_be_rendered():
-    with pytest.raises(ValueError, match="no result yet"):
-        render(PlayedJob(np.zeros(3)))
-
-
-@pytest.mark.parametrize("shape", [(50,), (50, 7), (50, 6, 5), (3000, 2), (200_000,)])
-def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
-    rng = np.random.default_rng(1)
-    results = rng.random(shape, np.float32)
-    layout = choose_layout(shape[0], shape[1:])
-    order, present = rng.permutation(shape[0]), np.zeros(shape[0], bool)
-    data = np.full_like(results, np.nan)  # also after it was read: reading it again would show
-    mean = RunningMean(shape[0], layout)
-    for part in np.array_split(order, 4):
-        data[:] = np.nan
-        data[part], present[part] = results[part], True
-        mean.add_new(data, present, budget_s=60)
-    cells = np.arange(shape[0]) * layout.n_cells // shape[0]
-    sums = np.zeros((layout.n_cells, *shape[1:]))
-    np.add.at(sums, cells, results)
-    expected = (sums.T / np.bincount(cells)).T.squeeze()
-    pixels = mean.pixels()
-    np.testing.assert_allclose(pixels.ravel()[: expected.size], expected.ravel())
-    assert np.isnan(pixels.ravel()[expected.size :]).all()
-    assert mean.n_shown == shape[0]
-
-
-def test_a_refresh_takes_in_only_what_its_time_allows_and_the_last_frame_all():
-    results = np.ones((40, 500, 500))  # in float64 one block of 8 MiB holds four of them
-    mean = RunningMean(40, choose_layout(40, (500, 500)))
-    mean.add_new(results, np.ones(40, bool), budget_s=0)
-    assert 0 < mean.n_shown < 40
-    mean.add_new(results, np.ones(40, bool), budget_s=float("inf"))
-    assert mean.n_shown == 40
-    assert (mean.pixels() == 1).all()
-
-
-def test_an_interrupt_while_results_are_taken_in_leaves_no_wrong_mean(monkeypatch):
-    results, present = np.arange(12.0).reshape(4, 3, 1), np.ones(4, bool)
-    mean = RunningMean(4, choose_layout(4, (3, 1)))
-    real_diff, calls = np.diff, []
-
-    def interrupted_diff(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 2:  # the sums are added to, the counts not yet
-            raise KeyboardInterrupt
-        return real_diff(*args, **kwargs)
-
-    monkeypatch.setattr(np, "diff", interrupted_diff)
-    with pytest.raises(KeyboardInterrupt):
-        mean.add_new(results, present, budget_s=60)
-    mean.add_new(results, present, budget_s=60)
-    np.testing.assert_array_equal(mean.pixels(), results.mean(axis=0))
-
-
-def test_colours_stay_while_the_data_move_little_and_are_exact_at_the_end():
-    rng = np.random.default_rng(2)
-    limits = ColourLimits()
-    limits.follow(rng.random((50, 50)), final=False)
-    before = limits.low, limits.high
-    limits.follow(rng.random((50, 50)) * 1.03, final=False)
-    assert (limits.low, limits.high) == before
-    limits.follow(rng.random((50, 50)) * 3, final=False)
-    assert limits.high > 2.5
-    exact = rng.random((50, 50)) * 3.01
-    limits.follow(exact, final=True)
-    assert (limits.low, limits.high) == pytest.approx(np.percentile(exact, (2, 98)))
-
-
-def test_a_function_gets_cleared_axes_and_its_colour_bar_does_not_pile_up():
-    seen = []
-
-    def draw(ax, partial):
-        seen.append((len(ax.images), int(partial.count())))
-        ax.figure.colorbar(ax.imshow(partial), ax=ax)
-
-    job = played(np.random.default_rng(0).random((10, 5)), 0.2)
-    figure = LiveFigure(job, draw, "drawn")
-    widths = []
-    for n in (4, 6, 8, 10):
-        job.flags[:n] = True
-        figure.frame(final=False)
-        widths.append(figure.figure.axes[0].get_position().width)
-    assert seen == [(0, 20), (0, 30), (0, 40), (0, 50)]
-    assert len(figure.figure.axes) == 2
-    assert widths == pytest.approx([widths[0]] * 4, rel=0.02)

@@ -1030,8 +1030,6 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
     [
         {"checkpoint": "results"},
         {"backend": "ray"},
-        {"plot": "line"},
-        {"plot": "hist"},
     ],
     ids=str,
 )

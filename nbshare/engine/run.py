@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.call import State
 from nbshare.engine.request import Request
 from nbshare.engine.stats import WorkerStats
@@ -61,6 +62,9 @@ class Run(Protocol):
 
     def stats(self) -> list[WorkerStats]:
         """Return what the workers did."""
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return what the workers do at this moment."""
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Return the positional arguments of an item."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.activity import WorkerActivity, activity_of
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
@@ -73,6 +74,9 @@ class SingleRun:
         call = self.call
         rows = [*call.past_slots, *call.board.slots.tolist()]
         return stats_of(rows, call.begun_ns, call.request.first, call.request.text_of)
+
+    def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        return activity_of(self.call.board, self.call.request.first, self.call.request.text_of)
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
         return tuple(column[i] for column in self.request.iterables)

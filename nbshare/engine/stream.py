@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
+from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Callbacks, State, Team, prepare
 from nbshare.engine.collect import as_masked, collect, masked, nothing
@@ -192,6 +193,9 @@ class Stream:
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
         return merged([*self._past_stats, *(s for w in self._open() for s in w.stats())])
+
+    def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        return [worker for window in self._open() for worker in window.activity()]
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
         for window in list(self._windows):

@@ -4,11 +4,16 @@ A map is seen only through its job (:class:`~nbshare.notebook.base.JobView`), an
 only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map:
 no thread is started here, and a display that fails costs one warning, never the map.
 
-``environment``  kernel, terminal or log
-``bar``          the row of a notebook, a terminal's bar, a log's lines
-``live_plot``    when to draw the picture, and where to
+``environment``  kernel, terminal or log; the outputs of a cell
+``row``          the row of a notebook
+``bar``          a terminal's bar, a log's lines, and the words of all three
+``live_plot``    what the user asks to be drawn
+``frames``       when to draw the picture, and where to
 ``figure``       the picture itself: a Figure with an Agg canvas, never pyplot
-``image``        ``plot="image"``, at the cost of the new results only
+``line``, ``histogram``, ``image``, ``function``  what draws into its axes
+``layout``       which image results of a shape make
+``values``       results of all kinds as numbers, each read once
+``axes``, ``png``  colours, labels and limits; small files
 """
 
 from __future__ import annotations
@@ -18,18 +23,17 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from nbshare.errors import DisplayWarning, NotBuiltYetError, is_ours, warn
+from nbshare.errors import DisplayWarning, is_ours, warn
 from nbshare.notebook.base import NEVER_S, CannotDrawError
 from nbshare.notebook.environment import is_static, surroundings
+from nbshare.notebook.live_plot import LivePlot, Plot, as_plots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbshare.notebook.base import Drawer, JobView
 
-__all__ = ["Display", "check_display", "open_display"]
-
-_LATER_PLOTS = ("line", "hist")
+__all__ = ["Display", "LivePlot", "Plot", "check_display", "open_display"]
 
 
 class Display:
@@ -94,7 +98,8 @@ def check_display(progress: Any, plot: Any) -> None:
     progress
         None, False, True, a label, or a tqdm class.
     plot
-        None, ``"image"``, or ``callable(ax, partial)``.
+        None, ``"line"``, ``"image"``, ``"hist"``, a `LivePlot`, ``callable(ax, partial)``, or a
+        list of these.
 
     Raises
     ------
@@ -102,8 +107,6 @@ def check_display(progress: Any, plot: Any) -> None:
         The argument is of no kind that is allowed.
     ValueError
         ``plot`` is a string that names no plot.
-    NotBuiltYetError
-        ``plot`` names one that comes later.
     """
     if not (progress is None or isinstance(progress, bool | str) or _is_bar_class(progress)):
         raise TypeError(
@@ -111,19 +114,7 @@ def check_display(progress: Any, plot: Any) -> None:
             "True, False, a label, or a tqdm class (the class itself, with the methods update "
             "and close)."
         )
-    if isinstance(plot, str):
-        if plot in _LATER_PLOTS:
-            raise NotBuiltYetError(
-                f"plot={plot!r} is not built yet; use plot='image' or plot=callable(ax, partial)."
-            )
-        if plot != "image":
-            raise ValueError(
-                f"plot={plot!r} names no plot: pass 'image', a callable(ax, partial), or None."
-            )
-    elif not (plot is None or callable(plot)):
-        raise TypeError(
-            f"plot={plot!r} is not allowed: pass 'image', a callable(ax, partial), or None."
-        )
+    as_plots(plot)
 
 
 def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Display:
@@ -145,18 +136,18 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
     drawers: list[Drawer] = []
     # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
     if place != "log" if progress is None else progress is not False:
-        from nbshare.notebook import bar
+        from nbshare.notebook import bar, row
 
         if isinstance(progress, type):
             drawers.append(bar.ForeignBar(job, job.label, progress))
         elif place == "kernel":
-            drawers.append(bar.NotebookRow(job, job.label, timed=not is_static()))
+            drawers.append(row.NotebookRow(job, job.label, timed=not is_static()))
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job, job.label))
         else:
             drawers.append(bar.LogLines(job, job.label))
     if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
-        from nbshare.notebook.live_plot import LiveFrames
+        from nbshare.notebook.frames import LiveFrames
 
         drawers.append(LiveFrames(job, plot, job.label))
     return Display(drawers, live=not (place == "kernel" and is_static()))

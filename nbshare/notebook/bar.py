@@ -1,37 +1,24 @@
-"""How far a map is: a row in a notebook, tqdm in a terminal, a line now and then in a log.
+"""How far a map is, in words: tqdm in a terminal, a line now and then in a log.
 
-The arithmetic (smoothed rate, time left, formatting) is tqdm's. The notebook's display is our own:
-tqdm's widget is saved in the .ipynb as "0%" for ever, ours keeps its last state.
+The arithmetic (smoothed rate, time left, formatting) is tqdm's. Where it is not known how many
+items will come, there is neither a percentage nor a time left.
 """
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from tqdm.std import EMA, tqdm
 
-from nbshare.notebook.environment import KernelOutput
-
 if TYPE_CHECKING:
-    from nbshare.notebook.base import JobView, State
+    from nbshare.notebook.base import JobView
 
-_ROW_INTERVAL_S = 1 / 3
 _TERMINAL_INTERVAL_S = 0.1
+_SHORTEST_S = 0.1  # a rate of less is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
-
-_RUNNING, _DONE, _STOPPED, _FAILED = "#0072B2", "#009E73", "#D55E00", "#B2182B"
-_LOOKS: dict[State, tuple[str, str]] = {  # glyph and colour, always beside the state's word
-    "starting": ("▷", _RUNNING),
-    "running": ("▶", _RUNNING),
-    "done": ("✓", _DONE),
-    "stopped": ("■", _STOPPED),
-    "interrupted": ("■", _STOPPED),
-    "failed": ("✗", _FAILED),
-}
 
 
 class Pace:
@@ -72,8 +59,9 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present rate; None before the first result."""
-        return (self._job.n_tasks - self._counted) / self.rate if self.rate else None
+        """Seconds to the end at the present rate; None if that cannot be told."""
+        n_tasks, rate = self._job.n_tasks, self.rate
+        return (n_tasks - self._counted) / rate if rate and n_tasks is not None else None
 
 
 def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
@@ -86,59 +74,23 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     timed
         False: nothing that differs from one run to the next (seconds, rates).
     """
-    n_done = pace.count()
-    count = f"{n_done}/{job.n_tasks}"
+    n_done, is_live = pace.count(), job.state in ("starting", "running")
+    count = str(n_done) if job.n_tasks is None else f"{n_done}/{job.n_tasks}"
+    n_failed = len(job.errors)
+    failed = f" · ✗ {n_failed} failed" if n_failed else ""
     if job.state == "done":
-        timing = f" in {_duration(pace.elapsed_s)} ({_rate(pace.mean_rate)})"
-        return count, timing if timed and n_done else ""
-    details = [f"{_percent(n_done, job.n_tasks)} %"]
-    if job.state in ("starting", "running"):
-        if timed and pace.left_s is not None:
-            details.append(_rate(pace.rate))
-            details.append(f"{_duration(int(pace.elapsed_s))} elapsed")
-            details.append(f"{_duration(int(pace.left_s))} left")
-    elif timed:
-        details.append(f"after {_duration(pace.elapsed_s)}")
-    return count, "".join(f" · {detail}" for detail in details)
-
-
-class NotebookRow:
-    """One output of a cell, in HTML and in plain text; its last state is what gets saved."""
-
-    def __init__(self, job: JobView, label: str, *, timed: bool) -> None:
-        self._job, self._label, self._timed = job, label, timed
-        self._pace = Pace(job)
-        self._output = KernelOutput()
-        self._shown: dict[str, str] = {}
-
-    def draw(self, *, final: bool) -> float:  # noqa: ARG002  the state says it all
-        """Send the row if it differs from the one that is shown."""
-        bundle = self._bundle()
-        if bundle != self._shown:
-            self._output.show(bundle)
-            self._shown = bundle
-        return _ROW_INTERVAL_S
-
-    def _bundle(self) -> dict[str, str]:
-        job = self._job
-        glyph, colour = _LOOKS[job.state]
-        word = f"starting {_workers(job.n_workers)}…" if job.state == "starting" else job.state
-        count, details = describe(job, self._pace, timed=self._timed)
-        name = " ".join(filter(None, [self._label, word]))
-        plain = f"{glyph} {name}  {count}{details}"
-        # Spaces and bold are in the markup, so that it reads well where styles are stripped
-        # (GitHub does); text takes the theme's colour. U+FE0E: a glyph, not an emoji.
-        label = f"<b>{html.escape(self._label)}</b> " if self._label else ""
-        percent = _percent(self._pace.count(), job.n_tasks)
-        fill = "height:6px;border-radius:3px;background:"
-        row = (
-            '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
-            f'<div style="padding-bottom:4px"><span style="color:{colour}">{glyph}&#xFE0E;</span> '
-            f"{label}{word} &emsp; <b>{count}</b>{details.replace(' · ', ' &emsp; ')}</div>"
-            f'<div style="{fill}rgba(128,128,128,0.25)">'
-            f'<div style="width:{percent}%;{fill}{colour}"></div></div></div>'
-        )
-        return {"text/html": row, "text/plain": plain}
+        timing = f" in {duration(pace.elapsed_s)} ({_rate(pace.mean_rate)})"
+        if pace.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
+            timing = f" in under {_SHORTEST_S} s"
+        return count, (timing if timed and n_done else "") + failed
+    details = [] if job.n_tasks is None else [f"{percent(n_done, job.n_tasks)} %"]
+    if timed and is_live and pace.rate:
+        details += [_rate(pace.rate), f"{duration(int(pace.elapsed_s))} elapsed"]
+        if pace.left_s is not None:
+            details.append(f"{duration(int(pace.left_s))} left")
+    elif timed and not is_live:
+        details.append(f"after {duration(pace.elapsed_s)}")
+    return count, "".join(f" · {detail}" for detail in details) + failed
 
 
 class TerminalBar:
@@ -190,7 +142,8 @@ class LogLines:
     def draw(self, *, final: bool) -> float:
         """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
         n_done, since_s = self._pace.count(), time.monotonic() - self._told_at
-        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= self._job.n_tasks / 10
+        step = max(1, (self._job.n_tasks or 0) / 10)
+        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
             count, details = describe(self._job, self._pace)
             name = " ".join(filter(None, [self._label, self._job.state]))
@@ -223,21 +176,19 @@ class ForeignBar:
         return _TERMINAL_INTERVAL_S
 
 
-def _percent(n_done: int, n_tasks: int) -> int:
-    return 100 * n_done // n_tasks if n_tasks else 100  # rounded down: 100 only when all is done
-
-
-def _workers(n: int) -> str:
-    return f"{n} worker" if n == 1 else f"{n} workers"
+def percent(n_done: int, n_tasks: int) -> int:
+    """Return it rounded down: 100 only when all is done."""
+    return 100 * n_done // n_tasks if n_tasks else 100
 
 
 def _rate(rate: float) -> str:
     if rate >= 1:
         return f"{tqdm.format_sizeof(rate)}/s"
-    return f"{_duration(1 / rate)} each" if rate else "0/s"
+    return f"{duration(1 / rate)} each" if rate else "0/s"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds in words: a float's with a decimal, and from a minute on 01:05."""
     if seconds >= 60:
         return str(tqdm.format_interval(seconds))
     return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

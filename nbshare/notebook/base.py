@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nbshare.engine.activity import WorkerActivity
+from nbshare.engine.stats import WorkerStats
 
 State: TypeAlias = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
@@ -16,8 +20,8 @@ class JobView(Protocol):
     """A running map as seen by everything that draws: it is read, never changed."""
 
     @property
-    def n_tasks(self) -> int:
-        """Tasks in all."""
+    def n_tasks(self) -> int | None:
+        """Tasks in all; None if nobody knows yet."""
 
     @property
     def n_done(self) -> int:
@@ -38,6 +42,22 @@ class JobView(Protocol):
     @property
     def label(self) -> str:
         """What the map is called in front of the user; may be empty."""
+
+    @property
+    def inputs(self) -> Any:
+        """The items, if there is one sequence or array of them; else None."""
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """The failures so far, by the index of their items."""
+
+    @property
+    def activity(self) -> Sequence[WorkerActivity]:
+        """What each worker is doing at this moment."""
+
+    @property
+    def stats(self) -> Sequence[WorkerStats]:
+        """What each worker has done with its time."""
 
     @property
     def present(self) -> NDArray[np.bool_]:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from typing import Any, Literal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, cast
+
+from nbshare.errors import DisplayWarning, warn
+
+Make: TypeAlias = Callable[[], tuple[dict[str, str], dict[str, Any] | None] | None]  # MIME bundle
+
+_MAX_OWN = 8  # maps of a cell with a row and a picture of their own
+_SHARED_INTERVAL_S = 0.25  # between changes of an output that several maps have
 
 
 def surroundings() -> Literal["kernel", "terminal", "log"]:
@@ -31,20 +42,113 @@ def _in_kernel() -> bool:
 
 
 class KernelOutput:
-    """One output of a cell, shown once and then replaced in place."""
+    """One output of a cell, shown once and then replaced in place.
 
-    def __init__(self) -> None:
-        from IPython.display import DisplayHandle
+    The first maps of a cell have an output each. Later ones, as of a loop of 200 quick maps, take
+    over those of the later maps that are over, so that a cell never floods the page; they change
+    four times a second at most.
 
+    Parameters
+    ----------
+    kind
+        Outputs are taken over by such of the same kind.
+    """
+
+    def __init__(self, kind: str) -> None:
         # Its id is chosen now: after an interrupt inside the first display, the last frame still
         # replaces what that may have shown.
-        self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-        self._is_shown = False
+        self._kind, self._cell = kind, _present_cell()
+        self._place, self.number = self._cell.take(kind)
 
-    def show(self, bundle: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
-        """Show a bundle of MIME types, in the place of the one shown before."""
+    @property
+    def id(self) -> str:
+        """What the front end knows it by."""
+        return str(self._place.handle.display_id)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
+        return self._place.is_shared
+
+    def show(self, make: Make, *, final: bool) -> None:
+        """Show what `make` returns, in the place of what was shown before.
+
+        It is called now, or, where another map has used the output just before, at the end of the
+        cell, unless something newer is to be shown by then: a loop of quick maps draws few
+        pictures.
+        """
+        self._place.show(make, at_once=self._cell.is_over)
+        if final and self._place.is_shared:
+            self._cell.free[self._kind].append(self._place)
+
+
+class _Place:
+    """Where the outputs of one map, or of several one after the other, are shown."""
+
+    def __init__(self, *, is_shared: bool) -> None:
+        from IPython.display import DisplayHandle
+
+        self.handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self.is_shared = is_shared
+        self._is_shown = False
+        self._sent_at = -_SHARED_INTERVAL_S
+        self._waiting: Make | None = None
+
+    def show(self, make: Make, *, at_once: bool) -> None:
+        self._waiting = make
+        is_due = time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S
+        if at_once or is_due or not self.is_shared:
+            self.send()
+
+    def send(self) -> None:
+        """Send what waits, if anything does."""
+        make, self._waiting = self._waiting, None
+        made = make() if make is not None else None
+        if made is None:
+            return
+        bundle, metadata = made
+        self._sent_at = time.monotonic()
         if self._is_shown:
-            self._handle.update(bundle, metadata=metadata, raw=True)
+            self.handle.update(bundle, metadata=metadata, raw=True)
         else:
-            self._handle.display(bundle, metadata=metadata, raw=True)
+            self.handle.display(bundle, metadata=metadata, raw=True)
             self._is_shown = True
+
+
+class _Cell:
+    """The outputs of a cell that is running."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell, self.number = shell, shell.execution_count
+        self._n_taken: defaultdict[str, int] = defaultdict(int)
+        self.free: defaultdict[str, list[_Place]] = defaultdict(list)
+        self.is_over = False
+        shell.events.register("post_run_cell", self._end)
+
+    def take(self, kind: str) -> tuple[_Place, int]:
+        self._n_taken[kind] += 1
+        number, free = self._n_taken[kind], self.free[kind]
+        if number <= _MAX_OWN:
+            return _Place(is_shared=False), number
+        return (free.pop() if free else _Place(is_shared=True)), number
+
+    def _end(self, *_: object) -> None:
+        """Send what came too soon after what was sent before it."""
+        self.is_over = True
+        self._shell.events.unregister("post_run_cell", self._end)
+        for place in itertools.chain(*self.free.values()):
+            try:
+                place.send()
+            except Exception as error:  # noqa: BLE001  a plot function may raise anything
+                warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
+
+
+_current: _Cell | None = None
+
+
+def _present_cell() -> _Cell:
+    global _current
+    shell = cast(Any, sys.modules["IPython"]).get_ipython()
+    if _current is None or _current.is_over or _current.number != shell.execution_count:
+        _current = _Cell(shell)
+    return _current

@@ -6,40 +6,43 @@ pyplot keeps figures alive and is not safe where callbacks and threads meet; not
 from __future__ import annotations
 
 import contextlib
-import io
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import matplotlib.style
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
+from nbshare.engine.results import MISSING
+from nbshare.notebook.function import FunctionPainter
+from nbshare.notebook.histogram import HistPainter
 from nbshare.notebook.image import ImagePainter
+from nbshare.notebook.line import LinePainter
+from nbshare.notebook.live_plot import as_plots
+from nbshare.notebook.png import DPI, final_png, live_png
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
     from nbshare.notebook.base import JobView
+    from nbshare.notebook.live_plot import LivePlot
 
-WIDTH, HEIGHT = 640, 400  # CSS pixels: what the page keeps free, whatever the resolution
-_DPI = 100
+# Pixels of one plot, by the number of columns: what the page keeps free, whatever the resolution.
+_PANEL = {1: (640, 400), 2: (450, 340), 3: (320, 280)}
 _MARGIN = 0.08  # inches
-_FINAL_DPIS = (200, 150, 100)  # sharp on fine screens, if the file stays small
-_MAX_FINAL_BYTES = 90_000
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture: its PNG, what it says in words, how many results it shows."""
+    """One picture: its PNG and size on the page, what it says in words, what it shows."""
 
     png: bytes
+    size: tuple[int, int]  # pixels
     title: str
-    n_shown: int
+    is_complete: bool  # all results that are there are in it
 
 
 class Painter(Protocol):
@@ -53,33 +56,10 @@ class Painter(Protocol):
         """All colours of the picture, R, G, B, …, if they are known."""
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Bring the axes up to date; return how many results they show, and the title."""
+        """Bring the axes up to date.
 
-
-class FunctionPainter:
-    """The user's ``callable(ax, partial)``, in the user's own style."""
-
-    style: str | None = None
-    layout: Literal["constrained", "compressed"] = "constrained"
-    palette = None
-
-    def __init__(self, axes: Axes, label: str, function: Callable[[Axes, Any], object]) -> None:
-        self._axes, self._label, self._function = axes, label, function
-
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
-        """Clear the axes and call the function."""
-        figure = self._axes.figure
-        for other in figure.axes:
-            if other is not self._axes:  # such as the colour bar that the function made last time
-                other.remove()
-        self._axes.clear()
-        n_shown = int(np.count_nonzero(present))
-        self._function(self._axes, partial)
-        title = f"{n_shown} of {present.size}"
-        title = f"{self._label}: {title}" if self._label else title
-        if not any(self._axes.get_title(loc) for loc in ("left", "center", "right")):
-            self._axes.set_title(title, parse_math=False)
-        return n_shown, title
+        Returns how many results they show, and what of them: a text with ``{}`` for their count.
+        """
 
 
 class LiveFigure:
@@ -90,88 +70,106 @@ class LiveFigure:
     job
         The running map.
     plot
-        ``"image"`` or ``callable(ax, partial)``.
+        What `nbshare.notebook.live_plot.as_plots` takes; not None.
     label
         What the title calls the job.
     """
 
     def __init__(self, job: JobView, plot: Any, label: str) -> None:
-        self._job = job
-        style = ImagePainter.style if plot == "image" else FunctionPainter.style
-        with _styled(style):
-            size = (WIDTH / _DPI, HEIGHT / _DPI)
-            self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+        self._job, self._label = job, label
+        self._plots = as_plots(plot)
+        self._build()
+        self._n = 0
+
+    def _build(self) -> None:
+        plots = self._plots
+        columns = len(plots) if len(plots) <= 3 else math.ceil(len(plots) / 2)
+        width, height = _PANEL[columns]
+        rows = math.ceil(len(plots) / columns)
+        size = (columns * width / DPI, rows * height / DPI)
+        with _styled("default"):
+            self.figure = Figure(figsize=size, dpi=DPI, layout="constrained")
             self.figure.set_facecolor("white")
             self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
-            axes = self.figure.add_subplot()
-            self._painter: Painter = (
-                ImagePainter(axes, label) if plot == "image" else FunctionPainter(axes, label, plot)
-            )
+        if len(plots) == 1:
+            places: list[FigureBase] = [self.figure]
+        else:
+            grid = self.figure.subfigures(rows, columns, squeeze=False)
+            places = list(cast(Any, grid).flat)
+        self._painters = [_painter(self._job, *pair) for pair in zip(places, plots, strict=False)]
         self._n_frames = 0
+        self._title = ""
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
         present = self._job.present  # before the results: what is flagged is among them
-        partial = self._job.partial()
+        partial, n_present = self._job.partial(), np.count_nonzero(present)
+        if partial is not None and len(partial) != present.size:  # more have come in between
+            partial = partial[: present.size]
+        if isinstance(partial, list):  # but those that are still on their way
+            present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
-        with _styled(self._painter.style):
-            n_shown, title = self._painter.paint(partial, present, final=final)
+        if self._n not in (0, present.size):  # a generator's: everything is laid out anew
+            self._build()
+        self._n = present.size
+        shown = []
+        for painter in self._painters:
+            with _styled(painter.style):
+                shown.append(painter.paint(partial, present, final=final))
+        n_shown = min(n for n, _ in shown)
+        of = f"{n_shown} of {present.size}" if self._job.n_tasks is not None else str(n_shown)
+        title = (shown[0][1] if len(shown) == 1 else "{}").format(of)
+        title = f"{self._label}: {title}" if self._label else title
+        with _styled(self._painters[0].style):
+            self._write_title(title)
             self._lay_out(final=final)
-            png = self._final_png() if final else self._live_png()
-        return Frame(png, title, n_shown)
+            palette = self._painters[0].palette if len(shown) == 1 else None
+            png = final_png(self._canvas, palette) if final else live_png(self._canvas)
+        width, height = (self.figure.get_size_inches() * DPI).round().astype(int).tolist()
+        return Frame(png, (width, height), title, n_shown == n_present)
+
+    def _write_title(self, title: str) -> None:
+        """Write it above the axes, or above all of them; the user's own stays."""
+        axes = self.figure.axes[0]
+        before, self._title = self._title, title
+        if len(self._painters) > 1 or self._main_axes() > 1:
+            if self.figure.get_suptitle() in ("", before):
+                self.figure.suptitle(title, fontsize=11, parse_math=False)
+            return
+        written = {axes.get_title(loc) for loc in ("left", "center", "right")} - {"", before}
+        if not written:
+            axes.set_title(title, loc="left", fontsize=11, parse_math=False)
+
+    def _main_axes(self) -> int:
+        painter = self._painters[0]
+        return painter.n_axes if isinstance(painter, FunctionPainter) else 1
 
     def _lay_out(self, *, final: bool) -> None:
         # Laying out costs as much as drawing, and moves the axes: so only in frames 1, 2, 4, 8, …
         # and the last, and where the user's function made further axes anew.
         self._n_frames += 1
-        if final or self._n_frames & (self._n_frames - 1) == 0 or self._further_axes():
-            self.figure.set_layout_engine(self._painter.layout, w_pad=_MARGIN, h_pad=_MARGIN)
+        made_more = any(isinstance(p, FunctionPainter) and p.made_more for p in self._painters)
+        if final or self._n_frames & (self._n_frames - 1) == 0 or made_more:
+            layout = self._painters[0].layout if len(self._painters) == 1 else "constrained"
+            self.figure.set_layout_engine(layout, w_pad=_MARGIN, h_pad=_MARGIN)
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 
-    def _further_axes(self) -> bool:
-        return isinstance(self._painter, FunctionPainter) and len(self.figure.axes) > 1
 
-    def _live_png(self) -> bytes:
-        return _encode(self._pixels(_DPI), compress_level=1)
-
-    def _final_png(self) -> bytes:
-        """Return the sharpest picture that makes a small file."""
-        palette = self._painter.palette
-        png = b""
-        for dpi in _FINAL_DPIS:
-            picture = self._pixels(dpi)
-            if palette is None and dpi == _FINAL_DPIS[0]:
-                png = _encode(picture)
-                if len(png) <= _MAX_FINAL_BYTES:
-                    break
-            # A palette makes a third of the bytes, and no eye sees the difference.
-            png = _encode(_with_palette(picture, palette))
-            if len(png) <= _MAX_FINAL_BYTES:
-                break
-        return png
-
-    def _pixels(self, dpi: int) -> Image.Image:
-        self.figure.set_dpi(dpi)
-        self._canvas.draw()
-        picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba())).convert("RGB")
-        self.figure.set_dpi(_DPI)
-        return picture
-
-
-def _with_palette(picture: Image.Image, colours: list[int] | None) -> Image.Image:
-    if colours is None:
-        return picture.quantize(256)
-    palette = Image.new("P", (1, 1))
-    palette.putpalette(colours)
-    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
-
-
-def _encode(picture: Image.Image, compress_level: int = 6) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=compress_level)
-    return file.getvalue()
+def _painter(job: JobView, figure: FigureBase, plot: LivePlot) -> Painter:
+    """Make the axes of a plot, and what draws into them."""
+    if plot.is_drawn_by_user:
+        return FunctionPainter(figure, plot)
+    with _styled("default"):
+        axes = figure.add_subplot()
+        match plot.kind:
+            case "line":
+                return LinePainter(axes, plot, job.inputs)
+            case "hist":
+                return HistPainter(axes, plot)
+            case _:
+                return ImagePainter(axes, plot)
 
 
 def render(job: JobView, plot: Any = "image") -> bytes:
@@ -182,7 +180,7 @@ def render(job: JobView, plot: Any = "image") -> bytes:
     job
         A map, running or ended.
     plot
-        ``"image"`` or ``callable(ax, partial)``.
+        As for `nbshare.parallel_map`.
 
     Returns
     -------

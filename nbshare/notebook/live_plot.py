@@ -1,71 +1,221 @@
-"""When to draw the picture of a running map, and how it gets into the notebook."""
+"""LivePlot: what is drawn of a map's results while they come in, in the user's terms."""
 
 from __future__ import annotations
 
-import base64
-import os
-import time
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from nbshare.notebook.environment import KernelOutput
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from nbshare.notebook.base import JobView
-    from nbshare.notebook.figure import LiveFigure
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
-_SHARE = 0.15  # of the time goes into drawing
-_SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
-_MIN_PAUSE_S, _MAX_PAUSE_S = 0.25, 2.0
-_FIRST_LOOK_S = 0.05  # between looks for the first result
+__all__ = ["KINDS", "REDUCTIONS", "LivePlot", "Plot", "as_plots"]
+
+KINDS = ("line", "image", "hist")
+REDUCTIONS = ("mean", "sum", "min", "max", "last")
+MAX_PLOTS = 6  # side by side: more are too small to read
+
+Draw: TypeAlias = Callable[[Any, Any], object]
 
 
-class LiveFrames:
-    """Pictures of fixed size, each in the place of the one before; the last one stays as a PNG.
+class LivePlot:
+    """What is drawn of a map's results while they come in.
+
+    Given to `parallel_map` as ``plot=``; ``plot="line"`` is short for ``plot=LivePlot("line")``.
+    To draw something else, subclass it: override `draw`, and `make_axes` for several axes.
 
     Parameters
     ----------
-    job
-        The running map.
-    plot
-        ``"image"`` or ``callable(ax, partial)``.
-    label
-        What the title calls the job.
+    kind : {"line", "image", "hist"} or callable, default "line"
+        ``"line"``: results against the items, if those are numbers or dates, else against their
+        index; open where results are still missing. Results of up to 8 elements make a line each.
+        ``"image"``: an image for results that are images (H, W) or colour images (H, W, 3 or 4),
+        brought together by `reduction`; rows below each other for results (k,); numbers as pixels.
+        ``"hist"``: how often which value has come.
+        ``callable(ax, partial)``: draws into matplotlib Axes, cleared before each frame, the
+        results so far: a masked array of shape ``(n, *shape)``, or a list with `nbshare.MISSING`.
+    x : array_like, shape (n,), optional
+        Numbers or dates. Of a line, what the results are drawn against: one value per item. Of an
+        image, the coordinates of its columns, evenly spaced.
+    y : array_like, optional
+        Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
+        ``len(y)`` rows of ``len(x)`` items.
+    label, unit : str, optional
+        What the results are, and their unit: at the y axis of a line, the x axis of a histogram,
+        the colour bar of an image.
+    xlabel, xunit : str, optional
+        Of the x axis of a line or image.
+    ylabel, yunit : str, optional
+        Of the y axis of an image.
+    value : callable, optional
+        ``value(result)`` gives what is drawn of one result, a number or an array: ``np.angle``,
+        or ``lambda result: result["energy"]``. Called here, once per result.
+    reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
+        How a stack of images becomes one; how results of more than 8 elements become one number
+        of a line.
+    bins : int, optional
+        Bars of a histogram. Default: by the number of items.
+    interval : float, default 0.25
+        Seconds from one frame to the next at least. Frames are further apart where drawing would
+        take more than 15 % of the time, or 5 % where workers fill all CPUs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is not as described.
+
+    See Also
+    --------
+    parallel_map
+
+    Notes
+    -----
+    Of complex results the magnitude is drawn, of timedeltas the seconds, of bools 0 and 1.
+    All drawing happens in the thread that waits for the map, with matplotlib's Agg and without
+    pyplot. One LivePlot may be given to several maps, also at once: what belongs to a picture is
+    kept elsewhere. `draw` should not change `self`.
+
+    Examples
+    --------
+    >>> import math
+    >>> from nbshare import LivePlot, parallel_map
+    >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
+    SharedArray([1., 2., 3.])
+
+    Axes of one's own:
+
+    >>> class MeanAndSpread(LivePlot):
+    ...     def make_axes(self, figure):
+    ...         return figure.subplots(1, 2)
+    ...
+    ...     def draw(self, axes, partial):
+    ...         axes[0].plot(partial.mean(axis=0))
+    ...         axes[1].plot(partial.std(axis=0))
     """
 
-    def __init__(self, job: JobView, plot: Any, label: str) -> None:
-        self._job, self._plot, self._label = job, plot, label
-        self._output = KernelOutput()
-        self._figure: LiveFigure | None = None
-        self._n_shown = 0
+    def __init__(
+        self,
+        kind: Literal["line", "image", "hist"] | Callable[[Axes, Any], object] = "line",
+        *,
+        x: npt.ArrayLike | None = None,
+        y: npt.ArrayLike | None = None,
+        label: str = "",
+        unit: str = "",
+        xlabel: str = "",
+        xunit: str = "",
+        ylabel: str = "",
+        yunit: str = "",
+        value: Callable[[Any], Any] | None = None,
+        reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
+        bins: int | None = None,
+        interval: float = 0.25,
+    ) -> None:
+        self.kind = _checked_kind(kind)
+        self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
+        self.label, self.unit = label, unit
+        self.xlabel, self.xunit = xlabel, xunit
+        self.ylabel, self.yunit = ylabel, yunit
+        if value is not None and not callable(value):
+            raise TypeError(f"value={value!r} is not allowed: pass a function of one result.")
+        self.value = value
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}.")
+        self.reduction = reduction
+        if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
+            raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
+        self.bins = bins
+        if not (isinstance(interval, int | float) and 0 < interval < math.inf):
+            raise ValueError(f"interval={interval!r} is not allowed: pass seconds, more than 0.")
+        self.interval = float(interval)
 
-    def draw(self, *, final: bool) -> float:
-        """Draw a frame if there are new results, or if it is the last."""
-        if not final and self._job.n_done == self._n_shown:
-            return _MIN_PAUSE_S if self._n_shown else _FIRST_LOOK_S
-        if self._figure is None:
-            from nbshare.notebook.figure import LiveFigure  # loads matplotlib
+    def make_axes(self, figure: FigureBase) -> Any:
+        """Make the axes, once, before the first frame.
 
-            self._figure = LiveFigure(self._job, self._plot, self._label)
-        began, first = time.monotonic(), not self._n_shown
-        frame = self._figure.frame(final=final)
-        if frame is None:
-            return _FIRST_LOOK_S
-        self._n_shown = frame.n_shown
-        self._send(frame.png, frame.title)
-        # The first frame's cost is mostly that of starting up: it tells nothing of the next one.
-        cost_s = 0.0 if first else time.monotonic() - began
-        return min(max(cost_s / self._share(), _MIN_PAUSE_S), _MAX_PAUSE_S)
+        Parameters
+        ----------
+        figure : matplotlib Figure or SubFigure
+            Empty; 640 × 400 pixels where the plot stands alone, at 100 dots per inch.
 
-    def _share(self) -> float:
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-        n_cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-        full = self._job.n_workers >= n_cpus
-        return _SHARE_WHEN_FULL if full else _SHARE
+        Returns
+        -------
+        Axes, array or dict of Axes
+            What `draw` gets.
+        """
+        return figure.add_subplot()
 
-    def _send(self, png: bytes, title: str) -> None:
-        from nbshare.notebook.figure import HEIGHT, WIDTH
+    def draw(self, axes: Any, partial: Any) -> None:
+        """Draw one frame; to be overridden.
 
-        self._output.show(
-            {"image/png": base64.b64encode(png).decode("ascii"), "text/plain": title},
-            metadata={"image/png": {"width": WIDTH, "height": HEIGHT}},  # the page never jumps
+        Parameters
+        ----------
+        axes
+            What `make_axes` has returned, cleared.
+        partial : numpy.ma.MaskedArray or list
+            The results so far, of shape ``(n, *shape)``, masked where they are missing; a list
+            has `nbshare.MISSING` there.
+        """
+        cast(Draw, self.kind)(axes, partial)
+
+    @property
+    def is_drawn_by_user(self) -> bool:
+        """Whether `draw` makes the picture, not one of nbshare's kinds."""
+        return callable(self.kind) or type(self).draw is not LivePlot.draw
+
+
+Plot: TypeAlias = (
+    "str | LivePlot | Callable[..., Any] | Sequence[str | LivePlot | Callable[..., Any]] | None"
+)
+
+
+def as_plots(plot: Any) -> list[LivePlot]:
+    """Return what ``plot=`` asks for, one LivePlot for each picture.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it asks for something else.
+    """
+    if isinstance(plot, list | tuple):
+        if not 1 <= len(plot) <= MAX_PLOTS:
+            raise ValueError(f"plot= takes 1 to {MAX_PLOTS} plots in a list, not {len(plot)}.")
+        return [_as_plot(each) for each in plot]
+    return [] if plot is None else [_as_plot(plot)]
+
+
+def _as_plot(plot: Any) -> LivePlot:
+    if isinstance(plot, LivePlot):
+        return plot
+    if isinstance(plot, type) or not (isinstance(plot, str) or callable(plot)):
+        hint = f" Did you mean {plot.__name__}()?" if isinstance(plot, type) else ""
+        raise TypeError(
+            f"plot={plot!r} is not allowed: pass 'line', 'image', 'hist', a LivePlot, a "
+            f"callable(ax, partial), a list of these, or None.{hint}"
         )
+    return LivePlot(cast(Any, plot))
+
+
+def _checked_kind(kind: Any) -> str | Draw:
+    if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
+        return cast("str | Draw", kind)
+    error = ValueError if isinstance(kind, str) else TypeError
+    raise error(
+        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, or a "
+        "callable(ax, partial)."
+    )
+
+
+def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "biufMm":
+        raise TypeError(
+            f"{name}= has to be one-dimensional, of numbers or dates (numpy.datetime64); it is an "
+            f"array of shape {array.shape} and dtype {array.dtype}."
+        )
+    return array

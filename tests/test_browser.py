@@ -1,0 +1,153 @@
+"""What a person sees of a map in JupyterLab: a real server, a real kernel, a real browser.
+
+Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` installs.
+"""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import browser
+import nbformat
+import pytest
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="no browser tests without playwright: nbshare[browser]"
+)
+pytest.importorskip("jupyterlab", reason="no browser tests without JupyterLab: nbshare[browser]")
+if browser.CHROMIUM is None:
+    pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
+
+TASKS = """
+import math, time
+
+def wave(x):
+    time.sleep(0.1)
+    return math.sin(x)
+
+def quick(x):
+    return x
+
+def root(x):
+    time.sleep(0.02)
+    if x == 7:
+        raise ValueError("no root")
+    return x**0.5
+"""
+CELLS = [
+    "import numpy as np\nfrom nbshare import parallel_map\nfrom tasks_of_cells import *",
+    "waves = parallel_map(wave, np.linspace(0, 9, 140), max_workers=2, plot='line')",
+    "for _ in range(200): parallel_map(quick, range(20), max_workers=2)",
+    "roots = parallel_map(root, range(30), max_workers=2, on_error='return')",
+]
+WAVES, LOOP, ROOTS = 1, 2, 3
+MISPLACED = "Error displaying widget", "Loading widget", "0%|"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Start the browser."""
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def seen(chromium, tmp_path_factory):
+    """Run the notebook, recorded; save it; open it again at another server, without its kernel."""
+    folder, seen = tmp_path_factory.mktemp("notebooks"), SimpleNamespace()
+    (folder / "tasks_of_cells.py").write_text(TASKS)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, folder / "maps.ipynb")
+    size = {"width": 1200, "height": 1400}
+    with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
+        page = browser.Page(chromium.new_page(viewport=size), address.format("maps.ipynb"))
+        page.await_kernel()
+        page.run(0)
+        page.await_end(0)
+        with page.recorded(WAVES) as seen.frames:
+            page.run(WAVES)
+            page.cell(WAVES).locator("summary").wait_for()
+            page.tab.evaluate("document.querySelector('.jp-OutputArea summary').click()")
+            page.tab.wait_for_selector(".jp-OutputArea img")
+            seen.fold = page.cell(WAVES).locator("details").inner_text()
+            page.tab.evaluate("document.querySelector('.jp-OutputArea summary').click()")
+            page.await_end(WAVES)
+        for number in (LOOP, ROOTS):
+            page.run(number)
+            page.await_end(number)
+        page.save()
+        seen.loop = page.cell(LOOP).locator(".jp-OutputArea-child").all_inner_texts()
+        page.tab.close()
+    seen.saved = (folder / "maps.ipynb").read_text()
+    with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
+        tab = chromium.new_page(viewport=size)
+        page = browser.Page(tab, address.format("maps.ipynb"))
+        page.cell(WAVES).locator("img").wait_for()
+        seen.reopened = [page.cell(number).inner_text() for number in range(len(CELLS))]
+        seen.picture = page.cell(WAVES).locator("img").evaluate("i => [i.naturalWidth, i.width]")
+        bar = page.cell(ROOTS).locator("details").locator("xpath=preceding-sibling::div[1]/div")
+        seen.bar = bar.evaluate("e => [e.clientWidth, getComputedStyle(e).backgroundColor]")
+        tab.close()
+    return seen
+
+
+def test_the_number_in_the_row_grows_and_never_falls(seen):
+    """From none to all, in many steps."""
+    counts = [re.search(r"(\d+)/140", text) for *_, text in seen.frames]
+    numbers = [int(found[1]) for found in counts if found]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == 140
+    assert len(set(numbers)) > 8
+
+
+def test_the_picture_changes_and_never_flickers(seen):
+    """At least three pictures, and no frame without one from the first on."""
+    pictures = [picture for _, picture, *_ in seen.frames]
+    shown = pictures[next(i for i, picture in enumerate(pictures) if picture) :]
+    assert len(set(shown)) >= 3
+    assert all(shown)
+
+
+def test_the_page_keeps_still(seen):
+    """From the first picture on the outputs keep their height; nothing is ever scrolled."""
+    closed = [
+        (height, picture) for height, picture, _, text in seen.frames if "items done" not in text
+    ]
+    heights = [height for height, picture in closed if picture]
+    assert len(set(heights)) == 1
+    assert len({scroll for *_, scroll, _ in seen.frames}) == 1
+
+
+def test_what_is_folded_under_the_row_stays_open_when_it_changes(seen):
+    """Opened before the first picture, the table of the workers is there some updates later."""
+    assert "items done" in seen.fold
+    assert seen.fold.count(" MB") == 2
+
+
+def test_a_loop_of_quick_maps_does_not_flood_the_page(seen):
+    """Some rows, and one that the later maps share, whose last state is the last map's."""
+    assert len(seen.loop) <= 10
+    assert "map 200 of this cell" in seen.loop[-1]
+    assert "20/20" in seen.loop[-1]
+
+
+def test_a_saved_notebook_opens_with_the_last_state(seen):
+    """At another server, not trusted: the final rows and the sharp picture, no widgets' ruins."""
+    assert "140/140" in seen.reopened[WAVES]
+    assert "30/30" in seen.reopened[ROOTS]
+    assert "1 failed" in seen.reopened[ROOTS]
+    assert seen.picture == [1280, 640]
+    assert not [text for text in MISPLACED if text in "".join(seen.reopened) + seen.saved]
+    assert "<script" not in seen.saved
+
+
+def test_a_notebook_that_is_not_trusted_keeps_its_colours(seen):
+    """The filter of styles leaves the finished bar its width, and its green."""
+    width, colour = seen.bar
+    assert width == 640
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    assert green > max(red, blue)
