@@ -6,6 +6,7 @@ no thread is started here, and a display that fails costs one warning, never the
 
 ``environment``  kernel, terminal or log; the outputs of a cell
 ``row``          the row of a notebook
+``stop_button``  the button in it
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    what the user asks to be drawn
 ``frames``       when to draw the picture, and where to

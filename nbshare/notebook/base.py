@@ -13,11 +13,12 @@ from nbshare.engine.stats import WorkerStats
 
 State: TypeAlias = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
+LIVE: tuple[State, ...] = ("starting", "running")
 NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
 
 
 class JobView(Protocol):
-    """A running map as seen by everything that draws: it is read, never changed."""
+    """A running map as seen by everything that draws: it is read, and ended by its button."""
 
     @property
     def n_tasks(self) -> int | None:
@@ -65,6 +66,12 @@ class JobView(Protocol):
 
     def partial(self) -> np.ma.MaskedArray[Any, Any] | list[Any] | None:
         """Return the results so far: a masked array without a copy, a list, or None before any."""
+
+    def stop(self) -> None:
+        """End the map early; results that are there are kept."""
+
+    def interrupt(self) -> None:
+        """End the map early on behalf of the user's interrupt."""
 
 
 class Drawer(Protocol):

@@ -66,6 +66,11 @@ class KernelOutput:
         return str(self._place.handle.display_id)
 
     @property
+    def cell(self) -> int:
+        """The number of the cell."""
+        return self._cell.number
+
+    @property
     def is_shared(self) -> bool:
         """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
         return self._place.is_shared
@@ -119,7 +124,7 @@ class _Cell:
     """The outputs of a cell that is running."""
 
     def __init__(self, shell: Any) -> None:
-        self._shell, self.number = shell, shell.execution_count
+        self._shell, self.number = shell, int(shell.execution_count)
         self._n_taken: defaultdict[str, int] = defaultdict(int)
         self.free: defaultdict[str, list[_Place]] = defaultdict(list)
         self.is_over = False

@@ -10,7 +10,9 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from nbshare.notebook.bar import Pace, describe, duration, percent
+from nbshare.notebook.base import LIVE
 from nbshare.notebook.environment import KernelOutput
+from nbshare.notebook.stop_button import StopButton
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +60,7 @@ class NotebookRow:
         self._job, self._label, self._timed = job, label, timed
         self._pace = Pace(job)
         self._output = KernelOutput("row")
+        self._stop = StopButton(job, self._output)
         self._shown: dict[str, str] = {}
 
     def draw(self, *, final: bool) -> float:
@@ -80,10 +83,11 @@ class NotebookRow:
         label = f"<b>{html.escape(self._label)}</b> " if self._label else ""
         # U+FE0E: a glyph, not an emoji. Text takes the theme's colour.
         words = f"{label}{word}{_GAP}<b>{count}</b>{details.replace(' · ', _GAP)}"
+        stop = self._stop.markup if not final and job.state in LIVE else ""
         row = (
             '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
-            f'<div style="padding-bottom:4px"><span style="{_css("color", colour)}">{glyph}&#xFE0E;'
-            f"</span> {words}</div>{self._bar(colour)}{self._fold(final=final)}</div>"
+            f'<div style="padding-bottom:4px">{stop}<span style="{_css("color", colour)}">'
+            f"{glyph}&#xFE0E;</span> {words}</div>{self._bar(colour)}{self._fold(final=final)}</div>"
         )
         return {"text/html": row, "text/plain": plain}
 
@@ -101,8 +105,7 @@ class NotebookRow:
         job = self._job
         parts, names = [], []
         if self._timed:
-            is_live = job.state in ("starting", "running")
-            parts.append(self._activity() if is_live else self._stats())
+            parts.append(self._activity() if job.state in LIVE else self._stats())
             names.append(_workers(job.n_workers))
         if job.errors:
             parts.append(_failures(job))
