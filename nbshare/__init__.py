@@ -12,6 +12,7 @@ The layers; imports point down only::
     arrays             arrays and objects in shared memory, and how they travel
     functions          the function a worker can import, and whether it is fresh
     memory             bytes that several processes map
+    tracebacks         what a notebook shows of a failure
     errors             every exception and warning
 """
 

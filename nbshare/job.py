@@ -18,6 +18,7 @@ from nbshare.engine.items import generator
 from nbshare.engine.run import Run
 from nbshare.engine.stats import WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
+from nbshare.tracebacks import shown_shortly
 
 __all__ = ["Job", "forget_finished", "last_job", "remember", "unwrapped"]
 
@@ -288,9 +289,7 @@ class Job:
             if is_over:
                 break
         if self.state != "done":
-            error = self.outcome()[1]
-            if error is not None:
-                raise error
+            unwrapped(*self.outcome())
 
     # -------------------------------------------------------------- for who runs it
 
@@ -368,7 +367,7 @@ def unwrapped(result: Any, error: BaseException | None) -> Any:
     if error is None:
         return result
     try:
-        raise error
+        raise shown_shortly(error)
     finally:
         del error  # a cycle with its traceback would keep all of this alive
 

@@ -87,7 +87,8 @@ class NotebookRow:
         row = (
             '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
             f'<div style="padding-bottom:4px">{stop}<span style="{_css("color", colour)}">'
-            f"{glyph}&#xFE0E;</span> {words}</div>{self._bar(colour)}{self._fold(final=final)}</div>"
+            f"{glyph}&#xFE0E;</span> {words}</div>"
+            f"{self._bar(colour)}{self._fold(final=final)}</div>"
         )
         return {"text/html": row, "text/plain": plain}
 
