@@ -162,7 +162,5 @@ def _format(error: BaseException) -> str:
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
     """Drop the engine's frames above the user's function."""
     while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_ENGINE):
-        if tb.tb_next is None:
-            return tb
         tb = tb.tb_next
     return tb

@@ -1,0 +1,283 @@
+"""The Stop button and what a failure shows, in a real kernel; the button itself: test_browser."""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+
+import pytest
+from faultlab import SOON_S, Lab, wait_until
+from test_kernel import LONG, Kernel
+
+FAILING = '''
+from math import sqrt
+def root(x):
+    if x == 7:
+        raise ValueError(f"no root of {x}")
+    return x**0.5
+
+def deep(x, n=30):
+    return deep(x, n - 1) if n else other(x, 9)
+
+def other(x, n):
+    return other(x, n - 1) if n else root(x)
+
+def explains(x):
+    """Fail with many words."""
+    raise RuntimeError("many\\nlines\\n" * 30)
+
+class Strange(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+def strange(x):
+    raise Strange(1, 2)
+'''
+
+
+class Page(Kernel):
+    """A kernel of a server, and the front end that presses the buttons of its rows."""
+
+    def __init__(self, lab, **environ):
+        self.html = []
+        lab.environ = {**lab.environ, **environ}
+        super().__init__(lab)
+
+    def _take(self, message):
+        super()._take(message)
+        self.html.append(message["content"].get("data", {}).get("text/html", ""))
+
+    def press(self, row):
+        """Send what the button in a row sends; returns whether there was something to stop."""
+        message = self.client.session.msg("nbshare_stop", {"row": row})
+        self.client.control_channel.send(message)
+        while True:
+            reply = self.client.get_control_msg(timeout=5)
+            if reply["parent_header"]["msg_id"] == message["header"]["msg_id"]:
+                return reply["content"]["stopped"]
+
+    def await_rows(self, request, n=1):
+        """Wait until a cell has some rows of which the last one runs; returns their ids."""
+
+        def is_running():
+            self._listen()
+            rows = self._cells[request].rows
+            return len(rows) >= n and "running" in rows[-1]
+
+        wait_until(is_running, what="no row")
+        return list(self._cells[request].displays)
+
+
+def listening(factory, name, **environ):
+    """Give a kernel to a module's tests."""
+    lab = Lab(factory.mktemp(name))
+    try:
+        page = Page(lab, **environ)
+        try:
+            lab.folder.joinpath("failing.py").write_text(FAILING)
+            assert page.run("import failing; tasks.check_double()").status == "ok"
+            yield page
+        finally:
+            page.close()
+    finally:
+        lab.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Give a kernel that a server has started."""
+    yield from listening(tmp_path_factory, "page", JPY_SESSION_NAME="maps.ipynb")
+
+
+# ------------------------------------------------------------------------------ Stop
+
+
+@pytest.mark.parametrize("presses", [1, 3])
+@pytest.mark.parametrize("how", ["sleep", "gil"])
+def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
+    """Partial results and a warning at once, also after a double click; queued cells run."""
+    stopped = page.start("results = " + LONG.format(how=how))
+    queued = page.start("print(results, last_job().state, last_job().n_done)")
+    (row,) = page.await_rows(stopped)
+    wait_until(lambda: page._listen() or "4/8" in page._cells[stopped].rows[0], what="not 4 of 8")
+    at = time.monotonic()
+    assert page.press(row)
+    for _ in range(presses - 1):
+        page.press(row)
+    cell = page.finish(stopped)
+    assert time.monotonic() - at < SOON_S
+    assert cell.status == "ok", cell.traceback
+    assert "PartialResultWarning: hang was stopped: 4 of 8 items done" in cell.stderr
+    assert re.search(r"■ .*stopped\s+4/8", cell.rows[0])
+    assert page.finish(queued).stdout == "[0.0 10.0 20.0 30.0 -- -- -- --] stopped 4\n"
+    assert page.run("tasks.check_double()").status == "ok"
+
+
+def test_stop_pressed_again_gets_out_of_a_loop(page):
+    """The first map of the loop gives what it has; the second is interrupted, and Run All ends."""
+    loop = page.start(f"for _ in range(5): {LONG.format(how='sleep')}")
+    queued = page.start("raise SystemError('a queued cell ran')")
+    assert page.press(page.await_rows(loop)[0])
+    assert page.press(page.await_rows(loop, 2)[1])
+    cell = page.finish(loop)
+    assert cell.error == "MapInterrupted"
+    assert len(cell.traceback.splitlines()) == 1
+    assert ["stopped" in row for row in cell.rows] == [True, False]
+    assert "interrupted" in cell.rows[1]
+    assert page.finish(queued).status == "aborted"
+
+
+def test_stop_in_two_cells_interrupts_none(page):
+    """Each cell has a first press of its own."""
+    for _ in range(2):
+        cell = page.start(LONG.format(how="sleep"))
+        assert page.press(page.await_rows(cell)[0])
+        assert page.finish(cell).status == "ok"
+
+
+def test_a_late_press_stops_nothing(page):
+    """The button of a map that is over, pressed while the next cell's map runs, does nothing."""
+    first = page.start(LONG.format(how="sleep"))
+    (old,) = page.await_rows(first)
+    assert page.press(old)
+    page.finish(first)
+    second = page.start(
+        "print(parallel_map(tasks.double, range(3)), parallel_map(time.sleep, [1]))"
+    )
+    page.await_rows(second)
+    assert not page.press(old)
+    assert not page.press("no such row")
+    assert page.finish(second).stdout == "[0. 2. 4.] [None]\n"
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_stop_works_between_items_where_there_are_no_processes(page, backend):
+    """In the kernel's own threads a map stops after the present items."""
+    cell = page.start(
+        f"out = parallel_map(time.sleep, [0.1] * 100, max_workers=2, backend={backend!r}); "
+        "print(0 < last_job().n_done < 100, last_job().state)"
+    )
+    assert page.press(page.await_rows(cell)[0])
+    assert page.finish(cell).stdout == "True stopped\n"
+
+
+def test_of_maps_in_two_threads_the_pressed_one_stops(page):
+    """Each row stops its own map."""
+    cell = page.start("""
+kept = {}
+def work(n):
+    kept[n] = parallel_map(time.sleep, [0.05] * n, max_workers=1, out="list", progress=str(n))
+threads = [threading.Thread(target=work, args=(n,)) for n in (30, 1000)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print([nbshare.MISSING in kept[n] for n in (30, 1000)])
+""")
+    page.await_rows(cell, 2)
+    rows = page._cells[cell].displays
+    assert page.press(next(name for name in rows if " 1000 " in rows[name][-1]))
+    assert page.finish(cell).stdout == "[False, True]\n"
+
+
+def test_what_is_kept_of_a_row_has_no_button(page):
+    """While a map runs its row brings a script, and in the end none."""
+    page.html.clear()
+    cell = page.start(LONG.format(how="sleep"))
+    (row,) = page.await_rows(cell)
+    page.press(row)
+    page.finish(cell)
+    rows = [html for html in page.html if html]
+    assert "nbshare_stop" in rows[0]
+    assert "<script" not in rows[-1]
+    assert "button" not in rows[-1]
+
+
+def test_a_stopped_map_keeps_nothing_alive(page):
+    """After the next call, neither the button nor the display holds the job."""
+    cell = page.start("results = " + LONG.format(how="sleep"))
+    page.press(page.await_rows(cell)[0])
+    page.finish(cell)
+    cell = page.run("""
+import weakref
+job = weakref.ref(last_job())
+del results
+tasks.check_double()
+print(job())
+""")
+    assert cell.stdout == "None\n", cell
+
+
+@pytest.mark.parametrize("environ", [{}, {"JPY_SESSION_NAME": "maps.ipynb", "NBSHARE_STATIC": "1"}])
+def test_no_button_where_nobody_can_press_it(lab, environ):
+    """No server (nbclient, a console), or a document that is rebuilt."""
+    lab.environ.pop("JPY_SESSION_NAME", None)
+    page = Page(lab, **environ)
+    try:
+        cell = page.run("parallel_map(time.sleep, [0.1] * 8, max_workers=2)")
+        assert "8/8" in cell.rows[0]
+        assert "nbshare_stop" not in "".join(page.html)
+        with pytest.raises(queue.Empty):
+            page.client.get_control_msg(timeout=0)
+    finally:
+        page.close()
+
+
+# ---------------------------------------------------------------------------- errors
+
+ERRORS = {
+    "function": ("parallel_map(failing.root, range(20), max_workers=2)", 'failing.py", line 5, in'),
+    "serial": ("parallel_map(failing.root, range(20), backend='serial')", "failing.py:5, in root"),
+    "recursion": ("parallel_map(failing.deep, range(7, 20), max_workers=1)", 'failing.py", line 5'),
+    "no pickling": ("parallel_map(failing.strange, range(7, 8))", 'failing.py", line 23'),
+    "many words": ("parallel_map(failing.explains, range(7, 8))", "RuntimeError: many"),
+    "of the notebook": ("def f(x):\n    return 1 / (x - 7)\nparallel_map(f, range(20))", "in f\n"),
+    "in C": ("parallel_map(failing.sqrt, range(-7, 0))", "raised for item 0 (-7) in worker"),
+    "job": ("list(nbshare.map_async(failing.root, range(20), max_workers=2))", 'y", line 5, in'),
+    "called deep": (
+        "def call(n):\n    if n: return call(n - 1)\n    parallel_map(failing.deep, [7])\ncall(20)",
+        'failing.py", line 5, in root',
+    ),
+}
+LAST = {
+    "of the notebook": "return 1 / (x - 7)",
+    "no pickling": "raise Strange(1, 2)",
+    "in C": "math domain error",
+    "many words": "many",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_failed_map_shows_the_users_frames_only(page, name):
+    """At most 30 lines: the cell, the item, the worker's frames with their code, none of ours."""
+    code, place = ERRORS[name]
+    cell = page.run(code)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", cell.traceback)
+    assert len(shown.splitlines()) <= 30
+    assert not re.search(r"nbshare/\w+(/\w+)?\.py", shown)
+    assert "Cell In[" in shown
+    assert place in shown
+    assert re.search(r"raised for item \d+ \(-?7\)", shown)
+    assert LAST.get(name, 'raise ValueError(f"no root of {x}")') in shown
+
+
+def test_an_interrupted_wait_for_a_job_shows_one_line(page):
+    """MapInterrupted is one line, wherever it is raised."""
+    cell = page.run("job = nbshare.map_async(time.sleep, [9]); job.interrupt(); job.result()")
+    assert cell.error == "MapInterrupted"
+    assert len(cell.traceback.splitlines()) == 1
+
+
+def test_a_script_shows_its_own_line_first_and_the_workers_last(script):
+    """As Python shows it, and with nothing attached to the exception."""
+    shown = script("""
+import math, traceback
+from nbshare import parallel_map
+try:
+    parallel_map(math.sqrt, [1, -1], max_workers=1)
+except ValueError as error:
+    assert not hasattr(error, "_render_traceback_")
+    print(traceback.format_exc())
+""")
+    assert 'script.py", line 5, in <module>' in shown.splitlines()[1]
+    assert "raised for item 1 (-1)" in shown
+    assert shown.count("nbshare/") <= 2
