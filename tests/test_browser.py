@@ -6,6 +6,7 @@ Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` i
 from __future__ import annotations
 
 import re
+import time
 from types import SimpleNamespace
 
 import browser
@@ -40,8 +41,12 @@ CELLS = [
     "waves = parallel_map(wave, np.linspace(0, 9, 140), max_workers=2, plot='line')",
     "for _ in range(200): parallel_map(quick, range(20), max_workers=2)",
     "roots = parallel_map(root, range(30), max_workers=2, on_error='return')",
+    "some = parallel_map(wave, range(1000), max_workers=2)",
+    "print(f'went on with {some.count()}')",
+    "for _ in range(5): parallel_map(wave, range(1000), max_workers=2)",
+    "print('a queued cell ran')",
 ]
-WAVES, LOOP, ROOTS = 1, 2, 3
+WAVES, LOOP, ROOTS, STOPPED, AFTER_STOP, ENDLESS, NEVER = range(1, 8)
 MISPLACED = "Error displaying widget", "Loading widget", "0%|"
 
 
@@ -52,6 +57,39 @@ def chromium():
         started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS)
         yield started
         started.close()
+
+
+def stop_and_interrupt(page, seen):
+    """Press Stop by mouse, then in a loop of maps by mouse and by key; then the toolbar's ■."""
+    seen.ended_s = {}
+
+    def timed(what, number, press):
+        page.cell(number).locator("b", has_text=re.compile(r"^[1-9]\d*/1000")).last.wait_for()
+        at = time.monotonic()
+        press()
+        page.await_end(number)
+        seen.ended_s[what] = time.monotonic() - at
+
+    def stop(number):
+        return page.cell(number).get_by_role("button", name="Stop")
+
+    page.run(STOPPED)
+    page.run(AFTER_STOP)
+    timed("stop", STOPPED, stop(STOPPED).click)
+    page.await_end(AFTER_STOP)
+    seen.stopped = [page.cell(number).inner_text() for number in (STOPPED, AFTER_STOP)]
+    page.run(ENDLESS)
+    page.run(NEVER)
+    stop(ENDLESS).dblclick()
+    page.cell(ENDLESS).get_by_text("stopped").first.wait_for()
+    timed("second stop", ENDLESS, lambda: stop(ENDLESS).press("Enter"))
+    page.run(ENDLESS)
+    page.run(NEVER)
+    toolbar = page.tab.locator("[data-command='notebook:interrupt-kernel']")
+    timed("interrupt", ENDLESS, toolbar.click)
+    seen.interrupted = page.cell(ENDLESS).locator(".jp-OutputArea-output").all_inner_texts()
+    seen.buttons = page.tab.locator(".jp-OutputArea button").count()
+    seen.never = page.cell(NEVER).locator(".jp-OutputArea-output").count()
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +117,7 @@ def seen(chromium, tmp_path_factory):
         for number in (LOOP, ROOTS):
             page.run(number)
             page.await_end(number)
+        stop_and_interrupt(page, seen)
         page.save()
         seen.loop = page.cell(LOOP).locator(".jp-OutputArea-child").all_inner_texts()
         page.tab.close()
@@ -142,7 +181,7 @@ def test_a_saved_notebook_opens_with_the_last_state(seen):
     assert "1 failed" in seen.reopened[ROOTS]
     assert seen.picture == [1280, 640]
     assert not [text for text in MISPLACED if text in "".join(seen.reopened) + seen.saved]
-    assert "<script" not in seen.saved
+    assert not [text for text in ("<script", "button", "nbshare_stop") if text in seen.saved]
 
 
 def test_a_notebook_that_is_not_trusted_keeps_its_colours(seen):
@@ -151,3 +190,22 @@ def test_a_notebook_that_is_not_trusted_keeps_its_colours(seen):
     assert width == 640
     red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
     assert green > max(red, blue)
+
+
+def test_stop_keeps_what_is_done_and_the_notebook_goes_on(seen):
+    """A click while the cell runs: the prompt within 3 s, the row says it, the next cell runs."""
+    assert seen.ended_s["stop"] < 3
+    stopped, after = seen.stopped
+    count = re.search(r"stopped\s+(\d+)/1000", stopped)[1]
+    assert 0 < int(count) < 1000
+    assert f"went on with {count}" in after
+
+
+def test_stop_pressed_again_ends_a_loop_as_the_interrupt_does(seen):
+    """At once, in one line, and the cells that were queued do not run: of both nothing stays."""
+    assert seen.ended_s["second stop"] < 3
+    assert seen.ended_s["interrupt"] < 2
+    row, error = seen.interrupted
+    assert re.search(r"interrupted\s+[1-9]\d*/1000", row)
+    assert re.fullmatch(r"MapInterrupted: \d+ of 1000 items done, kept in .*", error.strip())
+    assert seen.never == seen.buttons == 0
