@@ -15,6 +15,7 @@ import numpy.typing as npt
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.items import generator
+from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
@@ -338,7 +339,8 @@ class Job:
         if self.error is not None:
             return None, self.error
         warn(f"{self.label} was stopped: {done}", PartialResultWarning)
-        return self.partial(), None
+        partial = self.partial()
+        return [MISSING] * (self.n_tasks or 0) if partial is None else partial, None
 
     def _results(self) -> Any:
         request = self._run.request

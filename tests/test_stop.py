@@ -63,7 +63,7 @@ class Page(Kernel):
         def is_running():
             self._listen()
             rows = self._cells[request].rows
-            return len(rows) >= n and "running" in rows[-1]
+            return len(rows) >= n and re.search("starting|running", rows[-1])
 
         wait_until(is_running, what="no row")
         return list(self._cells[request].displays)
@@ -112,6 +112,18 @@ def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
     assert re.search(r"■ .*stopped\s+4/8", cell.rows[0])
     assert page.finish(queued).stdout == "[0.0 10.0 20.0 30.0 -- -- -- --] stopped 4\n"
     assert page.run("tasks.check_double()").status == "ok"
+
+
+def test_stop_before_the_first_result_gives_a_list_of_gaps(page):
+    """Workers that still prepare are stopped as well."""
+    cell = page.start("""
+results = parallel_map(tasks.double, range(3), initializer=time.sleep, initargs=[99])
+print(results == [nbshare.MISSING] * 3)
+""")
+    assert page.press(page.await_rows(cell)[0])
+    cell = page.finish(cell)
+    assert cell.stdout == "True\n"
+    assert "0 of 3 items done" in cell.stderr
 
 
 def test_stop_pressed_again_gets_out_of_a_loop(page):
