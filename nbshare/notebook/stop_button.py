@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nbshare.notebook.environment import KernelOutput
 
 _MESSAGE = "nbshare_stop"
-_SCRIPT = files(__package__).joinpath("stop_button.js").read_text()
+_SCRIPT = files(__package__).joinpath("stop_button.js").read_text("utf-8")
 
 
 class StopButton:
