@@ -11,7 +11,9 @@ from nbshare.engine.process import WorkerProcess
 
 __all__ = ["GRACE_S", "Deadlines"]
 
-GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
+# For the items under way when a call is stopped; then their workers are ended. After an interrupt
+# all is to be usable again within 0.1 s, of which new workers take some 20 ms.
+GRACE_S = 0.03
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
 
 
@@ -35,6 +37,8 @@ class Deadlines:
         Ends a worker.
     advance : callable
         Finishes a call if nobody works on it any more.
+    replenish : callable
+        Starts workers for the call that comes after one.
 
     Notes
     -----
@@ -47,9 +51,11 @@ class Deadlines:
         hear_all: Callable[[WorkerProcess], None],
         lose: Lose,
         advance: Callable[[Call], None],
+        replenish: Callable[[int, Call], None],
     ) -> None:
         self._calls = calls
         self._hear_all, self._lose, self._advance = hear_all, lose, advance
+        self._replenish = replenish
 
     def times(self) -> Iterator[float]:
         """Yield when `enforce` has something to do, on the monotonic clock."""
@@ -74,12 +80,15 @@ class Deadlines:
         assert call.kill_at is not None
         if time.monotonic() < call.kill_at:
             return
+        n_ended = 0
         for worker in list(call.workers):
             self._hear_all(worker)
             # One that is not ready has begun nothing, and will find the call over.
             if worker in call.workers and worker.is_ready:
                 self._lose(worker)
+                n_ended += 1
         self._advance(call)
+        self._replenish(n_ended, call)
 
     def _end_timed_out(self, call: Call) -> None:
         """End and replace the workers that take too long for an item."""
