@@ -321,6 +321,28 @@ tell(back=back, next_s=time.monotonic() - back)
     assert lab.facts["next_s"] < SOON_S
 
 
+def test_c3_a_module_that_is_imported_for_ever_is_an_error(lab):
+    """It is told what takes too long, and nothing is left running."""
+    lab.run("""
+from nbshare.engine import deadlines
+from nbshare.errors import WorkerDiedError
+deadlines.LOAD_S = 1.0
+module = Path("endless.py")
+module.write_text("def double(x): return 2 * x\\n")
+import endless
+module.write_text("while True: pass\\n")
+start = time.monotonic()
+try:
+    quiet(endless.double, range(4), max_workers=2)
+except WorkerDiedError as error:
+    assert "double could not be loaded" in str(error), error
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 1.0 + faultlab.SOON_S
+tasks.check_double()
+""")
+
+
 def test_c2_edits_at_any_moment_of_a_call_are_seen_by_the_next(lab):
     """An edit while workers import the file, or before an item does, is not missed."""
     lab.run("""

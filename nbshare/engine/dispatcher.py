@@ -67,7 +67,12 @@ class Dispatcher:
         self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(
-            self._calls, self._hear_all, self._lose, self._advance, self._crew.replenish
+            self._calls,
+            self._hear_all,
+            self._lose,
+            self._advance,
+            self._fail,
+            self._crew.replenish,
         )
         self._last_id = 0
         self._is_closing = False
