@@ -75,6 +75,15 @@ job.result()
 """,
     "is refused": "pair(tasks.double, [threading.Lock()])",
     "broken input": "pair(tasks.double, (1 / (3 - i) for i in range(5)))",
+    "generator": "assert pair(tasks.double, (i for i in range(500)))[499] == 998",
+    "arrays of a generator": "pair(tasks.row_of, (i for i in range(50)))",
+    "generator, raises": "pair(functools.partial(tasks.stumble, 'raises'), iter(stones))",
+    "generator, cancelled": """
+job = nbshare.map_async(tasks.pause, itertools.repeat(0.01), itertools.count(), max_workers=2)
+next(iter(job))
+job.cancel()
+job.result()
+""",
     "objects": "assert len(pair(tasks.row_of, range(8), out='list')) == 8",
     "background": """
 job = nbshare.map_async(tasks.pause, [0.001] * 20, range(20), max_workers=2)
@@ -91,7 +100,7 @@ def test_every_outcome_leaves_the_process_as_it_was(lab):
     lab.run(
         CENSUS
         + f"""
-import warnings
+import itertools, warnings
 warnings.simplefilter("ignore", nbshare.errors.PartialResultWarning)
 stones = [f"stone-{{i}}" for i in range(8)]
 elevation = np.random.default_rng(1).random(50_000)

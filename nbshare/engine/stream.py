@@ -353,6 +353,7 @@ class Stream:
                     self._is_stopping = True
                 self._past_stats = merged([*self._past_stats, *window.stats()])
                 self._last_pace = _pace(window)
+                window.call.tell = None
                 window.forget_items()
         if self.state == "starting" and any(w.state != "starting" for w in self._windows):
             self.state = "running"
