@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextvars
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -104,7 +105,8 @@ class ThreadedIntake(Intake):
         self._wanted = n
         if not self._is_started:
             self._is_started = True
-            _thread.start_new_thread(self._work, ())
+            # With the caller's context: NumPy's errstate, for one, is kept there.
+            _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
         self._go_on()
 
     def take(self, n: int) -> list[Item]:  # noqa: D102
