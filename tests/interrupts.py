@@ -33,7 +33,8 @@ class InterruptAt:
 
     def trace(self, frame, event, _):
         """Follow a thread, as `sys.settrace` says."""
-        if frame.f_code.co_filename not in self.files:
+        # Python swallows what is raised in a __del__, which may be that of another test's object.
+        if frame.f_code.co_filename not in self.files or frame.f_code.co_name == "__del__":
             return None
         frame.f_trace_opcodes = True
         is_moment = event == "call"

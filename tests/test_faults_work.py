@@ -75,6 +75,15 @@ job.result()
 """,
     "is refused": "pair(tasks.double, [threading.Lock()])",
     "broken input": "pair(tasks.double, (1 / (3 - i) for i in range(5)))",
+    "generator": "assert pair(tasks.double, (i for i in range(500)))[499] == 998",
+    "arrays of a generator": "pair(tasks.row_of, (i for i in range(50)))",
+    "generator, raises": "pair(functools.partial(tasks.stumble, 'raises'), iter(stones))",
+    "generator, cancelled": """
+job = nbshare.map_async(tasks.pause, itertools.repeat(0.01), itertools.count(), max_workers=2)
+next(iter(job))
+job.cancel()
+job.result()
+""",
     "objects": "assert len(pair(tasks.row_of, range(8), out='list')) == 8",
     "background": """
 job = nbshare.map_async(tasks.pause, [0.001] * 20, range(20), max_workers=2)
@@ -91,7 +100,7 @@ def test_every_outcome_leaves_the_process_as_it_was(lab):
     lab.run(
         CENSUS
         + f"""
-import warnings
+import itertools, warnings
 warnings.simplefilter("ignore", nbshare.errors.PartialResultWarning)
 stones = [f"stone-{{i}}" for i in range(8)]
 elevation = np.random.default_rng(1).random(50_000)
@@ -319,6 +328,28 @@ tell(back=back, next_s=time.monotonic() - back)
     assert subject.wait() == 0, subject.stderr
     assert lab.facts["back"] - at < SOON_S
     assert lab.facts["next_s"] < SOON_S
+
+
+def test_c3_a_module_that_is_imported_for_ever_is_an_error(lab):
+    """It is told what takes too long, and nothing is left running."""
+    lab.run("""
+from nbshare.engine import deadlines
+from nbshare.errors import WorkerDiedError
+deadlines.LOAD_S = 1.0
+module = Path("endless.py")
+module.write_text("def double(x): return 2 * x\\n")
+import endless
+module.write_text("while True: pass\\n")
+start = time.monotonic()
+try:
+    quiet(endless.double, range(4), max_workers=2)
+except WorkerDiedError as error:
+    assert "double could not be loaded" in str(error), error
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 1.0 + faultlab.SOON_S
+tasks.check_double()
+""")
 
 
 def test_c2_edits_at_any_moment_of_a_call_are_seen_by_the_next(lab):

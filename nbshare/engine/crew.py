@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from nbshare import errors
+from nbshare.engine.call import Call
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
 from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
@@ -122,17 +124,24 @@ class Crew:
         return worker
 
     def _free_worker(self) -> WorkerProcess | None:
-        """Return an idle worker, the last that became so, or one whose call has ended without it.
+        """Return an idle worker, the last that became so, or one that is about to be idle.
 
-        That one will find nothing to do there, and then its next message.
+        Such a one has just been started, or its call has ended without it: it will find nothing to
+        do there, and then its next message.
         """
         if self._idle:
             return next(reversed(self._idle))
         for worker in self._members:
-            is_late = worker.call is not None and worker.call.is_over
-            if is_late and worker.generation == self._generation:
+            is_free = worker.call is None or worker.call.is_over
+            if is_free and worker.generation == self._generation:
                 return worker
         return None
+
+    def replenish(self, n: int, call: Call) -> None:
+        """Start workers in the place of those that were ended with a call, for the next one."""
+        with suppress(errors.WorkerDiedError):  # who needs them will be told
+            for _ in range(n):
+                self._start(call.request.context.environ, call.sources)
 
     def _start(self, environ: Mapping[str, str], sources: Mapping[str, Source]) -> WorkerProcess:
         worker = self._nursery.start(environ, sources, self._generation)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from nbshare import errors
 from nbshare.engine.call import Call
 from nbshare.engine.process import WorkerProcess
+from nbshare.functions import label_of
 
 __all__ = ["GRACE_S", "Deadlines"]
 
-GRACE_S = 0.1  # for the items under way when a call is stopped; then their workers are ended
+# For the items under way when a call is stopped; then their workers are ended. After an interrupt
+# all is to be usable again within 0.1 s, of which new workers take some 20 ms.
+GRACE_S = 0.03
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
+
+
+# For the function to be loaded, with all that its file imports: on a slow network that may take a
+# minute. An endless import is an error then, and not for ever nothing.
+LOAD_S = 120.0
 
 
 class Lose(Protocol):
@@ -35,6 +45,10 @@ class Deadlines:
         Ends a worker.
     advance : callable
         Finishes a call if nobody works on it any more.
+    fail : callable
+        Ends a call with an error.
+    replenish : callable
+        Starts workers for the call that comes after one.
 
     Notes
     -----
@@ -47,9 +61,12 @@ class Deadlines:
         hear_all: Callable[[WorkerProcess], None],
         lose: Lose,
         advance: Callable[[Call], None],
+        fail: Callable[[Call, BaseException], None],
+        replenish: Callable[[int, Call], None],
     ) -> None:
         self._calls = calls
         self._hear_all, self._lose, self._advance = hear_all, lose, advance
+        self._fail, self._replenish = fail, replenish
 
     def times(self) -> Iterator[float]:
         """Yield when `enforce` has something to do, on the monotonic clock."""
@@ -59,6 +76,7 @@ class Deadlines:
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
             yield from (worker.call_since + BEGIN_S for worker in self._sleepers(call))
+            yield from (since + LOAD_S for since in self._loading(call))
 
     def enforce(self) -> None:
         """End the workers whose time is up."""
@@ -68,18 +86,22 @@ class Deadlines:
             elif call.request.policy.timeout_s is not None:
                 self._end_timed_out(call)
             self._replace_sleepers(call)
+            self._give_up_loading(call)
 
     def _stop(self, call: Call) -> None:
         """End the workers that are still busy with a call that was stopped."""
         assert call.kill_at is not None
         if time.monotonic() < call.kill_at:
             return
+        n_ended = 0
         for worker in list(call.workers):
             self._hear_all(worker)
             # One that is not ready has begun nothing, and will find the call over.
             if worker in call.workers and worker.is_ready:
                 self._lose(worker)
+                n_ended += 1
         self._advance(call)
+        self._replenish(n_ended, call)
 
     def _end_timed_out(self, call: Call) -> None:
         """End and replace the workers that take too long for an item."""
@@ -92,6 +114,25 @@ class Deadlines:
         for worker in self._sleepers(call):
             if worker in call.workers and time.monotonic() >= worker.call_since + BEGIN_S:
                 self._lose(worker)
+
+    def _give_up_loading(self, call: Call) -> None:
+        """End a call whose function, or a module that it needs, takes too long to load."""
+        since = min(self._loading(call), default=math.inf)
+        if call.kill_at is None and time.monotonic() >= since + LOAD_S:
+            self._fail(
+                call,
+                errors.WorkerDiedError(
+                    f"{label_of(call.request.func)} could not be loaded within {LOAD_S:.0f} s: an "
+                    "import in its file, or code at the top level there, takes too long or never "
+                    "ends. Move what takes long into initializer=."
+                ),
+            )
+
+    @staticmethod
+    def _loading(call: Call) -> Iterator[float]:
+        """Yield since when workers load the function."""
+        found = (call.board.loading_since(slot) for slot in call.workers.values())
+        return (since for since in found if since is not None)
 
     @staticmethod
     def _sleepers(call: Call) -> list[WorkerProcess]:

@@ -66,7 +66,14 @@ class Dispatcher:
             raise
         self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
-        self._deadlines = Deadlines(self._calls, self._hear_all, self._lose, self._advance)
+        self._deadlines = Deadlines(
+            self._calls,
+            self._hear_all,
+            self._lose,
+            self._advance,
+            self._fail,
+            self._crew.replenish,
+        )
         self._last_id = 0
         self._is_closing = False
         self._closed = _thread.allocate_lock()
@@ -307,6 +314,8 @@ class Dispatcher:
         match message:
             case ("ready", pid):
                 self._crew.greet(worker, pid)
+                if worker.call is None:  # of those who are to be there for the next call
+                    self._crew.rest(worker)
                 self._note_running(worker)
             case ("first", call_id, spec):
                 self._decide(worker, self._calls.get(call_id), spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextvars
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -67,7 +68,8 @@ class Intake:
             # One by one, so that each is there at once, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
         except Exception as error:  # noqa: BLE001 - the source is a user's
-            self.error = error
+            frames = error.__traceback__  # without ours, which holds this and so the error
+            self.error = error.with_traceback(frames and frames.tb_next)
             self._items.append(_END)
 
 
@@ -103,7 +105,8 @@ class ThreadedIntake(Intake):
         self._wanted = n
         if not self._is_started:
             self._is_started = True
-            _thread.start_new_thread(self._work, ())
+            # With the caller's context: NumPy's errstate, for one, is kept there.
+            _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
         self._go_on()
 
     def take(self, n: int) -> list[Item]:  # noqa: D102
@@ -114,6 +117,7 @@ class ThreadedIntake(Intake):
     def close(self) -> None:  # noqa: D102
         self._is_closed = True
         super().close()
+        self._tell = _tell_nobody  # who is told holds this: without garbage collection for ever
         self._go_on()
 
     def _go_on(self) -> None:
@@ -135,6 +139,10 @@ class ThreadedIntake(Intake):
             with suppress(IndexError):  # handed over already
                 largest = max(largest, _nbytes(self._items[-1]))
             n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))
+
+
+def _tell_nobody() -> None:
+    pass
 
 
 def _nbytes(item: Any) -> int:

@@ -92,7 +92,9 @@ class Stream:
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
         self._team = Team(request.max_workers)
-        self._windows: list[SingleRun] = []
+        self._windows: list[SingleRun] = []  # whose results are kept
+        self._running: list[SingleRun] = []  # those of them that are not over, or were not just now
+        self._has_spec = False  # whether it is known where results go
         self._n_taken = 0  # items
         self._n_given = 0  # results that somebody who iterates has taken
         self._n_dropped = 0  # items of the windows that are not kept, since all have been
@@ -169,7 +171,7 @@ class Stream:
         """Return the results of windows as one array; None if they do not fit one."""
         if isinstance(self.request.out, np.ndarray):
             self.fill_out()
-            return self.request.out[: self._n_taken]
+            return self.request.out[: sum(window.n_tasks for window in windows)]
         results = [window.call.results for window in windows]
         specs = {r.spec[:2] for r in results if r.spec is not None}
         dtype, shape = specs.pop() if specs else (None, ())
@@ -275,7 +277,7 @@ class Stream:
                 self._bell.release()
 
     def _open(self) -> list[SingleRun]:
-        return [window for window in list(self._windows) if not window.is_over]
+        return [window for window in list(self._running) if not window.is_over]
 
     def _wants_more(self) -> bool:
         """Whether workers will soon have nothing left, and more may be taken."""
@@ -289,7 +291,8 @@ class Stream:
         if len(windows) >= self._engine.calls_at_once:
             return False
         # Where results go is known when there is one.
-        if all(window.call.results.spec is None for window in self._windows):
+        self._has_spec |= any(window.call.results.spec is not None for window in windows)
+        if not self._has_spec:
             return False
         return sum(window.call.board.n_unclaimed for window in windows) < self._size
 
@@ -324,8 +327,10 @@ class Stream:
         call.team = self._team
         call.tell = self._ring
         window = SingleRun(call, self._engine)
-        self._windows.append(window)  # before it begins: an interrupt may come in between
         self._n_taken += n
+        # Before it begins: an interrupt may come in between.
+        self._windows.append(window)
+        self._running.append(window)
         if self._is_stopping:  # since we have looked: who stopped may not have seen this window
             window.stop()
         else:
@@ -345,17 +350,20 @@ class Stream:
 
     def _settle(self) -> None:
         """Take note of the windows that are over."""
-        for window in list(self._windows):
-            if window.is_over and window.request.iterables:
+        if self.state == "starting" and any(w.state != "starting" for w in self._running):
+            self.state = "running"
+        for window in list(self._running):
+            if window.is_over:
+                self._running.remove(window)
+                self._has_spec |= window.call.results.spec is not None
                 if window.error is not None:
                     self._fail(window.error)
                 elif window.state == "stopped":
                     self._is_stopping = True
                 self._past_stats = merged([*self._past_stats, *window.stats()])
                 self._last_pace = _pace(window)
+                window.call.tell = None
                 window.forget_items()
-        if self.state == "starting" and any(w.state != "starting" for w in self._windows):
-            self.state = "running"
 
     def _fail(self, error: BaseException) -> None:
         if self.error is None:

@@ -22,6 +22,7 @@ from nbshare.engine.schedule import (
     FAILED,
     ITEM,
     ITEM_STOP,
+    LOADED,
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
@@ -117,6 +118,7 @@ class Work:
         self._first = order.first
         fixed, items = inputs[0], inputs[-1]
         if order.initializer is not None:
+            self._slot[LOADED] = time.monotonic_ns()  # it may take as long as it likes
             _initialize(*fixed.load(order.initializer))
         self._task = fixed.load(order.func)
         if order.shared is not None:
@@ -129,6 +131,7 @@ class Work:
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize)
+        self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
