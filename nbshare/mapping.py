@@ -273,6 +273,7 @@ def map_async(
     )
     remember(job)
     job.add_done_callback(forget_finished)
+    job.leave_alone()
     job.start()
     return job
 

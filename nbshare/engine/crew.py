@@ -10,6 +10,7 @@ from typing import Any
 
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
+from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
@@ -28,6 +29,8 @@ class Crew:
         Where the workers' messages and deaths are waited for.
     nursery : Nursery
         Where new ones come from.
+    pipes : PrintPipes
+        What they print into.
     hear, lose : callable
         Called with a worker that has sent a message, or has died.
 
@@ -40,10 +43,11 @@ class Crew:
         self,
         events: Events,
         nursery: Nursery,
+        pipes: PrintPipes,
         hear: Callable[[WorkerProcess], None],
         lose: Callable[[WorkerProcess], None],
     ) -> None:
-        self._events, self._nursery = events, nursery
+        self._events, self._nursery, self._pipes = events, nursery, pipes
         self._hear, self._lose = hear, lose
         self._members: dict[WorkerProcess, None] = {}
         self._idle: dict[WorkerProcess, float] = {}  # since when
@@ -100,6 +104,7 @@ class Crew:
         fds: Sequence[int],
         environ: Mapping[str, str],
         sources: Mapping[str, Source],
+        prints: Prints,
     ) -> WorkerProcess:
         """Give a message to an idle worker, to one that is about to be idle, or to a new one.
 
@@ -109,6 +114,7 @@ class Crew:
             If none can be started.
         """
         while (free := self._free_worker()) is not None:
+            self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
             except OSError:  # it died while idle, or was stopped: nobody need notice
@@ -117,6 +123,7 @@ class Crew:
                 self._idle.pop(free, None)
                 return free
         worker = self._start(environ, sources)
+        self._pipes.turn(worker, prints)
         with suppress(OSError):  # it is dead already, and we shall hear of that
             worker.channel.send(message, fds, wait=False)
         return worker
@@ -137,6 +144,7 @@ class Crew:
     def _start(self, environ: Mapping[str, str], sources: Mapping[str, Source]) -> WorkerProcess:
         worker = self._nursery.start(environ, sources, self._generation)
         self._members[worker] = None
+        self._pipes.add(worker)
         self._events.watch(worker.channel.fileno(), partial(self._hear, worker))
         return worker
 
@@ -161,7 +169,9 @@ class Crew:
         self._events.unwatch(worker.channel.fileno())
         if worker.pidfd >= 0:
             self._events.unwatch(worker.pidfd)
-        return worker.bury()
+        status = worker.bury()
+        self._pipes.remove(worker)
+        return status
 
     def deadlines(self) -> Iterator[float]:
         """Yield when `end_overdue` has something to do."""

@@ -30,6 +30,7 @@ from nbshare.engine.deadlines import GRACE_S, Deadlines
 from nbshare.engine.events import Events
 from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
 from nbshare.engine.output import OutputSpec
+from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.remote import CallMessage
 from nbshare.engine.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
@@ -64,7 +65,8 @@ class Dispatcher:
         except OSError:
             self._events.close()
             raise
-        self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
+        self._pipes = PrintPipes(self._events)
+        self._crew = Crew(self._events, self._nursery, self._pipes, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(self._calls, self._hear_all, self._lose, self._advance)
         self._last_id = 0
@@ -141,6 +143,7 @@ class Dispatcher:
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
         self._nursery.close()
+        self._pipes.close()
         self._events.close()
 
     # ----------------------------------------------------------------------- calls
@@ -188,7 +191,9 @@ class Dispatcher:
         message, fds = self._message(call, slot)
         try:
             environ = call.request.context.environ
-            worker = self._crew.put_to_work(message, fds, environ, call.sources)
+            worker = self._crew.put_to_work(
+                message, fds, environ, call.sources, call.request.prints
+            )
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
@@ -268,6 +273,7 @@ class Dispatcher:
 
     def _finish(self, call: Call, state: State) -> None:
         del self._calls[call.id]
+        self._pipes.end(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
         self._pass_on(call)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Inputs, Packed
+from nbshare.engine import streams
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
@@ -76,6 +77,9 @@ class Caller(Protocol):
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
+
+    def hear_prints(self) -> None:
+        """Have what items have printed so far, before they are all done."""
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         """Take note of a failure; `i` counts from the first item of all."""
@@ -170,6 +174,7 @@ class Work:
                     return False
                 position += n
         finally:
+            self._caller.hear_prints()
             self._slot[ITEM] = NO_ITEM
         return True
 
@@ -311,6 +316,7 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
         error.add_note("raised by the initializer")
         raise
     _initialized[:] = [key]
+    streams.keep()
 
 
 def _peak_bytes() -> int:
