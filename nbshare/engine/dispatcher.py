@@ -273,7 +273,8 @@ class Dispatcher:
 
     def _finish(self, call: Call, state: State) -> None:
         del self._calls[call.id]
-        self._pipes.end(call.request.prints)
+        self._hear_prints(call)
+        self._pipes.end_lines(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
         self._pass_on(call)
@@ -327,6 +328,11 @@ class Dispatcher:
                 if worker.call is not None and worker.call.id == call_id:
                     self._release(worker)
 
+    def _hear_prints(self, call: Call) -> None:
+        """Take what workers have printed before they say that they have finished."""
+        if call.board.has_prints():
+            self._pipes.read_all()
+
     def _note_running(self, worker: WorkerProcess) -> None:
         call = worker.call
         if call is not None and call.state == "starting" and worker.is_ready:
@@ -375,6 +381,8 @@ class Dispatcher:
         """Let a worker rest that has nothing left to do for its call."""
         call, worker.call = worker.call, None
         self._crew.rest(worker)
+        if call is not None:
+            self._hear_prints(call)
         if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
             self._pass_on(call)

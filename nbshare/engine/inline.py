@@ -44,8 +44,8 @@ class _Here:
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
-    def hear_prints(self) -> None:
-        pass  # they are the caller's own
+    def sends_prints(self) -> bool:
+        return False  # they are the caller's own
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and self._is_main:

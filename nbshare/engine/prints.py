@@ -76,6 +76,11 @@ class Prints:
         self.is_attended = True
 
     @property
+    def is_any(self) -> bool:
+        """Whether anything has been printed."""
+        return self._n_added > 0
+
+    @property
     def is_full(self) -> bool:
         """Whether so much waits that no more should be read."""
         return self._n_added - self._n_taken > MOST_WAITING
@@ -108,10 +113,11 @@ class Prints:
     def end(self) -> None:
         """Show what there is at the end of the map; what still comes is shown by itself."""
         self.is_attended = False
-        self.show()
-        with self._showing:
-            if self._write is not None:
-                self._write.close()
+        if self.is_any:
+            self.show()
+            with self._showing:
+                if self._write is not None:
+                    self._write.close()
 
     def _show_waiting(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -175,7 +181,9 @@ class PrintPipes:
 
     Notes
     -----
-    For the dispatcher's thread. Workers that print nothing cost a system call now and then.
+    For the dispatcher's thread. While workers print nothing there is no system call: those release
+    the interpreter lock, which costs a tiny call more than all else here. Workers that have printed
+    what has not been read say so on the board (`nbshare.engine.work`).
     """
 
     def __init__(self, events: Events) -> None:
@@ -193,7 +201,6 @@ class PrintPipes:
 
     def turn(self, worker: WorkerProcess, prints: Prints) -> None:
         """Take what a worker prints from now on as that of another map."""
-        self.read()  # nothing, mostly; but it may have worked for a map that goes on
         for fd in worker.output_fds:
             pipe = self._pipes[fd]
             if pipe.prints is not prints:
@@ -211,14 +218,18 @@ class PrintPipes:
             elif not pipe.read():
                 self._epoll.unregister(fd)
 
-    def end(self, prints: Prints) -> None:
-        """Take all that has been printed in a call that is over."""
-        self.read()
+    def read_all(self) -> None:
+        """Take what has been printed so far, however much waits to be shown."""
         for pipe in list(self._paused.values()):
             pipe.read()
-        for pipe in self._pipes.values():
-            if pipe.prints is prints:
-                pipe.end_line()
+        self.read()
+
+    def end_lines(self, prints: Prints) -> None:
+        """Let go of the beginnings of lines of a map that is over."""
+        if prints.is_any:
+            for pipe in self._pipes.values():
+                if pipe.prints is prints:
+                    pipe.end_line()
 
     def remove(self, worker: WorkerProcess) -> None:
         """Take the last words of a worker that is dead, and close its pipes."""

@@ -98,8 +98,8 @@ class _RemoteCaller:
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._channel.send(("log", self._call, key), [log.fd])
 
-    def hear_prints(self) -> None:
-        streams.flush()
+    def sends_prints(self) -> bool:
+        return streams.flush()
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         self._channel.send(("failed", self._call, describe(error, i, item)))

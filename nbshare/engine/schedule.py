@@ -37,8 +37,8 @@ HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK = range(5, 11)
-SLOWEST = 11  # N_SLOWEST pairs of item and ns
+PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK, PRINTED = range(5, 12)
+SLOWEST = 12  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
 SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
 
@@ -144,6 +144,10 @@ class Board:
     def has_begun(self, slot: int) -> bool:
         """Whether a worker has turned to the call."""
         return bool(self.slots[slot, PID])
+
+    def has_prints(self) -> bool:
+        """Whether a worker has printed what may not have been read yet."""
+        return bool(self.slots[:, PRINTED].any())
 
     def _n_done_in(self, start: int, stop: int) -> int:
         # Items of a chunk are done in their order.

@@ -7,10 +7,15 @@ import io
 import os
 import select
 import sys
+from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbshare.engine.prints import STREAMS
+
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
+    import termios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +28,9 @@ HIGHEST = 2  # descriptor of a standard stream
 PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
 LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
-# By name: the stream and the descriptor that each call finds. Empty outside of workers.
-_kept: dict[str, tuple[Any, int]] = {}
+_kept: dict[str, Any] = {}  # the streams that each call finds; none outside of workers
 _outlets: list[_Outlet] = []
+_n_unread = array("i", [0])
 
 
 class _Outlet(io.RawIOBase):
@@ -34,14 +39,35 @@ class _Outlet(io.RawIOBase):
     Parameters
     ----------
     fd : int
-        The pipe, not blocking; never closed, since streams may be made anew.
+        The pipe, not blocking.
+    blocking_fd : int
+        The pipe.
     number : int
-        The descriptor that programs know it by, which blocks.
+        The standard descriptor that it has in other programs.
     """
 
-    def __init__(self, fd: int, number: int) -> None:
-        self._fd, self._number = fd, number
+    def __init__(self, fd: int, blocking_fd: int, number: int) -> None:
+        self._fd, self._blocking_fd, self._number = fd, blocking_fd, number
         self._n_dropped = 0  # bytes
+
+    def has_unread(self) -> bool:
+        """Whether this or another program has written what has not been read."""
+        with suppress(OSError):
+            fcntl.ioctl(self._fd, termios.FIONREAD, _n_unread)
+            return _n_unread[0] > 0
+        return False
+
+    def again(self) -> _Outlet:
+        """Return another, since this one has been closed."""
+        return _Outlet(self._fd, self._blocking_fd, self._number)
+
+    def reopen(self) -> None:
+        """Set the standard descriptor right, if an item has closed it."""
+        try:
+            os.fstat(self._number)
+        except OSError:
+            with suppress(OSError):
+                os.dup2(self._blocking_fd, self._number)
 
     def fileno(self) -> int:
         return self._number
@@ -87,9 +113,9 @@ def replace(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         os.dup2(fd, number)
-        _outlets.append(_Outlet(_not_blocking(fd), number))
-        _kept[name] = _stream(number), fd
-        setattr(sys, f"__{name}__", _kept[name][0])
+        _outlets.append(_Outlet(_not_blocking(fd), fd, number))
+        _kept[name] = _stream(number)
+        setattr(sys, f"__{name}__", _kept[name])
     restore()
     # C's own buffers are never written when a worker is ended.
     with suppress(Exception):  # another C library
@@ -99,27 +125,26 @@ def replace(fds: Sequence[int]) -> None:
 
 def keep() -> None:
     """Give every call the streams as they are now: an initializer may have set its own."""
-    for number, name in enumerate(_kept, start=1):
-        with suppress(OSError):
-            _kept[name] = getattr(sys, name), os.dup(number)
+    for name in _kept:
+        _kept[name] = getattr(sys, name)
 
 
 def restore() -> None:
     """Set right whatever items have done to the standard streams."""
-    for number, (name, (stream, fd)) in enumerate(_kept.items(), start=1):
-        with suppress(OSError):
-            os.dup2(fd, number)
+    for number, (name, stream) in enumerate(_kept.items(), start=1):
+        _outlets[number - 1].reopen()
         if stream is None or stream.closed:
-            stream = _stream(number)
-            _kept[name] = stream, fd
-        setattr(sys, name, stream)
+            _outlets[number - 1] = _outlets[number - 1].again()
+            _kept[name] = _stream(number)
+        setattr(sys, name, _kept[name])
 
 
-def flush() -> None:
-    """Send lines that have not ended."""
+def flush() -> bool:
+    """Send lines that have not ended; returns whether anything has not been read yet."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # it may be the item's own
             stream.flush()
+    return any(outlet.has_unread() for outlet in _outlets)
 
 
 def tell_dropped() -> None:
@@ -129,13 +154,9 @@ def tell_dropped() -> None:
 
 
 def _stream(number: int) -> io.TextIOWrapper:
-    outlet = _outlets[number - 1]
-    raw = _Outlet(outlet._fd, number) if outlet.closed else outlet
-    _outlets[number - 1] = raw
+    raw = io.BufferedWriter(_outlets[number - 1])
     # A print never fails for what it prints.
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), "utf-8", errors="backslashreplace", line_buffering=True
-    )
+    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _not_blocking(fd: int) -> int:

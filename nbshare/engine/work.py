@@ -28,6 +28,7 @@ from nbshare.engine.schedule import (
     NO_ITEM,
     PEAK,
     PID,
+    PRINTED,
     SINCE,
     SLOWEST,
     STOP,
@@ -78,8 +79,8 @@ class Caller(Protocol):
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
 
-    def hear_prints(self) -> None:
-        """Have what items have printed so far, before they are all done."""
+    def sends_prints(self) -> bool:
+        """Send what items have printed so far; returns whether there is anything to read."""
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         """Take note of a failure; `i` counts from the first item of all."""
@@ -174,7 +175,8 @@ class Work:
                     return False
                 position += n
         finally:
-            self._caller.hear_prints()
+            if self._caller.sends_prints():
+                self._slot[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
         return True
 

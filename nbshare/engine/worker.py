@@ -79,6 +79,8 @@ def run(birth: Endowment) -> NoReturn:
         work_on(message, fds, channel, birth.lock_fd, imports, mappings)
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
+        # Now: of a next message descriptors may come, and would take the numbers of closed ones.
+        streams.restore()
 
 
 def _settle_in(birth: Endowment) -> Channel:
@@ -117,14 +119,13 @@ class _Belongings:
         self._n_threads = 0
 
     def restore(self, n_threads: int) -> None:
-        """Set the environment, threads of libraries and the standard streams right."""
+        """Set the environment, and threads of libraries right."""
         # Encoded it is compared in 3 µs, else in 100.
         if n_threads != self._n_threads or encoded_environ() != self._restored:
             os.environ.clear()
             os.environ.update({**thread_variables(n_threads), **self._environ})
             self._restored, self._n_threads = encoded_environ(), n_threads
         limit_threads(n_threads)
-        streams.restore()
 
 
 def _stamp_at_birth(path: str) -> Stamp | None:

@@ -37,14 +37,15 @@ class Printer:
 class _Stream:
     """One of the streams, be it a kernel's, a terminal's, a file, or none."""
 
+    # A map that prints nothing should not even set them.
+    _allowed, _counted_at = 0.0, -3600.0
+    _n_hidden = 0  # characters
+    _tail = ""
+
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         # ipykernel's: of which cell a print is.
         self._parent = getattr(stream, "parent_header", None)
-        self._is_kernel = hasattr(stream, "pub_thread") and hasattr(stream, "session")
-        self._allowed, self._counted_at = float(_BURST), time.monotonic()
-        self._n_hidden = 0  # characters
-        self._tail = ""
 
     def write(self, text: str) -> None:
         """Write, or count what is too much."""
@@ -63,6 +64,10 @@ class _Stream:
         self._n_hidden -= len(tail)
         self._tell_hidden()
         self._write(tail)
+
+    @property
+    def _is_kernel(self) -> bool:
+        return hasattr(self._stream, "pub_thread") and hasattr(self._stream, "session")
 
     def _may_write(self, n: int) -> bool:
         now = time.monotonic()
