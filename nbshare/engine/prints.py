@@ -58,6 +58,8 @@ class Prints:
 
     Attributes
     ----------
+    is_any : bool
+        Whether anything has been printed.
     is_attended : bool
         Whether a thread waits for the map, and so shows what there is; else one is started when
         there is something.
@@ -74,11 +76,7 @@ class Prints:
         self._when_drained: Callable[[], None] | None = None
         self._showing = _thread.allocate_lock()
         self.is_attended = True
-
-    @property
-    def is_any(self) -> bool:
-        """Whether anything has been printed."""
-        return self._n_added > 0
+        self.is_any = False
 
     @property
     def is_full(self) -> bool:
@@ -154,6 +152,7 @@ class _Pipe:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:
             return True
+        self.prints.is_any |= bool(data)
         text = self._rest + self._decoder.decode(data)
         # A bar of the worker's own ends lines by a return only.
         n = max(text.rfind("\n"), text.rfind("\r")) + 1

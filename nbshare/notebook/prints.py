@@ -90,6 +90,7 @@ class _Stream:
             return
         if self._is_kernel and self._stream.parent_header != self._parent:
             # The cell has ended, and ours may be any thread: a message of our own says whose it is.
+            self._stream.flush()  # what came before it
             session, where = self._stream.session, self._stream.pub_thread
             content = {"name": self._stream.name, "text": text}
             session.send(where, "stream", content, parent=self._parent, ident=self._stream.topic)
