@@ -2,7 +2,7 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are
+    header   next item, stop flag, number of ranges given back, what the results are, prints
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
@@ -32,13 +32,13 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND = range(4)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED = range(5)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK, PRINTED = range(5, 12)
-SLOWEST = 12  # N_SLOWEST pairs of item and ns
+PID, BEGUN, ENDED, WORKED, N_ITEMS, PEAK = range(5, 11)
+SLOWEST = 11  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
 SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
 
@@ -147,7 +147,7 @@ class Board:
 
     def has_prints(self) -> bool:
         """Whether a worker has printed what may not have been read yet."""
-        return bool(self.slots[:, PRINTED].any())
+        return bool(self.header[PRINTED])
 
     def _n_done_in(self, start: int, stop: int) -> int:
         # Items of a chunk are done in their order.

@@ -28,9 +28,7 @@ HIGHEST = 2  # descriptor of a standard stream
 PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
 LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
-_kept: dict[str, Any] = {}  # the streams that each call finds; none outside of workers
-_outlets: list[_Outlet] = []
-_n_unread = array("i", [0])
+_outputs: list[_Output] = []  # none outside of workers
 
 
 class _Outlet(io.RawIOBase):
@@ -39,35 +37,14 @@ class _Outlet(io.RawIOBase):
     Parameters
     ----------
     fd : int
-        The pipe, not blocking.
-    blocking_fd : int
-        The pipe.
+        The pipe, not blocking; it is not closed with this.
     number : int
-        The standard descriptor that it has in other programs.
+        The descriptor of the same pipe for other programs, which blocks.
     """
 
-    def __init__(self, fd: int, blocking_fd: int, number: int) -> None:
-        self._fd, self._blocking_fd, self._number = fd, blocking_fd, number
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd, self._number = fd, number
         self._n_dropped = 0  # bytes
-
-    def has_unread(self) -> bool:
-        """Whether this or another program has written what has not been read."""
-        with suppress(OSError):
-            fcntl.ioctl(self._fd, termios.FIONREAD, _n_unread)
-            return _n_unread[0] > 0
-        return False
-
-    def again(self) -> _Outlet:
-        """Return another, since this one has been closed."""
-        return _Outlet(self._fd, self._blocking_fd, self._number)
-
-    def reopen(self) -> None:
-        """Set the standard descriptor right, if an item has closed it."""
-        try:
-            os.fstat(self._number)
-        except OSError:
-            with suppress(OSError):
-                os.dup2(self._blocking_fd, self._number)
 
     def fileno(self) -> int:
         return self._number
@@ -109,13 +86,65 @@ class _Outlet(io.RawIOBase):
         return bool(poll.poll(PATIENCE_S * 1e3))
 
 
+class _Output:
+    """One of the streams, and the pipe under it."""
+
+    def __init__(self, name: str, number: int, fd: int) -> None:
+        self.name = name
+        self._number, self._fd = number, fd
+        self._n_unread = array("i", [0])
+        try:  # a description of the pipe that does not block; for other programs it does
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            self._quick_fd = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:  # without /proc prints wait for their reader
+            self._quick_fd = fd
+        os.dup2(fd, number)
+        self._open()
+
+    def _open(self) -> None:
+        self._outlet = _Outlet(self._quick_fd, self._number)
+        # A print never fails for what it prints.
+        self.stream: Any = io.TextIOWrapper(
+            io.BufferedWriter(self._outlet),
+            "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+
+    def restore(self) -> None:
+        """Set the stream and its descriptor right, if they are not."""
+        try:
+            os.get_inheritable(self._number)
+        except OSError:  # an item has closed it
+            with suppress(OSError):
+                os.dup2(self._fd, self._number)
+        if self.stream is None or self.stream.closed:
+            self._open()
+        setattr(sys, self.name, self.stream)
+
+    def flush(self) -> bool:
+        """Send a line that has not ended; returns whether anything has not been read yet."""
+        try:  # noqa: SIM105 - `suppress` would cost more than all else here
+            getattr(sys, self.name).flush()
+        except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
+            pass
+        try:
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._n_unread)
+        except OSError:  # the item has closed it
+            return False
+        return self._n_unread[0] > 0
+
+    def tell_dropped(self) -> None:
+        """Say how much was dropped."""
+        self._outlet.tell_dropped()
+
+
 def replace(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
-        os.dup2(fd, number)
-        _outlets.append(_Outlet(_not_blocking(fd), fd, number))
-        _kept[name] = _stream(number)
-        setattr(sys, f"__{name}__", _kept[name])
+        output = _Output(name, number, fd)
+        _outputs.append(output)
+        setattr(sys, f"__{name}__", output.stream)
     restore()
     # C's own buffers are never written when a worker is ended.
     with suppress(Exception):  # another C library
@@ -125,43 +154,22 @@ def replace(fds: Sequence[int]) -> None:
 
 def keep() -> None:
     """Give every call the streams as they are now: an initializer may have set its own."""
-    for name in _kept:
-        _kept[name] = getattr(sys, name)
+    for output in _outputs:
+        output.stream = getattr(sys, output.name)
 
 
 def restore() -> None:
     """Set right whatever items have done to the standard streams."""
-    for number, (name, stream) in enumerate(_kept.items(), start=1):
-        _outlets[number - 1].reopen()
-        if stream is None or stream.closed:
-            _outlets[number - 1] = _outlets[number - 1].again()
-            _kept[name] = _stream(number)
-        setattr(sys, name, _kept[name])
+    for output in _outputs:
+        output.restore()
 
 
 def flush() -> bool:
     """Send lines that have not ended; returns whether anything has not been read yet."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # it may be the item's own
-            stream.flush()
-    return any(outlet.has_unread() for outlet in _outlets)
+    return sum(output.flush() for output in _outputs) > 0
 
 
 def tell_dropped() -> None:
     """Say how much was dropped, while it is known of which call."""
-    for outlet in _outlets:
-        outlet.tell_dropped()
-
-
-def _stream(number: int) -> io.TextIOWrapper:
-    raw = io.BufferedWriter(_outlets[number - 1])
-    # A print never fails for what it prints.
-    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
-
-
-def _not_blocking(fd: int) -> int:
-    """Return a description of a pipe that does not block; `fd` itself does, for other programs."""
-    try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # without /proc prints wait for their reader
-        return fd
+    for output in _outputs:
+        output.tell_dropped()

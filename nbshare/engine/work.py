@@ -176,7 +176,7 @@ class Work:
                 position += n
         finally:
             if self._caller.sends_prints():
-                self._slot[PRINTED] = 1
+                self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
         return True
 
