@@ -15,11 +15,13 @@ import numpy.typing as npt
 from nbshare.arrays import SharedArray
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
 from nbshare.errors import NotBuiltYetError
 from nbshare.functions import bind_arguments, resolve
+from nbshare.notebook.prints import Printer
 
 __all__ = ["Backend", "checked_request", "refuse_unbuilt"]
 
@@ -72,6 +74,7 @@ def checked_request(
         n_tasks=n_tasks,
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
+        prints=Prints(Printer()),
         out=checked_out(out, n_tasks if source is None else None),
         context=current_context(),
         policy=policy,

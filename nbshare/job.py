@@ -23,6 +23,7 @@ from nbshare.tracebacks import shown_shortly
 
 __all__ = ["Job", "forget_finished", "last_job", "remember", "unwrapped"]
 
+SHOW_S = 0.01  # between looks for what workers print, while they do
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 LOOK_S = 0.02  # between looks for results that somebody iterates over
 
@@ -301,12 +302,22 @@ class Job:
     def tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the map is over."""
         self.fill_out()
-        return self._run.wait(timeout_s)
+        prints = self._run.request.prints
+        is_over = self._run.wait(min(timeout_s, SHOW_S) if prints.show() else timeout_s)
+        if is_over:
+            prints.end()
+        return is_over
 
     @property
     def error(self) -> BaseException | None:
         """What the map has failed with."""
         return self._run.error
+
+    def leave_alone(self) -> None:
+        """Have what workers print shown though nobody waits."""
+        prints = self._run.request.prints
+        prints.is_attended = False
+        self._run.call_when_over(prints.end)
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""

@@ -159,6 +159,15 @@ def parallel_map(
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
+
+    What workers write to their standard output and error output (prints, warnings, log records
+    without a handler of their own, C code, other programs) appears in `sys.stdout` and `sys.stderr`
+    as they are at the call; in a notebook below its cell. Each worker's lines are whole and in
+    order, between those of the others, and unmarked, as from a loop: ``print(i, …)`` says of which
+    item they are. A notebook shows 300 000 characters, and 30 000 more a second, then only the end
+    and how much was left out. Elsewhere all arrives that is read: a worker waits for that half a
+    second, then it goes on, and what it prints is dropped and counted in the text. An initializer
+    may set streams of its own, such as a log file; what items do to them is undone after the call.
     """
     check_display(progress, plot)
     if not iterables:
@@ -253,7 +262,8 @@ def map_async(
     Notes
     -----
     Several may run at once, each with workers of its own. A job goes on if nobody keeps it, and
-    ends with the process.
+    ends with the process. What its workers print appears as it comes, in a notebook below the cell
+    that made it.
     """
     label, plot = options.pop("progress", None), options.pop("plot", None)
     refuse_unbuilt(plot=(plot, None))
@@ -273,6 +283,7 @@ def map_async(
     )
     remember(job)
     job.add_done_callback(forget_finished)
+    job.leave_alone()
     job.start()
     return job
 

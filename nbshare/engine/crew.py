@@ -12,6 +12,7 @@ from nbshare import errors
 from nbshare.engine.call import Call
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
+from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
@@ -30,6 +31,8 @@ class Crew:
         Where the workers' messages and deaths are waited for.
     nursery : Nursery
         Where new ones come from.
+    pipes : PrintPipes
+        What they print into.
     hear, lose : callable
         Called with a worker that has sent a message, or has died.
 
@@ -42,10 +45,11 @@ class Crew:
         self,
         events: Events,
         nursery: Nursery,
+        pipes: PrintPipes,
         hear: Callable[[WorkerProcess], None],
         lose: Callable[[WorkerProcess], None],
     ) -> None:
-        self._events, self._nursery = events, nursery
+        self._events, self._nursery, self._pipes = events, nursery, pipes
         self._hear, self._lose = hear, lose
         self._members: dict[WorkerProcess, None] = {}
         self._idle: dict[WorkerProcess, float] = {}  # since when
@@ -102,6 +106,7 @@ class Crew:
         fds: Sequence[int],
         environ: Mapping[str, str],
         sources: Mapping[str, Source],
+        prints: Prints,
     ) -> WorkerProcess:
         """Give a message to an idle worker, to one that is about to be idle, or to a new one.
 
@@ -111,6 +116,7 @@ class Crew:
             If none can be started.
         """
         while (free := self._free_worker()) is not None:
+            self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
             except OSError:  # it died while idle, or was stopped: nobody need notice
@@ -119,6 +125,7 @@ class Crew:
                 self._idle.pop(free, None)
                 return free
         worker = self._start(environ, sources)
+        self._pipes.turn(worker, prints)
         with suppress(OSError):  # it is dead already, and we shall hear of that
             worker.channel.send(message, fds, wait=False)
         return worker
@@ -146,6 +153,7 @@ class Crew:
     def _start(self, environ: Mapping[str, str], sources: Mapping[str, Source]) -> WorkerProcess:
         worker = self._nursery.start(environ, sources, self._generation)
         self._members[worker] = None
+        self._pipes.add(worker)
         self._events.watch(worker.channel.fileno(), partial(self._hear, worker))
         return worker
 
@@ -170,7 +178,9 @@ class Crew:
         self._events.unwatch(worker.channel.fileno())
         if worker.pidfd >= 0:
             self._events.unwatch(worker.pidfd)
-        return worker.bury()
+        status = worker.bury()
+        self._pipes.remove(worker)
+        return status
 
     def deadlines(self) -> Iterator[float]:
         """Yield when `end_overdue` has something to do."""

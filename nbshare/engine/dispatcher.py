@@ -30,6 +30,7 @@ from nbshare.engine.deadlines import GRACE_S, Deadlines
 from nbshare.engine.events import Events
 from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
 from nbshare.engine.output import OutputSpec
+from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.engine.remote import CallMessage
 from nbshare.engine.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
@@ -64,7 +65,8 @@ class Dispatcher:
         except OSError:
             self._events.close()
             raise
-        self._crew = Crew(self._events, self._nursery, self._hear, self._lose)
+        self._pipes = PrintPipes(self._events)
+        self._crew = Crew(self._events, self._nursery, self._pipes, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(
             self._calls,
@@ -148,6 +150,7 @@ class Dispatcher:
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
         self._nursery.close()
+        self._pipes.close()
         self._events.close()
 
     # ----------------------------------------------------------------------- calls
@@ -195,7 +198,9 @@ class Dispatcher:
         message, fds = self._message(call, slot)
         try:
             environ = call.request.context.environ
-            worker = self._crew.put_to_work(message, fds, environ, call.sources)
+            worker = self._crew.put_to_work(
+                message, fds, environ, call.sources, call.request.prints
+            )
         finally:
             for fd in fds[1:]:  # opened for the purpose; the first is the board's own
                 os.close(fd)
@@ -275,6 +280,8 @@ class Dispatcher:
 
     def _finish(self, call: Call, state: State) -> None:
         del self._calls[call.id]
+        self._hear_prints(call)
+        self._pipes.end_lines(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
         self._pass_on(call)
@@ -330,6 +337,11 @@ class Dispatcher:
                 if worker.call is not None and worker.call.id == call_id:
                     self._release(worker)
 
+    def _hear_prints(self, call: Call) -> None:
+        """Take what workers have printed before they say that they have finished."""
+        if call.board.has_prints():
+            self._pipes.read_all()
+
     def _note_running(self, worker: WorkerProcess) -> None:
         call = worker.call
         if call is not None and call.state == "starting" and worker.is_ready:
@@ -378,6 +390,8 @@ class Dispatcher:
         """Let a worker rest that has nothing left to do for its call."""
         call, worker.call = worker.call, None
         self._crew.rest(worker)
+        if call is not None:
+            self._hear_prints(call)
         if call is not None and call.workers.pop(worker, None) is not None:
             self._advance(call)
             self._pass_on(call)

@@ -44,6 +44,9 @@ class _Here:
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
+    def sends_prints(self) -> bool:
+        return False  # they are the caller's own
+
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and self._is_main:
             raise error  # the user's own

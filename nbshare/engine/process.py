@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import numpy as np
 from nbshare import errors
 from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
+from nbshare.engine.prints import STREAMS
 from nbshare.functions import Source
 from nbshare.memory import Segment, scratch_file
 
@@ -46,6 +46,8 @@ class WorkerProcess:
         To the worker.
     generation : int
         Workers of an older generation than the engine's have stale code or environment.
+    output_fds : sequence of int
+        Reading ends of pipes for its standard output and error output.
     pid, pidfd : int
         Known once it has said that it is ready; 0 and -1 before.
     call : Call or None
@@ -56,8 +58,16 @@ class WorkerProcess:
         On the monotonic clock; if it is not ready then, its start has failed.
     """
 
-    def __init__(self, channel: Channel, nursery: Nursery, popen: Any, generation: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        output_fds: Sequence[int],
+        nursery: Nursery,
+        popen: Any,
+        generation: int,
+    ) -> None:
         self.channel = channel
+        self.output_fds = output_fds
         self.generation = generation
         self.call: Call | None = None
         self.call_since = 0.0
@@ -166,16 +176,26 @@ class Nursery:
         WorkerDiedError
             If the system gives no more processes or descriptors.
         """
+        pipes: list[tuple[int, int]] = []
         try:
+            for _ in STREAMS:
+                pipes.append(os.pipe2(os.O_CLOEXEC))
+                os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with theirs:
-                popen = None if self.use_server else self._spawn(theirs)
+                fds = theirs.fileno(), self.lock_fd, *(theirs for _, theirs in pipes)
+                popen = None if self.use_server else self._spawn(fds)
                 if popen is None:
-                    self._fork(theirs)
+                    self._fork(fds)
             ours.send((dict(environ), dict(sources)), wait=False)
         except OSError as error:
+            for fd, _ in pipes:
+                os.close(fd)
             raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
-        return WorkerProcess(ours, self, popen, generation)
+        finally:
+            for _, fd in pipes:
+                os.close(fd)
+        return WorkerProcess(ours, [fd for fd, _ in pipes], self, popen, generation)
 
     def reap(self, pid: int) -> int | None:
         """Return the exit status of a dead child of the server; None if nobody knows it."""
@@ -220,8 +240,8 @@ class Nursery:
         """Whether the server has been started, or none is used."""
         return self._channel is not None or not self.use_server
 
-    def _fork(self, theirs: socket.socket) -> None:
-        message = "fork", [theirs.fileno(), self.lock_fd]
+    def _fork(self, fds: Sequence[int]) -> None:
+        message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
         except OSError:  # the server has died or was stopped since it was last used
@@ -238,12 +258,12 @@ class Nursery:
                 self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
         return self._channel
 
-    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        fds = (theirs.fileno(), self._life_read, self.lock_fd)
-        return self._interpreter(f"spawned({', '.join(map(str, fds))}, {os.getpid()})", fds)
+    def _spawn(self, fds: Sequence[int]) -> subprocess.Popen[bytes]:
+        fds = [self._life_read, *fds]
+        return self._interpreter(f"spawned({os.getpid()}, {', '.join(map(str, fds))})", fds)
 
     @staticmethod
-    def _interpreter(call: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    def _interpreter(call: str, fds: Sequence[int]) -> subprocess.Popen[bytes]:
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         return subprocess.Popen(
             [sys.executable, *flags, "-P", "-c", _BOOT + call],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from nbshare.arrays.arena import ArrayReference, Inputs
+from nbshare.engine import streams
 from nbshare.engine.context import apply_context
 from nbshare.engine.failures import describe
 from nbshare.engine.log import LogKey
@@ -96,6 +97,9 @@ class _RemoteCaller:
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._channel.send(("log", self._call, key), [log.fd])
+
+    def sends_prints(self) -> bool:
+        return streams.flush()
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         self._channel.send(("failed", self._call, describe(error, i, item)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
 from nbshare.engine.context import Context
 from nbshare.engine.failures import safe_repr
+from nbshare.engine.prints import Prints
 from nbshare.engine.work import Policy
 
 __all__ = ["Items", "Request"]
@@ -42,6 +43,7 @@ class Request:
     context: Context
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+    prints: Prints = field(default_factory=Prints)  # where what workers print goes
     first: int = 0  # index of the first item: others have gone before in a stream
 
     def text_of(self, i: int) -> str:

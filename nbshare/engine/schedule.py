@@ -2,7 +2,7 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are
+    header   next item, stop flag, number of ranges given back, what the results are, prints
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
@@ -32,7 +32,7 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND = range(4)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED = range(5)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -149,6 +149,10 @@ class Board:
         """Return since when a worker loads the function, in s of the monotonic clock, or None."""
         begun_ns, loaded_ns = map(int, self.slots[slot, BEGUN : LOADED + 1])
         return begun_ns / 1e9 if begun_ns and not loaded_ns else None
+
+    def has_prints(self) -> bool:
+        """Whether a worker has printed what may not have been read yet."""
+        return bool(self.header[PRINTED])
 
     def _n_done_in(self, start: int, stop: int) -> int:
         # Items of a chunk are done in their order.

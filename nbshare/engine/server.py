@@ -47,16 +47,15 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
             return
         match message:
             case "fork":
-                worker_fd, lock_fd = fds
                 try:
                     pid = os.fork()
                 except OSError:  # no more processes are allowed; the next server may have more
                     return
                 if pid == 0:
                     channel.close()
-                    _live(worker.Endowment(worker_fd, life_fd, lock_fd, owner_pidfd))
-                os.close(worker_fd)
-                os.close(lock_fd)
+                    _live(owner_pidfd, life_fd, *fds)
+                for fd in fds:
+                    os.close(fd)
             case ("reap", pid):
                 try:
                     status: Any = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -65,17 +64,17 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
                 channel.send(("exit", pid, status))
 
 
-def spawned(worker_fd: int, life_fd: int, lock_fd: int, owner: int) -> None:
+def spawned(owner: int, *fds: int) -> None:
     """Be a worker in an interpreter of its own, where there is no server."""
-    for fd in (worker_fd, life_fd, lock_fd):
+    for fd in fds:
         os.set_inheritable(fd, False)
-    _live(worker.Endowment(worker_fd, life_fd, lock_fd, orphans.open_owner(owner)))
+    _live(orphans.open_owner(owner), *fds)
 
 
-def _live(birth: worker.Endowment) -> None:
+def _live(*fds: int) -> None:
     """Run a worker and end the process: nothing may return into the server's loop."""
     try:
-        worker.run(birth)
+        worker.run(worker.Endowment(*fds))
     except BaseException:  # noqa: BLE001 - the last frame of this process
         traceback.print_exc()
     finally:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Inputs, Packed
+from nbshare.engine import streams
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
@@ -28,6 +29,7 @@ from nbshare.engine.schedule import (
     NO_ITEM,
     PEAK,
     PID,
+    PRINTED,
     SINCE,
     SLOWEST,
     STOP,
@@ -77,6 +79,9 @@ class Caller(Protocol):
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
+
+    def sends_prints(self) -> bool:
+        """Send what items have printed so far; returns whether there is anything to read."""
 
     def failed(self, i: int, error: BaseException, item: Any) -> None:
         """Take note of a failure; `i` counts from the first item of all."""
@@ -173,6 +178,8 @@ class Work:
                     return False
                 position += n
         finally:
+            if self._caller.sends_prints():
+                self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
         return True
 
@@ -314,6 +321,7 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
         error.add_note("raised by the initializer")
         raise
     _initialized[:] = [key]
+    streams.keep()
 
 
 def _peak_bytes() -> int:

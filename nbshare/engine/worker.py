@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from nbshare.engine import orphans
+from nbshare.engine import orphans, streams
 from nbshare.engine.blas import limit_threads, thread_variables
 from nbshare.engine.context import encoded_environ
 from nbshare.engine.mappings import KEEP_S, Mappings
@@ -33,18 +33,18 @@ __all__ = ["Endowment", "is_worker", "run"]
 # can be replaced, the notebook's kernel cannot.
 OOM_SCORE = b"500"
 
-STREAMS = {"stdout": 1, "stderr": 2}
-
 _is_worker = False
 
 
 class Endowment(NamedTuple):
     """The descriptors and facts that a worker is born with."""
 
-    channel_fd: int
-    life_fd: int  # reading end of the owner's life pipe
-    lock_fd: int  # where chunks are claimed
     owner_pidfd: int
+    life_fd: int  # reading end of the owner's life pipe
+    channel_fd: int
+    lock_fd: int  # where chunks are claimed
+    out_fd: int  # pipes to the owner for what is printed
+    err_fd: int
 
 
 def is_worker() -> bool:
@@ -77,7 +77,10 @@ def run(birth: Endowment) -> NoReturn:
             born_with({})
         belongings.restore(message.n_threads)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings)
+        streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
+        # Now: of a next message descriptors may come, and would take the numbers of closed ones.
+        streams.restore()
 
 
 def _settle_in(birth: Endowment) -> Channel:
@@ -85,6 +88,8 @@ def _settle_in(birth: Endowment) -> Channel:
     global _is_worker
     _is_worker = True
     hush()  # the owner has told of what is amiss with memory
+    if min(birth) > streams.HIGHEST:  # else the owner has no standard streams
+        streams.replace((birth.out_fd, birth.err_fd))
     os.setpgid(0, 0)
     orphans.arm(birth.life_fd)
     orphans.watch_owner(birth.owner_pidfd)
@@ -102,9 +107,6 @@ def _settle_in(birth: Endowment) -> Channel:
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
     if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
         sys.modules["numpy.random"].seed()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return channel
 
 
@@ -115,30 +117,17 @@ class _Belongings:
         self._environ = dict(os.environ)
         self._restored: Any = None  # the environment as it was last set, encoded
         self._n_threads = 0
-        self._streams = {name: _duplicate(fd) for name, fd in STREAMS.items()}
 
     def restore(self, n_threads: int) -> None:
-        """Set the environment, threads of libraries and the standard streams right."""
+        """Set the environment, and threads of libraries right."""
         # Encoded it is compared in 3 µs, else in 100.
         if n_threads != self._n_threads or encoded_environ() != self._restored:
             os.environ.clear()
             os.environ.update({**thread_variables(n_threads), **self._environ})
             self._restored, self._n_threads = encoded_environ(), n_threads
         limit_threads(n_threads)
-        for name, kept in self._streams.items():
-            stream = getattr(sys, name)
-            if kept is not None and (stream is None or stream.closed):
-                os.dup2(kept, STREAMS[name])
-                setattr(sys, name, os.fdopen(STREAMS[name], "w", buffering=1, closefd=False))
 
 
 def _stamp_at_birth(path: str) -> Stamp | None:
     source = source_of(path)
     return None if source is None else source.stamp
-
-
-def _duplicate(fd: int) -> int | None:
-    try:
-        return os.dup(fd)
-    except OSError:  # services have none
-        return None

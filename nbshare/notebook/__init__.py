@@ -15,6 +15,7 @@ no thread is started here, and a display that fails costs one warning, never the
 ``layout``       which image results of a shape make
 ``values``       results of all kinds as numbers, each read once
 ``axes``, ``png``  colours, labels and limits; small files
+``prints``       where the prints of workers go
 """
 
 from __future__ import annotations

@@ -1,0 +1,251 @@
+"""What workers print, on its way to whoever has called.
+
+::
+
+    worker                          dispatcher                      thread that waits
+    print, logging ─► fd 1, 2 ══►  PrintPipes.read ─► Prints.add ─► Prints.show ─► sys.stdout
+    C, subprocesses ─►   │                                  (or a thread of its own, if none waits)
+                         pipes
+
+Pipes in the place of the worker's file descriptors 1 and 2 catch what a replaced ``sys.stdout``
+would miss, and what a worker that crashes says last. Nothing is lost between: a pipe is not read
+while much waits to be shown, so that a quick printer goes at its reader's speed, as it would by
+itself. Who prints in Python waits for no reader for long (`nbshare.engine.streams`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import codecs
+import itertools
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from nbshare.engine.events import Events
+
+if TYPE_CHECKING:
+    from nbshare.engine.process import WorkerProcess
+
+__all__ = ["STREAMS", "PrintPipes", "Prints", "Write"]
+
+STREAMS = ("stdout", "stderr")
+PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
+MOST_WAITING = 4 << 20  # characters
+LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
+
+
+class Write(Protocol):
+    """Shows text where the caller's own would appear."""
+
+    def __call__(self, name: str, text: str) -> None:
+        """Write to the stream of that name."""
+
+    def close(self) -> None:
+        """Take note that this was all, for now."""
+
+
+class Prints:
+    """What the workers of one map have printed, and nobody has shown yet.
+
+    Parameters
+    ----------
+    write : Write, optional
+        Shows it; None: nobody does.
+
+    Attributes
+    ----------
+    is_any : bool
+        Whether anything has been printed.
+    is_attended : bool
+        Whether a thread waits for the map, and so shows what there is; else one is started when
+        there is something.
+
+    Notes
+    -----
+    `add` is for one thread, the others for any.
+    """
+
+    def __init__(self, write: Write | None = None) -> None:
+        self._write = write
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._n_added = self._n_taken = 0  # characters; each has one writer
+        self._when_drained: Callable[[], None] | None = None
+        self._showing = _thread.allocate_lock()
+        self.is_attended = True
+        self.is_any = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that no more should be read."""
+        return self._n_added - self._n_taken > MOST_WAITING
+
+    def add(self, name: str, text: str) -> None:
+        """Have text shown."""
+        self._n_added += len(text)
+        self._waiting.append((name, text))
+        if not self.is_attended and not self._showing.locked():
+            # Without a thread it is shown with what comes next.
+            with suppress(RuntimeError):
+                _thread.start_new_thread(self.show, ())
+
+    def call_when_drained(self, callback: Callable[[], None]) -> None:
+        """Call back, in any thread, when it is not full any more."""
+        self._when_drained = callback
+        if not self.is_full:  # since we have looked
+            self._tell()
+
+    def show(self) -> bool:
+        """Show what there is; returns whether there was anything."""
+        is_any = False
+        while self._waiting:  # what is added before the lock is free again is seen here
+            is_any = True
+            with self._showing:
+                self._show_waiting()
+            self._tell()
+        return is_any
+
+    def end(self) -> None:
+        """Show what there is at the end of the map; what still comes is shown by itself."""
+        self.is_attended = False
+        if self.is_any:
+            self.show()
+            with self._showing:
+                if self._write is not None:
+                    self._write.close()
+
+    def _show_waiting(self) -> None:
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
+            for name, pieces in itertools.groupby(waiting, lambda piece: piece[0]):
+                if self._write is not None:
+                    self._write(name, "".join(text for _, text in pieces))
+        except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
+            self._write = None
+        except BaseException:  # an interrupt: the user has seen enough
+            self._write = None
+            raise
+        finally:
+            self._n_taken += sum(len(text) for _, text in waiting)
+
+    def _tell(self) -> None:
+        callback, self._when_drained = self._when_drained, None
+        if callback is not None:
+            callback()
+
+
+class _Pipe:
+    """The dispatcher's end of one stream of a worker."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self.fd, self.name = fd, name
+        self.prints = Prints()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""  # a line that has not ended
+
+    def read(self) -> bool:
+        """Read what there is; returns whether its other end is still open."""
+        try:
+            data = os.read(self.fd, PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        self.prints.is_any |= bool(data)
+        text = self._rest + self._decoder.decode(data)
+        # A bar of the worker's own ends lines by a return only.
+        n = max(text.rfind("\n"), text.rfind("\r")) + 1
+        if len(text) - n > LONGEST_LINE:
+            n = len(text)
+        self._rest = text[n:]
+        if n:
+            self.prints.add(self.name, text[:n])
+        return bool(data)
+
+    def end_line(self) -> None:
+        """Let go of the beginning of a line: its end will not come."""
+        if self._rest:
+            self.prints.add(self.name, self._rest + "\n")
+            self._rest = ""
+
+
+class PrintPipes:
+    """The pipes of all workers.
+
+    Parameters
+    ----------
+    events : Events
+        Where they are waited for, all as one.
+
+    Notes
+    -----
+    For the dispatcher's thread. While workers print nothing there is no system call: those release
+    the interpreter lock, which costs a tiny call more than all else here. Workers that have printed
+    what has not been read say so on the board (`nbshare.engine.work`).
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._epoll = select.epoll()
+        self._pipes: dict[int, _Pipe] = {}
+        self._paused: dict[int, _Pipe] = {}
+        events.watch(self._epoll.fileno(), self.read)
+
+    def add(self, worker: WorkerProcess) -> None:
+        """Read what a worker prints from now on."""
+        for fd, name in zip(worker.output_fds, STREAMS, strict=True):
+            self._pipes[fd] = _Pipe(fd, name)
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def turn(self, worker: WorkerProcess, prints: Prints) -> None:
+        """Take what a worker prints from now on as that of another map."""
+        for fd in worker.output_fds:
+            pipe = self._pipes[fd]
+            if pipe.prints is not prints:
+                pipe.end_line()
+                pipe.prints = prints
+
+    def read(self) -> None:
+        """Take what has been printed."""
+        for fd, _ in self._epoll.poll(0):
+            pipe = self._pipes[fd]
+            if pipe.prints.is_full:
+                self._epoll.unregister(fd)
+                self._paused[fd] = pipe
+                pipe.prints.call_when_drained(lambda: self._events.post(self._resume))
+            elif not pipe.read():
+                self._epoll.unregister(fd)
+
+    def read_all(self) -> None:
+        """Take what has been printed so far, however much waits to be shown."""
+        for pipe in list(self._paused.values()):
+            pipe.read()
+        self.read()
+
+    def end_lines(self, prints: Prints) -> None:
+        """Let go of the beginnings of lines of a map that is over."""
+        if prints.is_any:
+            for pipe in self._pipes.values():
+                if pipe.prints is prints:
+                    pipe.end_line()
+
+    def remove(self, worker: WorkerProcess) -> None:
+        """Take the last words of a worker that is dead, and close its pipes."""
+        for fd in worker.output_fds:
+            pipe = self._pipes.pop(fd)
+            self._paused.pop(fd, None)
+            with suppress(OSError):  # not there while paused
+                self._epoll.unregister(fd)
+            pipe.read()
+            pipe.end_line()
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close what is left."""
+        self._epoll.close()
+
+    def _resume(self) -> None:
+        for fd in self._paused:
+            self._epoll.register(fd, select.EPOLLIN)
+        self._paused.clear()

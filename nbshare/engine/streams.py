@@ -1,0 +1,175 @@
+"""The standard streams of a worker: pipes to the caller."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import select
+import sys
+from array import array
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbshare.engine.prints import STREAMS
+
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
+    import termios
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["HIGHEST", "flush", "keep", "replace", "restore", "tell_dropped"]
+
+HIGHEST = 2  # descriptor of a standard stream
+PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
+LINE_BUFFERED = 1  # stdio.h: _IOLBF
+
+_outputs: list[_Output] = []  # none outside of workers
+
+
+class _Outlet(io.RawIOBase):
+    """Writes to a pipe; what nobody reads in time is dropped, counted, and told of later.
+
+    Parameters
+    ----------
+    fd : int
+        The pipe, not blocking; it is not closed with this.
+    number : int
+        The descriptor of the same pipe for other programs, which blocks.
+    """
+
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd, self._number = fd, number
+        self._n_dropped = 0  # bytes
+
+    def fileno(self) -> int:
+        return self._number
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        view = memoryview(data).cast("B")
+        self.tell_dropped(wait=False)
+        # While it drops it does not wait again and again.
+        n_written = 0 if self._n_dropped else self._write(view)
+        self._n_dropped += len(view) - n_written
+        return len(view)
+
+    def tell_dropped(self, *, wait: bool = True) -> None:
+        """Write how much was dropped, if anything was, and there is room."""
+        if self._n_dropped:
+            note = f"\n[{self._n_dropped:,} bytes dropped here, since nobody read them]\n".encode()
+            if self._write(memoryview(note), wait=wait):  # short, so written as a whole
+                self._n_dropped = 0
+
+    def _write(self, view: memoryview, *, wait: bool = True) -> int:
+        """Write what can be written; returns how many bytes."""
+        n = 0
+        while n < len(view):
+            try:
+                n += os.write(self._fd, view[n:])
+            except BlockingIOError:
+                if not wait or not self._await_room():
+                    break
+            except OSError:  # the item has closed it, or the caller has ended
+                break
+        return n
+
+    def _await_room(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(PATIENCE_S * 1e3))
+
+
+class _Output:
+    """One of the streams, and the pipe under it."""
+
+    def __init__(self, name: str, number: int, fd: int) -> None:
+        self.name = name
+        self._number, self._fd = number, fd
+        self._n_unread = array("i", [0])
+        try:  # a description of the pipe that does not block; for other programs it does
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            self._quick_fd = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:  # without /proc prints wait for their reader
+            self._quick_fd = fd
+        os.dup2(fd, number)
+        self._open()
+
+    def _open(self) -> None:
+        self._outlet = _Outlet(self._quick_fd, self._number)
+        # A print never fails for what it prints.
+        self.stream: Any = io.TextIOWrapper(
+            io.BufferedWriter(self._outlet),
+            "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+
+    def restore(self) -> None:
+        """Set the stream and its descriptor right, if they are not."""
+        try:
+            os.get_inheritable(self._number)
+        except OSError:  # an item has closed it
+            with suppress(OSError):
+                os.dup2(self._fd, self._number)
+        if self.stream is None or self.stream.closed:
+            self._open()
+        setattr(sys, self.name, self.stream)
+
+    def flush(self) -> bool:
+        """Send a line that has not ended; returns whether anything has not been read yet."""
+        try:  # noqa: SIM105 - `suppress` would cost more than all else here
+            getattr(sys, self.name).flush()
+        except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
+            pass
+        try:
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._n_unread)
+        except OSError:  # the item has closed it
+            return False
+        return self._n_unread[0] > 0
+
+    def tell_dropped(self) -> None:
+        """Say how much was dropped."""
+        self._outlet.tell_dropped()
+
+
+def replace(fds: Sequence[int]) -> None:
+    """Make pipes the standard output and error output of this process."""
+    for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
+        output = _Output(name, number, fd)
+        _outputs.append(output)
+        setattr(sys, f"__{name}__", output.stream)
+    restore()
+    # C's own buffers are never written when a worker is ended.
+    with suppress(Exception):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())
+
+
+def keep() -> None:
+    """Give every call the streams as they are now: an initializer may have set its own."""
+    for output in _outputs:
+        output.stream = getattr(sys, output.name)
+
+
+def restore() -> None:
+    """Set right whatever items have done to the standard streams."""
+    for output in _outputs:
+        output.restore()
+
+
+def flush() -> bool:
+    """Send lines that have not ended; returns whether anything has not been read yet."""
+    return sum(output.flush() for output in _outputs) > 0
+
+
+def tell_dropped() -> None:
+    """Say how much was dropped, while it is known of which call."""
+    for output in _outputs:
+        output.tell_dropped()

@@ -1,0 +1,109 @@
+"""Where the prints of workers appear: with those of the caller."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+__all__ = ["Printer"]
+
+# A page with megabytes of text becomes slow. So much may come at once, and so much a second.
+_BURST = 300_000  # characters
+_PER_SECOND = 30_000
+_TAIL = 2_000  # the end of what is not shown is
+
+
+class Printer:
+    """Writes to the streams of the thread that makes it, as they are now.
+
+    A notebook shows no more than a page can bear, and then the end, and how much was left out.
+    """
+
+    def __init__(self) -> None:
+        self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
+
+    def __call__(self, name: str, text: str) -> None:
+        """Write to one of the streams."""
+        self._streams[name].write(text)
+
+    def close(self) -> None:
+        """Say what was left out."""
+        for stream in self._streams.values():
+            stream.close()
+
+
+class _Stream:
+    """One of the streams, be it a kernel's, a terminal's, a file, or none."""
+
+    # A map that prints nothing should not even set them.
+    _allowed, _counted_at = 0.0, -3600.0
+    _n_hidden = 0  # characters
+    _tail = ""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        # ipykernel's: of which cell a print is.
+        self._parent = getattr(stream, "parent_header", None)
+
+    def write(self, text: str) -> None:
+        """Write, or count what is too much."""
+        if not self._is_kernel or self._may_write(len(text)):
+            self._tell_hidden()
+            self._write(text)
+        else:
+            self._n_hidden += len(text)
+            self._tail = (self._tail + text)[-_TAIL:]
+
+    def close(self) -> None:
+        """Write the end of what was too much."""
+        tail = self._tail
+        if self._n_hidden > len(tail):  # it begins in the middle of a line
+            tail = tail.partition("\n")[2]
+        self._n_hidden -= len(tail)
+        self._tell_hidden()
+        self._write(tail)
+
+    @property
+    def _is_kernel(self) -> bool:
+        return hasattr(self._stream, "pub_thread") and hasattr(self._stream, "session")
+
+    def _may_write(self, n: int) -> bool:
+        now = time.monotonic()
+        self._allowed += (now - self._counted_at) * _PER_SECOND
+        self._allowed, self._counted_at = min(self._allowed, _BURST), now
+        # When some were left out it is for a second at least: else every other line would tell.
+        may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
+        self._allowed -= n if may else 0
+        return may
+
+    def _tell_hidden(self) -> None:
+        if self._n_hidden > 0:
+            self._write(
+                f"[{self._n_hidden:,} characters of prints left out here: too many for a page]\n"
+            )
+        self._n_hidden, self._tail = 0, ""
+
+    def _write(self, text: str) -> None:
+        if self._stream is None or not text:
+            return
+        if self._is_kernel and self._stream.parent_header != self._parent:
+            # The cell has ended, and ours may be any thread: a message of our own says whose it is.
+            self._stream.flush()  # what came before it
+            session, where = self._stream.session, self._stream.pub_thread
+            content = {"name": self._stream.name, "text": text}
+            session.send(where, "stream", content, parent=self._parent, ident=self._stream.topic)
+            return
+        with _bars_aside(self._stream):
+            self._stream.write(text)
+            if not self._is_kernel:
+                self._stream.flush()
+
+
+def _bars_aside(stream: Any) -> AbstractContextManager[Any]:
+    """Clear tqdm's bars from the terminal, as `tqdm.write` does, to draw them again after it."""
+    tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if tqdm is None or not getattr(tqdm, "_instances", None):
+        return nullcontext()
+    return tqdm.external_write_mode(file=stream)  # type: ignore[no-any-return]

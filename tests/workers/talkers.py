@@ -1,0 +1,90 @@
+"""Functions that print, in all the ways there are."""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+
+def count(i):
+    print(f"worker {os.getpid()} item {i}")
+    return os.getpid()
+
+
+def to_both(i):
+    print(f"out {i}")
+    print(f"err {i}", file=sys.stderr)
+
+
+def without_end(i):
+    print(i, end=" ")
+
+
+def log(i):
+    logging.getLogger("talkers").warning("log %d", i)
+    warnings.warn(f"careful {i}", stacklevel=1)
+
+
+def by_descriptor(i):
+    os.write(1, f"raw {i}\n".encode())
+    subprocess.run(["/bin/sh", "-c", f"echo sub {i}; echo suberr {i} > /dev/stderr"], check=True)
+    ctypes.CDLL(None).printf(b"printf %d\n", i)
+
+
+def in_threads(i):
+    threads = [
+        threading.Thread(target=lambda k=k: [print(f"{i}-{k}-{n}-") for n in range(200)])
+        for k in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def then_die(i):
+    print(f"last words of {i}", end="", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def halves(i):
+    """Print a line in two writes, while another worker prints."""
+    for _ in range(50):
+        os.write(1, b"left-")
+        time.sleep(0.0005)
+        os.write(1, b"right\n")
+
+
+def flood(i, n_lines):
+    line = "x" * 99 + "\n"
+    for _ in range(n_lines):
+        sys.stdout.write(line)
+    return i
+
+
+def after(i, path):
+    """Print now, and once a file is there."""
+    print(f"before {i}")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    print(f"after {i}")
+
+
+def redirect(path):
+    sys.stdout = open(path, "a", buffering=1)  # noqa: SIM115
+
+
+def unusual(i):
+    print("grüße \udcff")
+    os.write(1, b"\xff\n")
+
+
+def slowly(i):
+    time.sleep(0.05)
+    print(f"out {i}")
