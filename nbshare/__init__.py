@@ -42,7 +42,6 @@ from nbshare.notebook import LivePlot
 
 if TYPE_CHECKING:
     from nbshare.executor import Executor
-    from nbshare.joblib_backend import register_joblib
 
 __version__ = "0.1.0"
 
@@ -65,7 +64,6 @@ __all__ = [
     "last_job",
     "map_async",
     "parallel_map",
-    "register_joblib",
     "share",
     "shutdown",
     "zeros",
@@ -73,10 +71,9 @@ __all__ = [
 ]
 
 
-# What loads concurrent.futures, joblib or IPython, which most programs need not.
+# What loads concurrent.futures or IPython, which most programs need not.
 _LATE = {
     "Executor": "executor",
-    "register_joblib": "joblib_backend",
     "load_ipython_extension": "magics",  # IPython's hooks for %load_ext and %unload_ext
     "unload_ipython_extension": "magics",
 }

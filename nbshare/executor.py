@@ -15,7 +15,7 @@ from nbshare.arguments import checked_count, checked_initializer
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.request import Request
-from nbshare.engine.tasks import Task, TaskQueue, run_chunk, run_task
+from nbshare.engine.tasks import Arguments, Task, TaskQueue, run_chunk, run_task
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
 
@@ -67,7 +67,8 @@ class Executor(futures.Executor):
 
     Many tasks that read one array, and each write a place of another:
 
-    >>>     >>> squares = nbshare.zeros(5, "float16")
+    >>> import operator
+    >>> squares = nbshare.zeros(5, "float16")
     >>> with nbshare.Executor() as executor:
     ...     for i in range(5):
     ...         future = executor.submit(operator.setitem, squares, i, i * i)
@@ -151,22 +152,24 @@ class Executor(futures.Executor):
                 f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
                 "was forked; make another one here"
             )
-        task = Task(fn, args, kwargs)
         future: futures.Future[T] = futures.Future()
+        task = Task(fn, Arguments(args, kwargs), future)
         if is_worker():  # no more processes than were asked for
-            self._run_here(task, future)
+            self._run_here(*task)
         else:
-            self._tasks.put(task, future)
+            self._tasks.put(task)
         return future
 
-    def _run_here(self, task: Task, future: futures.Future[T]) -> None:
+    def _run_here(
+        self, fn: Callable[..., T], arguments: Arguments, future: futures.Future[T]
+    ) -> None:
         self._tasks.check_open()
         future.set_running_or_notify_cancel()
         try:
             if self._initializer is not None:
                 (initializer, initargs), self._initializer = self._initializer, None
                 initializer(*initargs)
-            result = run_task(task)
+            result = run_task(fn, arguments)
         except BaseException as error:  # noqa: BLE001 - as in a worker's worker
             future.set_exception(error)
         else:

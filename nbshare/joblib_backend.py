@@ -34,8 +34,8 @@ def register_joblib() -> None:
     --------
     >>> import math
     >>> import joblib
-    >>> import nbshare
-    >>> nbshare.register_joblib()
+    >>> from nbshare.joblib_backend import register_joblib
+    >>> register_joblib()
     >>> with joblib.parallel_config("nbshare", n_jobs=2):
     ...     joblib.Parallel()(joblib.delayed(math.sqrt)(i) for i in [1, 4, 9])
     [1.0, 2.0, 3.0]

@@ -114,10 +114,15 @@ class Arena:
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
         size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 64))
         blocks = []
+        seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
             block = list(items[start : start + size])
+            if size == 1 and id(block[0]) in seen:
+                blocks.append(seen[id(block[0])])
+                continue
             try:
                 blocks.append(self.pack(block, what, writable=True))
+                seen[id(block[0])] = blocks[-1]
             except UnsendableError:
                 for i, item in enumerate(block):  # say which one
                     self.pack(item, f"{what} {first + start + i}", writable=True)

@@ -38,13 +38,12 @@ from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Request
 from nbshare.engine.schedule import FAILED
 from nbshare.engine.single import SingleRun
-from nbshare.functions import label_of
 from nbshare.memory import segment_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Task", "TaskQueue", "run_chunk", "run_task"]
+__all__ = ["Arguments", "Task", "TaskQueue", "run_chunk", "run_task"]
 
 WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a millisecond
 MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
@@ -53,17 +52,16 @@ LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the inter
 LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results: nobody tells of single ones
 
 
-class Task(NamedTuple):
-    """One call of a function."""
+class Arguments(NamedTuple):
+    """What a function is called with."""
 
-    func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     def __repr__(self) -> str:
         given = [*map(safe_repr, self.args)]
         given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
-        return f"{label_of(self.func)}({', '.join(given)})"
+        return f"({', '.join(given)})"
 
     @property
     def nbytes(self) -> int:
@@ -72,9 +70,17 @@ class Task(NamedTuple):
         return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
 
 
-def run_task(task: Task) -> Any:
+class Task(NamedTuple):
+    """One call of a function, and the future of its result."""
+
+    func: Callable[..., Any]
+    arguments: Arguments
+    future: Future[Any]
+
+
+def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
     """Run a task; in a worker."""
-    return task.func(*task.args, **task.kwargs)
+    return func(*arguments.args, **arguments.kwargs)
 
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
@@ -105,7 +111,7 @@ class TaskQueue:
         arena = Arena()
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
-        self._waiting: deque[tuple[Task, Future[Any]]] = deque()
+        self._waiting: deque[Task] = deque()
         self._windows: list[_Window] = []
         self._context = request.context
         self._team = Team(request.max_workers)
@@ -117,7 +123,7 @@ class TaskQueue:
         self._bell = _thread.allocate_lock()
         self._thread: threading.Thread | None = None
 
-    def put(self, task: Task, future: Future[Any]) -> None:
+    def put(self, task: Task) -> None:
         """Queue a task.
 
         Raises
@@ -129,7 +135,7 @@ class TaskQueue:
             self.check_open()
             if not self._waiting and not self._windows:
                 self._context = current_context()
-            self._waiting.append((task, future))
+            self._waiting.append(task)
             if self._thread is None:
                 self._start()
         self._ring()
@@ -142,6 +148,7 @@ class TaskQueue:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
+        self._size = 1  # what was measured may be old
         self._thread = threading.Thread(target=self._live, name="nbshare executor", daemon=False)
         try:
             self._thread.start()
@@ -158,8 +165,8 @@ class TaskQueue:
 
     def cancel_waiting(self) -> None:
         """Cancel the tasks that are in no window yet."""
-        for _, future in list(self._waiting):
-            future.cancel()
+        for task in list(self._waiting):
+            task.future.cancel()
 
     def stop(self) -> None:
         """End the tasks under way too."""
@@ -217,8 +224,8 @@ class TaskQueue:
 
     def _open_windows(self) -> None:
         """See to it that workers have something to do, and soon will have."""
-        if not self._windows:  # what was measured, and the workers' files, may be old
-            self._team, self._size = Team(self._request.max_workers), 1
+        if not self._windows:  # files may have been edited
+            self._team = Team(self._request.max_workers)
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
                 self._open(taken)
@@ -229,23 +236,23 @@ class TaskQueue:
             return 0
         return min(MOST_TASKS, max(self._size, n_workers - n_open))
 
-    def _take(self, n: int) -> list[tuple[Task, Future[Any]]]:
+    def _take(self, n: int) -> list[Task]:
         """Take tasks off the queue that have not been cancelled: from here on they run."""
-        taken: list[tuple[Task, Future[Any]]] = []
+        taken: list[Task] = []
         nbytes = 0
         while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
-            task, future = self._waiting.popleft()
-            if future.set_running_or_notify_cancel():
-                taken.append((task, future))
-                nbytes += task.nbytes
+            task = self._waiting.popleft()
+            if task.future.set_running_or_notify_cancel():
+                taken.append(task)
+                nbytes += task.arguments.nbytes
         return taken
 
-    def _open(self, taken: list[tuple[Task, Future[Any]]]) -> None:
+    def _open(self, taken: list[Task]) -> None:
         """Open a window of tasks."""
         n = len(taken)
         request = replace(
             self._request,
-            iterables=[[task for task, _ in taken]],
+            iterables=[[task.func for task in taken], [task.arguments for task in taken]],
             n_tasks=n,
             first=self._n_taken,
             max_workers=min(self._request.max_workers, n),
@@ -260,11 +267,11 @@ class TaskQueue:
                     self._open([one])
             else:
                 self._n_taken += 1
-                taken[0][1].set_exception(error.with_traceback(None))
+                taken[0].future.set_exception(error.with_traceback(None))
             return
         self._n_taken += n
         call.tell = self._ring
-        window = _Window(SingleRun(call, engine), [future for _, future in taken])
+        window = _Window(SingleRun(call, engine), [task.future for task in taken])
         self._windows.append(window)
         window.start()
         if self._is_stopping:  # who stopped may not have seen this window
@@ -276,7 +283,7 @@ class TaskQueue:
         with self._lock:
             self._is_closed, self._thread = True, None
         futures = [future for window in self._windows for future in window.futures.values()]
-        futures += [f for _, f in self._waiting if f.set_running_or_notify_cancel()]
+        futures += [t.future for t in self._waiting if t.future.set_running_or_notify_cancel()]
         self._windows.clear()
         self._waiting.clear()
         for future in futures:
