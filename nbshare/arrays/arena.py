@@ -20,7 +20,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -294,10 +294,11 @@ def _pickler_class(by_value: bool) -> Any:
 
     class CallPickler(Base):  # type: ignore[misc]
         def __init__(self, arena: Arena, writable: bool, file: io.BytesIO) -> None:
-            super().__init__(file, protocol=5, buffer_callback=self._keep)
+            self.buffers: list[memoryview] = []
+            # No method of its own: in a cycle it would keep all that it has pickled.
+            super().__init__(file, protocol=5, buffer_callback=partial(_keep, self.buffers))
             self.arena = arena
             self.writable = writable
-            self.buffers: list[memoryview] = []
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, np.ndarray):
@@ -331,14 +332,15 @@ def _pickler_class(by_value: bool) -> Any:
                 ],
             )
 
-        def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < IN_BAND:
-                return True  # in band
-            self.buffers.append(raw)
-            return False
-
     return CallPickler
+
+
+def _keep(buffers: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < IN_BAND:
+        return True  # in band
+    buffers.append(raw)
+    return False
 
 
 def _nbytes_of(part: Any) -> int:
