@@ -306,12 +306,8 @@ class _Window:
             if i in self.futures and call.results.is_here(i):
                 self._resolve(i)
         if is_over and self.futures:
-            error = call.error or errors.WorkerDiedError(
-                "the worker was ended before the task was done, by the executor's "
-                "terminate_workers() or by nbshare.shutdown()"
-            )
             while self.futures:
-                self.futures.popitem()[1].set_exception(error)
+                self.futures.popitem()[1].set_exception(call.error or _ended_early())
         return len(self.futures) < n_before
 
     def _resolve(self, i: int) -> None:
@@ -325,6 +321,13 @@ class _Window:
             future.set_exception(value)
         else:
             future.set_result(value)
+
+
+def _ended_early() -> BaseException:
+    return errors.WorkerDiedError(
+        "the worker was ended before the task was done, by the executor's terminate_workers() or "
+        "by nbshare.shutdown()"
+    )
 
 
 def _lies_in_shared_memory(value: Any) -> bool:
