@@ -4,7 +4,8 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     magics             %%workerfile: a cell that becomes a module file
-    mapping            parallel_map: a request, checked once, handed down
+    joblib_backend     joblib's Parallel on an Executor
+    mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
     job                one running map: partial results, stop
@@ -15,6 +16,8 @@ The layers; imports point down only::
     tracebacks         what a notebook shows of a failure
     errors             every exception and warning
 """
+
+from typing import TYPE_CHECKING
 
 from nbshare import errors
 from nbshare.arrays import (
@@ -38,10 +41,14 @@ from nbshare.job import Job, last_job
 from nbshare.mapping import map_async, parallel_map
 from nbshare.notebook import LivePlot
 
+if TYPE_CHECKING:
+    from nbshare.executor import Executor
+
 __version__ = "0.1.0"
 
 __all__ = [
     "MISSING",
+    "Executor",
     "Job",
     "LivePlot",
     "MapInterrupted",
@@ -65,10 +72,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # IPython's hooks for %load_ext and %unload_ext; late, as most programs need none.
-    if name not in ("load_ipython_extension", "unload_ipython_extension"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nbshare import magics
+# What loads concurrent.futures or IPython, which most programs need not.
+_LATE = {
+    "Executor": "executor",
+    "load_ipython_extension": "magics",  # IPython's hooks for %load_ext and %unload_ext
+    "unload_ipython_extension": "magics",
+}
 
-    return getattr(magics, name)
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -162,6 +162,17 @@ def test_the_readme_s_example_of_a_ring_buffer_runs():
     assert np.array_equal(names["means"], expected)
 
 
+def test_the_readme_s_example_of_an_executor_runs():
+    """Copied from the README: each task has written its place of the result."""
+    names = {}
+    exec(dict(fences("python"))["executor"], names)
+    expected = np.zeros(20, "f2")
+    for i in range(20):
+        names["mean_change"](names["data"], expected, i)
+    assert np.array_equal(names["result"], expected)
+    assert (expected > 0).all()
+
+
 def test_the_readme_s_links_lead_somewhere():
     """Files and pictures it names are there, and the picture is small."""
     text = (FOLDER.parent / "README.md").read_text()

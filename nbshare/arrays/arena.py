@@ -20,7 +20,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,10 +114,15 @@ class Arena:
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
         size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 64))
         blocks = []
+        seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
             block = list(items[start : start + size])
+            if size == 1 and id(block[0]) in seen:
+                blocks.append(seen[id(block[0])])
+                continue
             try:
                 blocks.append(self.pack(block, what, writable=True))
+                seen[id(block[0])] = blocks[-1]
             except UnsendableError:
                 for i, item in enumerate(block):  # say which one
                     self.pack(item, f"{what} {first + start + i}", writable=True)
@@ -289,10 +294,11 @@ def _pickler_class(by_value: bool) -> Any:
 
     class CallPickler(Base):  # type: ignore[misc]
         def __init__(self, arena: Arena, writable: bool, file: io.BytesIO) -> None:
-            super().__init__(file, protocol=5, buffer_callback=self._keep)
+            self.buffers: list[memoryview] = []
+            # No method of its own: in a cycle it would keep all that it has pickled.
+            super().__init__(file, protocol=5, buffer_callback=partial(_keep, self.buffers))
             self.arena = arena
             self.writable = writable
-            self.buffers: list[memoryview] = []
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, np.ndarray):
@@ -326,14 +332,15 @@ def _pickler_class(by_value: bool) -> Any:
                 ],
             )
 
-        def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < IN_BAND:
-                return True  # in band
-            self.buffers.append(raw)
-            return False
-
     return CallPickler
+
+
+def _keep(buffers: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < IN_BAND:
+        return True  # in band
+    buffers.append(raw)
+    return False
 
 
 def _nbytes_of(part: Any) -> int:

@@ -184,6 +184,7 @@ def prepare(
     warm_up: Callable[[], None],
     fixed: tuple[Fixed, Placed] | None = None,
     rows: npt.NDArray[Any] | None = None,
+    team: Team | None = None,
 ) -> Call:
     """Place the inputs in shared memory.
 
@@ -198,6 +199,8 @@ def prepare(
         What is the same for all items, if it has been placed before.
     rows : ndarray, optional
         Where results go if they fit.
+    team : Team, optional
+        Whose call it is, if it shares its workers with others.
 
     Raises
     ------
@@ -216,6 +219,7 @@ def prepare(
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
+    n_workers = request.max_workers if team is None else team.n_workers
     return Call(
         request=request,
         board=board,
@@ -230,10 +234,11 @@ def prepare(
             policy=request.policy,
             first=request.first,
         ),
-        n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
+        n_threads=threads_per_worker(usable_cpus(), n_workers, os.environ),
         initializer_key=parts.initializer_key,
         results=_results(board, request, rows),
         free_slots=list(range(n_slots))[::-1],
+        team=team,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["InlineIntake", "Intake", "ThreadedIntake"]
+__all__ = ["MOST_BYTES", "InlineIntake", "Intake", "ThreadedIntake", "nbytes_of"]
 
 MOST_BYTES = 32 << 20  # of arrays and texts: of a window, and of what waits to be one
 
@@ -56,7 +56,7 @@ class Intake:
                 self.is_exhausted = True
                 break
             items.append(item)
-            nbytes += _nbytes(item)
+            nbytes += nbytes_of(item)
         return items
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class ThreadedIntake(Intake):
             if was_empty:
                 self._tell()
             with suppress(IndexError):  # handed over already
-                largest = max(largest, _nbytes(self._items[-1]))
+                largest = max(largest, nbytes_of(self._items[-1]))
             n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))
 
 
@@ -145,10 +145,10 @@ def _tell_nobody() -> None:
     pass
 
 
-def _nbytes(item: Any) -> int:
+def nbytes_of(item: Any) -> int:
     """Return about how much memory an item takes; of what is no array or text, not much."""
     if isinstance(item, tuple):
-        return sum(map(_nbytes, item))
+        return sum(map(nbytes_of, item))
     if isinstance(item, bytes | bytearray | str):
         return len(item)
     return int(item.nbytes) if isinstance(item, np.ndarray) else 64

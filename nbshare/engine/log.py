@@ -11,16 +11,15 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from nbshare.errors import TaskError
-from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
 
-__all__ = ["Entry", "LogKey", "LogReader", "LogWriter"]
+__all__ = ["OUT_OF_BAND", "Entry", "LogKey", "LogReader", "LogWriter", "unpickled"]
 
 LogKey = tuple[int, int]  # process id, and which of that process's logs
 Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, size in bytes
@@ -52,9 +51,8 @@ class LogWriter:
         self._n_alone = 0
         self._n_bytes = 0  # written so far
 
-    def append(self, value: Any) -> Entry:
-        """Write a result; returns what finds it again."""
-        data, buffers = dumps_apart(value, OUT_OF_BAND)
+    def append(self, data: bytes, buffers: list[memoryview]) -> Entry:
+        """Write the pickle of a result and its buffers; returns what finds it again."""
         parts = list(_placed([memoryview(data), *buffers]))
         nbytes = parts[-1][0] + parts[-1][1].nbytes
         self._n_bytes += nbytes
@@ -109,14 +107,24 @@ class LogReader:
         for size in sizes:
             parts.append(bytes_[at : at + size].data)
             at = aligned(at + size)
-        try:
-            return pickle.loads(parts[0], buffers=parts[1:])
-        except Exception as error:
-            error.__traceback__ = None  # its frames lead to the results, which keep the error
-            raise TaskError(
-                f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
-                i,
-            ) from error
+        return unpickled(i, parts[0], parts[1:])
+
+
+def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
+    """Return the result of item `i`, from its pickle.
+
+    Raises
+    ------
+    TaskError
+        If it cannot be unpickled here.
+    """
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except Exception as error:
+        error.__traceback__ = None  # its frames lead to the results, which keep the error
+        raise TaskError(
+            f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
+        ) from error
 
 
 def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:

@@ -1,8 +1,9 @@
 """Where results go: an array in shared memory that all workers fill, or the workers' logs.
 
 The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
-does not fit it, and any other object, is pickled into a segment of the worker's own, its log;
-the board says where each one lies. So no work is lost when results turn out to differ.
+does not fit it, and any other object, is pickled into a segment of the worker's own, its log, or,
+if it is small and items are few, onto the board; the board says where each one lies. So no work is
+lost when results turn out to differ.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.engine.log import LogKey, LogWriter
-from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, Board
+from nbshare.engine.log import OUT_OF_BAND, LogKey, LogWriter
+from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, SMALL_NBYTES, Board
+from nbshare.functions import dumps_apart
 from nbshare.memory import Segment
 
 __all__ = [
@@ -157,8 +159,14 @@ class ResultStore:
         )
 
     def _append(self, i: int, value: Any) -> None:
-        self._board.index[i] = self._log.append(value)
-        self._board.done[i] = IN_LOG
+        board = self._board
+        data, buffers = dumps_apart(value, OUT_OF_BAND)
+        if i < len(board.small) and len(data) <= SMALL_NBYTES and not buffers:
+            board.small[i, : len(data)] = np.frombuffer(data, np.uint8)
+            board.index[i] = 0, 0, len(data)
+        else:
+            board.index[i] = self._log.append(data, buffers)
+        board.done[i] = IN_LOG
 
 
 def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any]:

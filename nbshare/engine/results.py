@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import as_masked, collect, masked
-from nbshare.engine.log import LogReader
+from nbshare.engine.log import Entry, LogReader, unpickled
 from nbshare.engine.output import ASK, NUMBERS, OutputSpec, numbers_of
 from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
 from nbshare.errors import TaskError
@@ -153,6 +153,16 @@ class Results:
         """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
         return self._get(i, int(self._board.done[i]))
 
+    def is_here(self, i: int) -> bool:
+        """Whether `get` has the result of item `i`, or its error."""
+        state = int(self._board.done[i])
+        if state == FAILED:
+            return i in self.errors
+        if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
+            entry = self._entry(i)
+            return entry[0] == 0 or self.logs.has(entry)
+        return state == IN_OUTPUT
+
     def _get(self, i: int, state: int) -> Any:
         if state == IN_OUTPUT:
             assert self.array is not None
@@ -164,5 +174,11 @@ class Results:
             return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
-        entry = tuple(self._board.index[i].tolist())
+        key, _, nbytes = entry = self._entry(i)
+        if key == 0:  # on the board itself
+            return unpickled(self._first + i, self._board.small[i, :nbytes].data)
         return self.logs.load(self._first + i, entry) if self.logs.has(entry) else MISSING
+
+    def _entry(self, i: int) -> Entry:
+        log, offset, nbytes = self._board.index[i].tolist()
+        return log, offset, nbytes

@@ -9,6 +9,7 @@
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
     attempts per item: how often it has failed, or its worker died   (likewise)
     numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
+    small    per item, if they are few: the result's pickle, if it is a small one
 
 Workers claim chunks by themselves under a file lock, which the kernel releases if its holder
 dies; the caller only reads. Each byte and word has one writer at a time, and on x86-64 others see
@@ -44,6 +45,8 @@ SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each
 
 NO_ITEM = -1
 NUMBER_BYTES = 8
+# A log costs half a millisecond, which calls with few items would notice.
+SMALL_NBYTES, SMALL_TASKS = 160, 128
 # Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 
@@ -78,6 +81,8 @@ class Board:
         self.index = array(np.int64, (n_tasks, 3), places[4])
         self.numbers = array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
         self.attempts = array(np.int32, (n_tasks,), places[6])
+        n_small = n_tasks if n_tasks <= SMALL_TASKS else 0
+        self.small = array(np.uint8, (n_small, SMALL_NBYTES), places[7])
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
         """Return what kind of results the call has: the first who asks decides, for good."""
@@ -169,6 +174,7 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
         n_tasks * 24,
         n_tasks * NUMBER_BYTES,
         n_tasks * 4,
+        n_tasks * SMALL_NBYTES if n_tasks <= SMALL_TASKS else 0,
     ]
     offsets, end = [], 0
     for size in sizes:

@@ -14,7 +14,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
 from nbshare.engine.results import MISSING
-from nbshare.engine.schedule import IN_OUTPUT
+from nbshare.engine.schedule import IN_OUTPUT, N_ITEMS, WORKED
 from nbshare.engine.stats import WorkerStats, stats_of
 
 __all__ = ["SingleRun"]
@@ -92,6 +92,11 @@ class SingleRun:
     def is_all_given(self) -> bool:
         """Whether it is over, and `new_results` has given everything."""
         return self.is_over and bool(self._given[self.call.board.done != 0].all())
+
+    def pace(self) -> tuple[int, float]:
+        """Return the items that its workers have done, and in how many seconds."""
+        rows = self.call.board.slots.tolist()
+        return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9
 
     def forget_items(self) -> None:
         """Let go of the items of a call that is over."""

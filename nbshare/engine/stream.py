@@ -33,7 +33,6 @@ from nbshare.engine.growing import GrowingArray
 from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Items, Request
-from nbshare.engine.schedule import N_ITEMS, WORKED
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stats import WorkerStats, merged
 
@@ -299,7 +298,7 @@ class Stream:
     def _next_size(self) -> int:
         """Return how many items make a window, by the time that they have taken so far."""
         smallest = self.request.max_workers * (self.request.chunksize or 1)
-        now = [_pace(window) for window in self._open()]
+        now = [window.pace() for window in self._open()]
         n_items, worked_s = map(sum, zip(self._last_pace, *now, strict=True))
         if not n_items:
             return self._size
@@ -323,8 +322,8 @@ class Stream:
             out=out,
             max_workers=min(self.request.max_workers, n),
         )
-        call = prepare(request, self._engine.warm_up, self._fixed, self._rows(first, n))
-        call.team = self._team
+        rows = self._rows(first, n)
+        call = prepare(request, self._engine.warm_up, self._fixed, rows, self._team)
         call.tell = self._ring
         window = SingleRun(call, self._engine)
         self._n_taken += n
@@ -361,7 +360,7 @@ class Stream:
                 elif window.state == "stopped":
                     self._is_stopping = True
                 self._past_stats = merged([*self._past_stats, *window.stats()])
-                self._last_pace = _pace(window)
+                self._last_pace = window.pace()
                 window.call.tell = None
                 window.forget_items()
 
@@ -392,9 +391,3 @@ class Stream:
         self._fixed[1].others.clear()
         self.is_over = True
         self._over.release()
-
-
-def _pace(window: SingleRun) -> tuple[int, float]:
-    """Return the items that a window's workers have done, and in how many seconds."""
-    rows = window.call.board.slots.tolist()
-    return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9

@@ -1,0 +1,334 @@
+"""Tasks that are queued one by one: what an executor runs.
+
+::
+
+    put(task, future) ──► queue ──► take a window of tasks ──► a call on them ──► …
+                                       ▲                          │ all share their workers
+                                       └── when workers will      └──► futures, as results come
+                                           soon have nothing left
+
+A window is an ordinary call whose items are tasks, so failures, dead and replaced workers are the
+calls' business. It is small, since a task that is in one cannot be cancelled any more: one task if
+tasks are slow, many if they are quick.
+
+The thread that does this lives only while there is work. It is no daemon, so that the interpreter
+waits for what is queued before it ends, as it does for the standard library's executors.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nbshare import errors
+from nbshare.arrays.arena import Arena
+from nbshare.engine.call import Team, prepare
+from nbshare.engine.context import current_context
+from nbshare.engine.failures import safe_repr
+from nbshare.engine.intake import MOST_BYTES, nbytes_of
+from nbshare.engine.local import dispatcher
+from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.request import Request
+from nbshare.engine.schedule import FAILED
+from nbshare.engine.single import SingleRun
+from nbshare.memory import segment_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["Arguments", "Task", "TaskQueue", "run_chunk", "run_task"]
+
+WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a millisecond
+MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
+GROWTH = 8  # from one window to the next at most
+LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
+LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results: nobody tells of single ones
+
+
+class Arguments(NamedTuple):
+    """What a function is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        given = [*map(safe_repr, self.args)]
+        given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
+        return f"({', '.join(given)})"
+
+    @property
+    def nbytes(self) -> int:
+        """About how much of it has to be copied."""
+        given = (*self.args, *self.kwargs.values())
+        return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
+
+
+class Task(NamedTuple):
+    """One call of a function, and the future of its result."""
+
+    func: Callable[..., Any]
+    arguments: Arguments
+    future: Future[Any]
+
+
+def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
+    """Run a task; in a worker."""
+    return func(*arguments.args, **arguments.kwargs)
+
+
+def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
+    """Call a function for several items: one task of a map with a chunksize."""
+    return [func(*args) for args in items]
+
+
+class TaskQueue:
+    """Runs tasks on worker processes, in the order in which they come.
+
+    Parameters
+    ----------
+    request : Request
+        Workers and initializer; `run_task` is its function, and it has no items.
+
+    Raises
+    ------
+    UnsendableError
+        If the initializer cannot be pickled.
+
+    Notes
+    -----
+    For any thread. Futures are resolved in the queue's own, and their callbacks run there.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        arena = Arena()
+        fixed = pack_fixed(arena, request)
+        self._fixed = fixed, place(arena)
+        self._waiting: deque[Task] = deque()
+        self._windows: list[_Window] = []
+        self._context = request.context
+        self._team = Team(request.max_workers)
+        self._n_taken = 0
+        self._size = 1  # of the next window, if workers have enough to do
+        self._is_closed = False
+        self._is_stopping = False
+        self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
+        self._bell = _thread.allocate_lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, task: Task) -> None:
+        """Queue a task.
+
+        Raises
+        ------
+        RuntimeError
+            After `close`, and when the interpreter is about to end.
+        """
+        with self._lock:
+            self.check_open()
+            if not self._waiting and not self._windows:
+                self._context = current_context()
+            self._waiting.append(task)
+            if self._thread is None:
+                self._start()
+        self._ring()
+
+    def check_open(self) -> None:
+        """Raise the `RuntimeError` of `put`, if it would."""
+        if self._is_closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if not threading.main_thread().is_alive():
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def _start(self) -> None:
+        self._size = 1  # what was measured may be old
+        self._thread = threading.Thread(target=self._live, name="nbshare executor", daemon=False)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads
+            self._thread = None
+            self._waiting.pop()
+            raise
+
+    def close(self) -> None:
+        """Take no more tasks."""
+        with self._lock:
+            self._is_closed = True
+        self._ring()
+
+    def cancel_waiting(self) -> None:
+        """Cancel the tasks that are in no window yet."""
+        for task in list(self._waiting):
+            task.future.cancel()
+
+    def stop(self) -> None:
+        """End the tasks under way too."""
+        self._is_stopping = True
+        for window in list(self._windows):
+            window.stop()
+
+    def wait(self) -> None:
+        """Wait until nothing is left to do, after `close`."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # ------------------------------------------------------------- in the queue's thread
+
+    def _live(self) -> None:
+        look_s, is_rung = LOOK_S, True
+        try:
+            while not self._is_over(lingers=is_rung):
+                has_news = self._resolve()
+                self._open_windows()
+                look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
+                is_polling = any(len(window.futures) > 1 for window in self._windows)
+                is_rung = self._bell.acquire(timeout=look_s if is_polling else LINGER_S)
+        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+            self._fail(error)
+
+    def _is_over(self, *, lingers: bool) -> bool:
+        with self._lock:
+            if self._waiting or self._windows or (lingers and not self._is_closed):
+                return False
+            self._thread = None
+            return True
+
+    def _ring(self) -> None:
+        """Have the thread look at what there is to do; called by any thread."""
+        if self._bell.locked():
+            with contextlib.suppress(RuntimeError):  # another was quicker
+                self._bell.release()
+
+    def _resolve(self) -> bool:
+        """Resolve the futures whose results have come; returns whether any have."""
+        has_news = False
+        for window in list(self._windows):
+            has_news |= window.resolve()
+            if not window.futures:
+                self._windows.remove(window)
+                self._note_pace(*window.pace())
+        return has_news
+
+    def _note_pace(self, n_tasks: int, worked_s: float) -> None:
+        if n_tasks:
+            wanted = WINDOW_S * self._request.max_workers * n_tasks / max(worked_s, 1e-9)
+            self._size = max(1, int(min(wanted, GROWTH * self._size, MOST_TASKS)))
+
+    def _open_windows(self) -> None:
+        """See to it that workers have something to do, and soon will have."""
+        if not self._windows:  # files may have been edited
+            self._team = Team(self._request.max_workers)
+        while self._waiting and (n := self._n_wanted()):
+            if taken := self._take(n):
+                self._open(taken)
+
+    def _n_wanted(self) -> int:
+        n_workers, n_open = self._request.max_workers, sum(len(w.futures) for w in self._windows)
+        if n_open >= n_workers + self._size:
+            return 0
+        return min(MOST_TASKS, max(self._size, n_workers - n_open))
+
+    def _take(self, n: int) -> list[Task]:
+        """Take tasks off the queue that have not been cancelled: from here on they run."""
+        taken: list[Task] = []
+        nbytes = 0
+        while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
+            task = self._waiting.popleft()
+            if task.future.set_running_or_notify_cancel():
+                taken.append(task)
+                nbytes += task.arguments.nbytes
+        return taken
+
+    def _open(self, taken: list[Task]) -> None:
+        """Open a window of tasks."""
+        n = len(taken)
+        request = replace(
+            self._request,
+            iterables=[[task.func for task in taken], [task.arguments for task in taken]],
+            n_tasks=n,
+            first=self._n_taken,
+            max_workers=min(self._request.max_workers, n),
+            context=self._context,
+        )
+        try:
+            engine = dispatcher()
+            call = prepare(request, engine.warm_up, self._fixed, team=self._team)
+        except Exception as error:  # noqa: BLE001 - one cannot be sent, or memory is short
+            if n > 1:  # which of them it is
+                for one in taken:
+                    self._open([one])
+            else:
+                self._n_taken += 1
+                taken[0].future.set_exception(error.with_traceback(None))
+            return
+        self._n_taken += n
+        call.tell = self._ring
+        window = _Window(SingleRun(call, engine), [task.future for task in taken])
+        self._windows.append(window)
+        window.start()
+        if self._is_stopping:  # who stopped may not have seen this window
+            window.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """Have nobody wait for what will not come."""
+        self.stop()
+        with self._lock:
+            self._is_closed, self._thread = True, None
+        futures = [future for window in self._windows for future in window.futures.values()]
+        futures += [t.future for t in self._waiting if t.future.set_running_or_notify_cancel()]
+        self._windows.clear()
+        self._waiting.clear()
+        for future in futures:
+            future.set_exception(error)
+
+
+class _Window:
+    """Tasks that workers have been given, and the futures that wait for them."""
+
+    def __init__(self, run: SingleRun, futures: list[Future[Any]]) -> None:
+        self._run = run
+        self.futures = dict(enumerate(futures))  # those that are not resolved
+        self.start, self.stop, self.pace = run.start, run.stop, run.pace
+
+    def resolve(self) -> bool:
+        """Resolve the futures whose results have come; returns whether any have."""
+        call, n_before = self._run.call, len(self.futures)
+        is_over = call.is_over  # asked first: what comes later is for the next look
+        for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
+            if i in self.futures and call.results.is_here(i):
+                self._resolve(i)
+        if is_over and self.futures:
+            while self.futures:
+                self.futures.popitem()[1].set_exception(call.error or _ended_early())
+        return len(self.futures) < n_before
+
+    def _resolve(self, i: int) -> None:
+        call, future = self._run.call, self.futures.pop(i)
+        try:
+            value = call.results.get(i)
+        except errors.TaskError as error:
+            future.set_exception(error)
+            return
+        if call.board.done[i] == FAILED:
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+
+def _ended_early() -> BaseException:
+    return errors.WorkerDiedError(
+        "the worker was ended before the task was done, by the executor's terminate_workers() or "
+        "by nbshare.shutdown()"
+    )
+
+
+def _lies_in_shared_memory(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and segment_of(value) is not None

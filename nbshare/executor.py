@@ -1,0 +1,302 @@
+"""Executor: the face of `concurrent.futures` on nbshare's workers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from nbshare.arguments import checked_count, checked_initializer
+from nbshare.engine.context import current_context
+from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.request import Request
+from nbshare.engine.tasks import Arguments, Task, TaskQueue, run_chunk, run_task
+from nbshare.engine.work import Policy
+from nbshare.engine.worker import is_worker
+
+__all__ = ["Executor"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Executor(futures.Executor):
+    """A `concurrent.futures.Executor` whose arrays travel by shared memory.
+
+    For code that takes an executor, or a pool with a `map`: emcee, SciPy's ``workers=``, dynesty,
+    `asyncio`, one's own. For a loop over items `parallel_map` is quicker, and shows how far it is.
+
+    Parameters
+    ----------
+    max_workers : int, optional
+        Number of worker processes; default: the CPUs that this process may use.
+    mp_context : None
+        Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
+    initializer : callable, optional
+        Called in each worker before its first task. If it raises, so do the tasks.
+    initargs : sequence, optional
+        Its positional arguments.
+    max_tasks_per_child : None
+        Only for the signature.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong use, or an argument that nbshare's workers do not have.
+    nbshare.errors.UnsendableError
+        If the initializer cannot be pickled. A `TypeError`.
+
+    See Also
+    --------
+    parallel_map : a function over items, with progress, plots and one array of results.
+
+    Examples
+    --------
+    >>> import math
+    >>> import nbshare
+    >>> with nbshare.Executor() as executor:
+    ...     future = executor.submit(math.sqrt, 2.25)
+    ...     roots = list(executor.map(math.sqrt, [1.0, 4.0]))
+    >>> future.result(), roots
+    (1.5, [1.0, 2.0])
+
+    Many tasks that read one array, and each write a place of another:
+
+    >>> import operator
+    >>> squares = nbshare.zeros(5, "float16")
+    >>> with nbshare.Executor() as executor:
+    ...     for i in range(5):
+    ...         future = executor.submit(operator.setitem, squares, i, i * i)
+    >>> squares
+    SharedArray([ 0.,  1.,  4.,  9., 16.], dtype=float16)
+
+    Notes
+    -----
+    A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
+    copied to shared memory, and large ones arrive read-only: `share` what many tasks need. Large
+    arrays among the results come back by shared memory.
+
+    What a task raises is raised by its future as itself, with the worker's traceback. A worker
+    that dies fails the task that it was at, with `nbshare.errors.WorkerDiedError`, which is a
+    `BrokenProcessPool`; the executor goes on. The future of what cannot be pickled raises
+    `nbshare.errors.UnsendableError`.
+
+    The workers are those of all of nbshare: kept after `shutdown`, started anew when a file that
+    they have imported has changed. Tasks see the environment, the import path and the files as
+    they were when the executor last had nothing to do.
+
+    May be used from any thread. When the interpreter ends, it waits for what is queued. Within a
+    worker tasks run at once, in `submit`. A forked process cannot use its parent's executor.
+
+    References
+    ----------
+    `concurrent.futures <https://docs.python.org/3/library/concurrent.futures.html>`_
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Sequence[Any] = (),
+        *,
+        max_tasks_per_child: None = None,
+    ) -> None:
+        _refuse(mp_context=mp_context, max_tasks_per_child=max_tasks_per_child)
+        self._max_workers = checked_count("max_workers", max_workers) or usable_cpus()
+        self._initializer = checked_initializer(initializer, initargs)
+        self._pid = os.getpid()
+        self._tasks = TaskQueue(
+            Request(
+                func=run_task,
+                shared={},
+                iterables=(),
+                n_tasks=0,
+                max_workers=self._max_workers,
+                chunksize=1,  # tasks may wait for each other: none is kept behind another
+                out="list",
+                context=current_context(),
+                policy=Policy(on_error="return"),
+                initializer=self._initializer,
+            )
+        )
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
+        """Have ``fn(*args, **kwargs)`` called in a worker.
+
+        Parameters
+        ----------
+        fn : callable
+            As for `parallel_map`.
+        *args, **kwargs
+            Its arguments.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Of the result. It can be cancelled until it runs, or soon will: workers are given a
+            few hundredths of a second of work at a time.
+
+        Raises
+        ------
+        RuntimeError
+            After `shutdown`, when the interpreter ends, and in a forked process.
+        """
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
+                "was forked; make another one here"
+            )
+        future: futures.Future[T] = futures.Future()
+        task = Task(fn, Arguments(args, kwargs), future)
+        if is_worker():  # no more processes than were asked for
+            self._run_here(*task)
+        else:
+            self._tasks.put(task)
+        return future
+
+    def _run_here(
+        self, fn: Callable[..., T], arguments: Arguments, future: futures.Future[T]
+    ) -> None:
+        self._tasks.check_open()
+        future.set_running_or_notify_cancel()
+        try:
+            if self._initializer is not None:
+                (initializer, initargs), self._initializer = self._initializer, None
+                initializer(*initargs)
+            result = run_task(fn, arguments)
+        except BaseException as error:  # noqa: BLE001 - as in a worker's worker
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Call a function for every item; as in Python 3.14.
+
+        Parameters
+        ----------
+        fn : callable
+            As for `parallel_map`.
+        *iterables : iterable
+            As in the built-in `map`; gone through at once, unless `buffersize` says how far.
+        timeout : float, optional
+            Seconds from this call to the last result; past them the iterator raises.
+        chunksize : int
+            Items that make one task; default 1. Quick tasks need none, but thousands of items take
+            less memory in chunks.
+        buffersize : int, optional
+            Tasks that are queued ahead of the result that is asked for; default: all.
+
+        Returns
+        -------
+        iterator
+            Of the results, in the order of the items. What is left is cancelled when it ends early.
+
+        Raises
+        ------
+        TimeoutError
+            By the iterator, if the next result is not there in time.
+        Exception
+            By the iterator, what `fn` raised.
+        """
+        size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
+        until_s = None if timeout is None else time.monotonic() + timeout
+        items = zip(*iterables, strict=False)
+        if size in (None, 1):
+            return _in_order((self.submit(fn, *args) for args in items), ahead, until_s)
+        chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
+        lists = (self.submit(run_chunk, fn, *chunk) for chunk in chunks)
+        results = _in_order(lists, ahead, until_s)
+        return itertools.chain.from_iterable(results)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks; the workers are kept for other calls.
+
+        Parameters
+        ----------
+        wait : bool
+            Whether to return only when all tasks are done. Default True.
+        cancel_futures : bool
+            Whether to cancel those that are not running. Default False.
+        """
+        if os.getpid() != self._pid:  # forked: they are the parent's
+            return
+        self._tasks.close()
+        if cancel_futures:
+            self._tasks.cancel_waiting()
+        if wait:
+            self._tasks.wait()
+
+    def terminate_workers(self) -> None:
+        """Shut down at once: cancel what is queued, and end the workers that are at a task.
+
+        The futures of those tasks raise `nbshare.errors.WorkerDiedError`, within half a second.
+        ``with`` does this when the interrupt of the kernel, or Ctrl-C, ends its block.
+        """
+        self.shutdown(wait=False, cancel_futures=True)
+        if os.getpid() == self._pid:
+            self._tasks.stop()
+
+    kill_workers = terminate_workers  # Python 3.14 has both
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> Literal[False]:
+        try:
+            if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
+                self.terminate_workers()
+            self.shutdown()
+        except KeyboardInterrupt:  # while it waited
+            self.terminate_workers()
+            raise
+        return False
+
+
+def _in_order(
+    submitted: Iterator[futures.Future[T]], n_ahead: int | None, until_s: float | None
+) -> Iterator[T]:
+    """Return the results of futures; `n_ahead` of them are asked for now, else all."""
+    ahead = deque(itertools.islice(submitted, n_ahead))
+
+    def results() -> Iterator[T]:
+        try:
+            while ahead:
+                ahead.extend(itertools.islice(submitted, 1))
+                yield _result(ahead.popleft(), until_s)
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    return results()
+
+
+def _result(future: futures.Future[T], until_s: float | None) -> T:
+    try:
+        return future.result(None if until_s is None else until_s - time.monotonic())
+    finally:
+        future.cancel()  # if it is not there in time
+        del future  # an error's traceback would keep it, and it the error
+
+
+def _refuse(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r}: nbshare starts and keeps its workers by itself, for all calls; "
+                "leave it out"
+            )

@@ -1,0 +1,122 @@
+"""joblib's Parallel, and so scikit-learn's ``n_jobs=``, on nbshare's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import register_parallel_backend
+from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, SequentialBackend
+from joblib.parallel import ParallelBackendBase
+
+from nbshare.arrays import SharedArray, share
+from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.worker import is_worker
+from nbshare.executor import Executor
+
+__all__ = ["NbshareBackend", "register_joblib"]
+
+LARGE = 1 << 20  # bytes of an array that is placed once for all tasks; joblib's own `max_nbytes`
+
+
+def register_joblib() -> None:
+    """Make nbshare known to joblib: ``joblib.parallel_config("nbshare")`` then runs on its workers.
+
+    Raises
+    ------
+    ImportError
+        If joblib is not installed.
+
+    Examples
+    --------
+    >>> import math
+    >>> import joblib
+    >>> from nbshare.joblib_backend import register_joblib
+    >>> register_joblib()
+    >>> with joblib.parallel_config("nbshare", n_jobs=2):
+    ...     joblib.Parallel()(joblib.delayed(math.sqrt)(i) for i in [1, 4, 9])
+    [1.0, 2.0, 3.0]
+
+    Notes
+    -----
+    Arrays of 1 MB and more among the arguments are placed in shared memory once for a whole
+    `joblib.Parallel` call, and are read-only in the workers, as with joblib's own processes. Calls
+    of Parallel within a task run one after the other.
+
+    References
+    ----------
+    `joblib: custom backends <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
+    """
+    register_parallel_backend("nbshare", NbshareBackend)
+
+
+class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """What joblib asks of a backend; see `joblib.parallel.ParallelBackendBase`."""
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+
+    _executor: Executor | None = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:  # noqa: D102
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is None or is_worker():
+            return 1
+        return n_jobs if n_jobs > 0 else max(usable_cpus() + 1 + n_jobs, 1)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:  # noqa: D102
+        self._n_workers = self.effective_n_jobs(n_jobs)
+        if self._n_workers == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        self.parallel = parallel
+        self._open()
+        return self._n_workers
+
+    def _open(self) -> None:
+        self._executor = Executor(self._n_workers)
+        self._placed: dict[int, tuple[npt.NDArray[Any], SharedArray]] = {}
+
+    def submit(  # noqa: D102
+        self, func: Any, callback: Callable[[Future[Any]], object] | None = None
+    ) -> Future[Any]:
+        assert self._executor is not None
+        func.items = [
+            (f, tuple(map(self._place, args)), {k: self._place(v) for k, v in kwargs.items()})
+            for f, args, kwargs in func.items
+        ]
+        future = self._executor.submit(func)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def _place(self, value: Any) -> Any:
+        """Return a large array as one in shared memory, the same for all tasks."""
+        if type(value) is not np.ndarray or value.dtype.hasobject or value.nbytes < LARGE:
+            return value
+        # With the array itself, so that its id means no other.
+        if id(value) not in self._placed:
+            self._placed[id(value)] = value, share(value, mode="r")
+        return self._placed[id(value)][1]
+
+    def retrieve_result_callback(self, future: Future[Any]) -> Any:  # noqa: D102
+        return future.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: D102
+        if self._executor is not None:
+            self._executor.terminate_workers()
+        if ensure_ready:
+            self._open()
+
+    def terminate(self) -> None:  # noqa: D102
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+        self._executor = None
+        self._placed = {}
+        self.reset_batch_stats()
+
+    def get_nested_backend(self) -> tuple[Any, int | None]:  # noqa: D102
+        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None

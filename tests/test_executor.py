@@ -1,0 +1,631 @@
+"""Executor: what the standard library promises of executors, on nbshare's workers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbshare
+from nbshare import Executor, errors
+
+SHORT_S = 20  # of a wait for what comes at once
+
+
+@pytest.fixture(scope="module")
+def shared_executor():
+    with Executor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def executor(shared_executor):
+    """Give an executor of two workers, which no test shuts down."""
+    return shared_executor
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Give a path for tasks to wait for, that is there at the end of the test."""
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+def wait_until(condition):
+    """Wait for what no event tells."""
+    end_s = time.monotonic() + SHORT_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+# --------------------------------------------------------------------------- submit, map
+
+
+def test_submit_gives_the_result(executor):
+    """A future gives what the function returns, called with all kinds of arguments."""
+    assert executor.submit(pow, 2, 8).result() == 256
+    future = executor.submit(tasks.capture, 1, self=2, fn=3)
+    assert future.result() == ((1,), {"self": 2, "fn": 3})
+    assert isinstance(future, futures.Future)
+    assert isinstance(executor, futures.Executor)
+
+
+@pytest.mark.parametrize("keywords", [{"fn": print, "arg": 1}, {"arg": 1}])
+def test_submit_takes_the_function_by_position(executor, keywords):
+    """A function by keyword, or none, is refused."""
+    with pytest.raises(TypeError):
+        executor.submit(**keywords)
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())))
+@settings(max_examples=20, deadline=None)
+def test_results_come_back_as_they_are(shared_executor, values):
+    """Neither value nor type changes, whatever else is in the same queue."""
+    arguments = [*values, *map(np.float32, range(3)), (1, [2]), 1.0, np.float64(1)]
+    found = [
+        f.result()[0][0] for f in [shared_executor.submit(tasks.capture, x) for x in arguments]
+    ]
+    assert [(type(x), repr(x)) for x in found] == [(type(x), repr(x)) for x in arguments]
+
+
+@pytest.mark.parametrize("size", [1, 3, 6, 40, 50])
+def test_map_is_the_builtin(executor, size):
+    """A map gives results in the order of the items, in chunks of any size; the shortest ends."""
+    found = executor.map(pow, range(40), itertools.count(), chunksize=size)
+    assert list(found) == list(map(pow, range(40), range(40)))
+    assert list(executor.map(pow, [], [], chunksize=size)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("chunksize", 0, ValueError),
+        ("chunksize", -1, ValueError),
+        ("buffersize", 0, ValueError),
+        ("buffersize", -1, ValueError),
+        ("buffersize", "1", TypeError),
+        ("buffersize", 1.5, TypeError),
+    ],
+)
+def test_map_refuses_sizes_that_make_no_sense(executor, name, value, error):
+    """A size below 1, or no integer, is refused at the call."""
+    with pytest.raises(error, match=name):
+        executor.map(abs, [1], **{name: value})
+
+
+def test_map_raises_in_its_place(executor):
+    """Results before a failure come; then its exception."""
+    results = executor.map(divmod, [1, 1, 1, 1], [2, 3, 0, 5])
+    assert [next(results), next(results)] == [(0, 1), (0, 1)]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_map_times_out(executor, gate):
+    """Past the time-out the iterator raises; in time, results come."""
+    assert len(list(executor.map(tasks.wait_for, [os.devnull] * 3, timeout=SHORT_S))) == 3
+    with pytest.raises(TimeoutError):
+        list(executor.map(tasks.wait_for, [gate], timeout=0.05))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_map_goes_through_its_items_as_far_as_the_buffer(executor, size):
+    """With a buffersize only so many tasks are ahead; else all items are taken at the call."""
+    taken = []
+    items = (taken.append(i) or i for i in itertools.count())
+    results = executor.map(abs, items, buffersize=4, chunksize=size)
+    assert len(taken) == 4 * size
+    assert [next(results) for _ in range(10)] == list(range(10))
+    assert len(taken) <= 10 + 5 * size
+    everything = executor.map(abs, (taken.append(0) or -1 for _ in range(5)))
+    assert taken.count(0) >= 5
+    assert list(everything) == [1] * 5
+
+
+def test_a_map_that_is_given_up_is_cancelled(gate):
+    """What has not begun when the iterator goes does not run."""
+    with Executor(1) as executor:
+        results = executor.map(tasks.wait_for, [os.devnull, *[gate] * 50])
+        next(results)
+        del results
+        gate.touch()
+        start_s = time.monotonic()
+        executor.submit(tasks.pid).result()
+    assert time.monotonic() - start_s < SHORT_S
+
+
+# ------------------------------------------------------------------------------- futures
+
+
+def test_futures_are_resolved_as_tasks_are_done(executor, gate):
+    """A quick task's future does not wait for a slow one that was queued with it."""
+    slow, *quick = [executor.submit(tasks.wait_for, p) for p in [gate, *[os.devnull] * 300]]
+    done, not_done = futures.wait([slow, *quick], return_when=futures.FIRST_COMPLETED)
+    assert slow in not_done
+    assert done
+    futures.wait(quick, timeout=SHORT_S)
+    assert all(f.done() for f in quick)
+    assert slow.running()
+    gate.touch()
+    assert slow.result() in {f.result() for f in quick} | {slow.result()}
+
+
+def test_as_completed_gives_the_quick_ones_first(executor, gate):
+    """Futures come in the order in which they are done."""
+    slow = executor.submit(tasks.wait_for, gate)
+    quick = {executor.submit(pow, 2, i) for i in range(20)}
+    completed = futures.as_completed([slow, *quick], timeout=SHORT_S)
+    assert {next(completed) for _ in quick} == quick
+    gate.touch()
+    assert next(completed) is slow
+
+
+def test_wait_for_the_first_exception(executor, gate):
+    """`concurrent.futures.wait` returns when a task fails."""
+    slow, bad = executor.submit(tasks.wait_for, gate), executor.submit(divmod, 1, 0)
+    done, _ = futures.wait([slow, bad], SHORT_S, return_when=futures.FIRST_EXCEPTION)
+    assert bad in done
+    assert slow not in done
+
+
+def test_pending_futures_can_be_cancelled(gate):
+    """A queued task that is cancelled never runs; one that runs cannot be."""
+    with Executor(1) as executor:
+        running = executor.submit(tasks.wait_for, gate)
+        wait_until(running.running)
+        queued = [executor.submit(tasks.pid) for _ in range(20)]
+        wait_until(lambda: queued[0].running())  # it is next
+        assert not running.cancel()
+        assert [f.cancel() for f in queued[1:]] == [True] * 19
+        gate.touch()
+        assert queued[0].result() == running.result()
+        assert all(f.cancelled() for f in queued[1:])
+        # The executor has taken note too.
+        done, _ = futures.wait(queued, SHORT_S)
+        assert len(done) == 20
+
+
+def test_callbacks_are_called(executor, gate):
+    """A callback gets its future, one that raises spoils nothing, and may submit more."""
+    seen, later = [], []
+    future = executor.submit(tasks.wait_for, gate)
+    future.add_done_callback(lambda f: later.append(executor.submit(pow, 2, 5)))
+    future.add_done_callback(seen.append)
+    gate.touch()
+    wait_until(lambda: seen)
+    assert seen == [future]
+    assert later[0].result() == 32
+
+
+def test_workers_run_at_once(tmp_path):
+    """As many tasks run at a time as there are workers: tasks may wait for each other."""
+    begun = [tmp_path / str(i) for i in range(3)]
+    with Executor(3) as executor:
+        tiny = [executor.submit(abs, 1) for _ in range(500)]  # so that windows are large
+        ring = [
+            executor.submit(tasks.begin_and_wait_for, begun[i], begun[(i + 1) % 3])
+            for i in range(3)
+        ]
+        for future in [*tiny, *ring]:
+            future.result(timeout=SHORT_S)
+
+
+def test_submits_from_many_threads_and_executors():
+    """Executors and threads do not disturb each other."""
+
+    def work(executor, k):
+        return sum(f.result() for f in [executor.submit(abs, k) for _ in range(50)])
+
+    with Executor(2) as one, Executor(1) as other, futures.ThreadPoolExecutor(6) as threads:
+        sums = [threads.submit(work, (one, other)[k % 2], k) for k in range(6)]
+        assert [s.result() for s in sums] == [50 * k for k in range(6)]
+
+
+def test_it_runs_beside_maps(executor):
+    """A map in the meantime has its own workers."""
+    queued = [executor.submit(abs, i) for i in range(200)]
+    assert nbshare.parallel_map(abs, range(100), progress=False).sum() == 4950
+    assert [f.result() for f in queued] == list(range(200))
+
+
+def test_nothing_is_kept():
+    """Functions, arguments and results go when their last user does, without a collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        _see_what_is_kept()
+    finally:
+        gc.enable()
+
+
+def _see_what_is_kept():
+    with Executor(1) as executor:
+        counter = tasks.Counter()
+        gone = weakref.ref(counter)
+        future = executor.submit(counter)
+        del counter
+        future.result()
+        wait_until(lambda: gone() is None)
+        for found in executor.map(tasks.capture, [tasks.Counter() for _ in range(10)]):
+            counter = weakref.ref(found[0][0])
+            del found
+            assert counter() is None
+
+
+def test_each_task_has_its_own_function():
+    """What a callable object changes in itself the next task does not see."""
+    counter = tasks.Counter()
+    with Executor(1) as executor:
+        assert [f.result() for f in [executor.submit(counter) for _ in range(50)]] == [1] * 50
+
+
+# ------------------------------------------------------------------------------ failures
+
+
+def test_an_exception_is_itself_with_the_workers_traceback(executor):
+    """Class and arguments stay; the line that raised, in the worker, is shown."""
+    with pytest.raises(RuntimeError) as found:
+        executor.submit(tasks.raise_with_comment).result()
+    assert found.value.args == (123,)
+    text = "".join(traceback.format_exception(found.value))
+    assert "raise RuntimeError(123)  # some comment" in text
+    assert executor.submit(tasks.raise_with_comment).exception().args == (123,)
+
+
+def test_an_exception_that_cannot_travel_is_told(executor):
+    """It comes as a TaskError that names it."""
+    with pytest.raises(errors.TaskError, match=r"OddError.*1 and 2"):
+        executor.submit(tasks.raise_odd).result()
+    with pytest.raises(errors.TaskError, match="SystemExit"):
+        executor.submit(sys.exit, 3).result()
+
+
+def test_what_cannot_be_sent_fails_its_own_future(executor):
+    """Among good tasks, bad functions, arguments and results fail alone."""
+    lock = threading.Lock()
+    pairs = [
+        (executor.submit(tasks.capture, lock), errors.UnsendableError),
+        (executor.submit(lock.acquire), errors.UnsendableError),
+        (executor.submit(tasks.capture, tasks.Unloadable()), ValueError),
+        (executor.submit(tasks.a_lock), TypeError),
+        (executor.submit(tasks.Unloadable), errors.TaskError),
+        (executor.submit(3), TypeError),
+    ]
+    good = [executor.submit(abs, i) for i in range(100)]
+    for future, error in pairs:
+        assert isinstance(future.exception(), error)
+    assert [f.result() for f in good] == list(range(100))
+
+
+def test_a_dead_worker_fails_its_task_only(executor):
+    """Its own future raises a BrokenProcessPool of its own; the executor goes on."""
+    mixed = [executor.submit(*((tasks.die,) if i % 10 == 5 else (abs, i))) for i in range(40)]
+    found = [f.exception() for f in mixed]
+    dead = [i for i, error in enumerate(found) if error is not None]
+    assert dead == [5, 15, 25, 35]
+    for i in dead:
+        assert isinstance(found[i], errors.WorkerDiedError)
+        assert isinstance(found[i], BrokenProcessPool)
+        assert "status 3" in str(found[i])
+        assert "die" in str(found[i])
+    assert len({id(found[i]) for i in dead}) == 4
+    assert executor.submit(pow, 2, 8).result() == 256
+
+
+def test_a_killed_worker_is_named(executor, tmp_path, gate):
+    """A worker that somebody kills is its task's failure."""
+    begun = tmp_path / "begun"
+    future = executor.submit(tasks.begin_and_wait_for, begun, gate)
+    wait_until(begun.exists)
+    os.kill(int(begun.read_text()), signal.SIGKILL)
+    with pytest.raises(errors.WorkerDiedError, match="SIGKILL"):
+        future.result(SHORT_S)
+
+
+# --------------------------------------------------------------------------- initializer
+
+
+def test_the_initializer_runs_in_each_worker():
+    """Each worker has run it before its first task, also a new one."""
+    with Executor(2, None, tasks.set_state, ("ready",)) as executor:
+        assert set(executor.map(tasks.get_state, range(50))) == {"ready"}
+        assert isinstance(executor.submit(tasks.die).exception(), errors.WorkerDiedError)
+        assert set(executor.map(tasks.get_state, range(50))) == {"ready"}
+    with Executor(2) as executor:
+        assert executor.submit(abs, -1).result() == 1
+
+
+def test_an_initializer_that_raises_fails_the_tasks():
+    """Every task raises what it has raised; nothing hangs."""
+    with Executor(2, initializer=tasks.fail_to_start, initargs=("no model",)) as executor:
+        for future in [executor.submit(abs, i) for i in range(5)]:
+            with pytest.raises(RuntimeError, match="no model"):
+                future.result(SHORT_S)
+    with Executor(2, initializer=tasks.die) as executor, pytest.raises(BrokenProcessPool):
+        executor.submit(abs, 1).result(SHORT_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"max_workers": 0}, ValueError, "max_workers"),
+        ({"max_workers": -1}, ValueError, "max_workers"),
+        ({"max_workers": 1.5}, TypeError, "max_workers"),
+        ({"initializer": 3}, TypeError, "initializer"),
+        ({"initializer": threading.Lock().acquire}, errors.UnsendableError, "initializer"),
+        ({"mp_context": "fork"}, ValueError, "mp_context.*leave it out"),
+        ({"max_tasks_per_child": 1}, ValueError, "max_tasks_per_child.*leave it out"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_starts(arguments, error, text):
+    """What an executor cannot have is said when it is made."""
+    with pytest.raises(error, match=text):
+        Executor(**arguments)
+
+
+# ------------------------------------------------------------------------- shared memory
+
+
+def test_many_tasks_fill_one_shared_result(executor):
+    """Tasks read one shared array and each write their place of another, as the loop would."""
+    n = 300
+    data = np.random.default_rng(0).normal(size=2 * n)
+    expected = np.zeros(n, "f2")
+    for i in range(n):
+        tasks.fill(data, expected, i)
+    shared, result = nbshare.share(data), nbshare.zeros(n, "f2")
+    tasks_ = [executor.submit(tasks.fill, shared, result, i) for i in range(n)]
+    for future in futures.as_completed(tasks_):
+        future.result()
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_large_arrays_travel_by_shared_memory(executor):
+    """Plain ones arrive read-only, results are in shared memory and writable; views go in place."""
+    large = np.arange(1e6)
+    with pytest.raises(ValueError, match="read-only"):
+        executor.submit(tasks.add_in_place, large).result()
+    shared = nbshare.share(large)
+    found = executor.submit(tasks.add_in_place, shared[10:20]).result()
+    np.testing.assert_array_equal(shared[10:20], large[10:20] + 1)
+    np.testing.assert_array_equal(found, shared[10:20])
+    copy = executor.submit(np.copy, shared).result()
+    copy[0] = -1
+    assert shared[0] == 0
+    small = executor.submit(tasks.add_in_place, np.zeros(3)).result()
+    assert small.tolist() == [1, 1, 1]
+
+
+def test_tasks_with_much_data_go_in_small_windows(executor):
+    """Tasks with large arrays of their own all come back, each with its own."""
+    arrays = (np.full(500_000, i, "f8") for i in range(30))
+    means = executor.map(np.mean, arrays, buffersize=4)
+    assert list(means) == list(range(30))
+
+
+def test_functions_without_a_module(executor):
+    """Closures and partials with arrays go by value, arrays in them by reference."""
+    shared = nbshare.zeros(10)
+    data = np.arange(1000.0)
+
+    def closure(i):
+        shared[i] = data.sum()
+        return i
+
+    assert list(executor.map(closure, range(10))) == list(range(10))
+    by_partial = executor.submit(partial(tasks.add_in_place, shared))
+    by_partial.result()
+    assert shared.tolist() == [499_501.0] * 10
+
+
+# ------------------------------------------------------------------------------ its end
+
+
+def test_nothing_is_taken_after_shutdown():
+    """A submit or a map after shutdown is a RuntimeError; another shutdown is none."""
+    executor = Executor(1)
+    future = executor.submit(abs, -1)
+    executor.shutdown()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(abs, 1)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.map(abs, [1])
+    executor.shutdown()
+    Executor(1).shutdown()
+
+
+def test_shutdown_waits_for_what_is_queued():
+    """All tasks are done when it returns, or soon after if it does not wait."""
+    with Executor(2) as executor:
+        queued = [executor.submit(time.sleep, 0.002) for _ in range(50)]
+    assert all(f.done() and f.exception() is None for f in queued)
+    executor = Executor(2)
+    results = executor.map(abs, range(-5, 5))
+    executor.shutdown(wait=False)
+    del executor
+    gc.collect()
+    assert list(results) == [abs(i) for i in range(-5, 5)]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_shutdown_can_cancel_what_is_queued(gate, wait):
+    """What has not begun is cancelled; what has ends well."""
+    executor = Executor(2)
+    queued = [executor.submit(tasks.wait_for, gate) for _ in range(50)]
+    wait_until(lambda: queued[1].running())
+    threading.Timer(0.1, gate.touch).start()
+    executor.shutdown(wait=wait, cancel_futures=True)
+    done, not_done = futures.wait(queued, SHORT_S)
+    assert not not_done
+    cancelled = [f for f in done if f.cancelled()]
+    assert len(cancelled) > 40
+    assert all(f.exception() is None for f in done if not f.cancelled())
+
+
+def test_a_cancelled_last_task_does_not_hold_up_shutdown():
+    """A task that is cancelled right before shutdown is none to wait for."""
+    executor = Executor(1)
+    executor.submit(int).result()
+    executor.submit(int).cancel()
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("name", ["terminate_workers", "kill_workers"])
+def test_workers_can_be_ended(tmp_path, gate, name):
+    """Tasks under way fail at once, each with an error of its own; queued ones are cancelled."""
+    executor = Executor(2)
+    begun = [tmp_path / str(i) for i in range(2)]
+    running = [executor.submit(tasks.begin_and_wait_for, path, gate) for path in begun]
+    queued = [executor.submit(tasks.wait_for, gate) for _ in range(10)]
+    for path in begun:
+        wait_until(path.exists)
+    getattr(executor, name)()
+    for future in running:
+        assert isinstance(future.exception(SHORT_S), BrokenProcessPool)
+    assert len({id(f.exception()) for f in running}) == 2
+    futures.wait(queued, SHORT_S)
+    assert sum(f.cancelled() for f in queued) >= 8
+    with pytest.raises(RuntimeError):
+        executor.submit(abs, 1)
+
+
+def test_an_interrupt_ends_the_block(tmp_path, gate):
+    """Ctrl-C while the block waits, or at its end, ends the tasks; the next executor works."""
+    begun = tmp_path / "begun"
+
+    def interrupt():
+        wait_until(begun.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    for waits in (True, False):
+        begun.unlink(missing_ok=True)
+        threading.Thread(target=interrupt).start()
+        start_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt), Executor(1) as executor:  # noqa: PT012
+            future = executor.submit(tasks.begin_and_wait_for, begun, gate)
+            if waits:
+                future.result()
+        assert isinstance(future.exception(SHORT_S), errors.WorkerDiedError)
+        assert time.monotonic() - start_s < SHORT_S
+    with Executor(1) as executor:
+        assert executor.submit(abs, -1).result() == 1
+
+
+def test_ending_all_workers_fails_what_runs_and_no_more(gate, tmp_path):
+    """After `nbshare.shutdown` in the middle, what is queued runs on new workers."""
+    begun = tmp_path / "begun"
+    with Executor(1) as executor:
+        running = executor.submit(tasks.begin_and_wait_for, begun, gate)
+        wait_until(begun.exists)
+        queued = [executor.submit(abs, -i) for i in range(5)]
+        nbshare.shutdown()
+        assert isinstance(running.exception(SHORT_S), errors.WorkerDiedError)
+        assert [f.result(SHORT_S) for f in queued[1:]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "last", ["", "executor.shutdown(wait=False)", "del executor"], ids=["kept", "shut", "dropped"]
+)
+def test_the_interpreter_waits_for_what_is_queued(script, last):
+    """At the end of a script queued tasks are done, without a word of complaint."""
+    code = f"""
+import nbshare, pool_tasks as tasks
+executor = nbshare.Executor(1)
+executor.submit(tasks.sleep_and_print, 0.1, "apple")
+executor.submit(tasks.sleep_and_print, 0.1, "pear")
+{last}
+"""
+    assert script(code, as_command=True) == "apple\npear\n"
+
+
+def test_nothing_is_taken_when_the_interpreter_ends(script):
+    """A submit in an atexit handler is a RuntimeError, not a hang."""
+    code = """
+import atexit
+import nbshare
+executor = nbshare.Executor(1)
+executor.submit(abs, 1).result()
+@atexit.register
+def late():
+    try:
+        executor.submit(abs, 1)
+    except RuntimeError as error:
+        print(error)
+"""
+    assert script(code) == "cannot schedule new futures after interpreter shutdown\n"
+
+
+def test_it_needs_nothing_before_it_is_used(script):
+    """``import nbshare`` does not load concurrent.futures; an unused executor has no thread."""
+    code = """
+import sys, threading
+import nbshare
+print("concurrent.futures" in sys.modules, "logging" in sys.modules)
+executor = nbshare.Executor()
+print(threading.active_count())
+"""
+    assert script(code) == "False False\n1\n"
+
+
+# ------------------------------------------------------------------- in other processes
+
+
+def test_within_a_worker_it_runs_inline(executor):
+    """A task's own executor starts no process."""
+    found, is_inline = executor.submit(tasks.nested, 3).result()
+    assert (found, is_inline) == ([0, 2, 4], True)
+
+
+def test_a_forked_process_makes_its_own(script):
+    """The parent's executor says so in the child, and does not hang; a new one works there."""
+    code = """
+import os
+import nbshare
+with nbshare.Executor(1) as executor:
+    executor.submit(abs, 1).result()
+    if (pid := os.fork()) == 0:
+        try:
+            executor.submit(abs, 1)
+        except RuntimeError as error:
+            assert "was forked" in str(error)
+        executor.shutdown()
+        with nbshare.Executor(1) as other:
+            os._exit(other.submit(abs, -7).result())
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), executor.submit(abs, -2).result())
+"""
+    assert script(code) == "7 2\n"
+
+
+# ------------------------------------------------------------------------------- asyncio
+
+
+def test_an_event_loop_runs_tasks_in_it(executor):
+    """`loop.run_in_executor` awaits results and exceptions."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        found = await asyncio.gather(*(loop.run_in_executor(executor, abs, -i) for i in range(9)))
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(executor, divmod, 1, 0)
+        return found
+
+    assert asyncio.run(main()) == list(range(9))
