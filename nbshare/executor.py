@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -15,7 +16,8 @@ from nbshare.arguments import checked_count, checked_initializer
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.request import Request
-from nbshare.engine.tasks import Arguments, Task, TaskQueue, run_chunk, run_task
+from nbshare.engine.task import Arguments, Task, run_chunk, run_task
+from nbshare.engine.tasks import TaskQueue
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
 
@@ -217,7 +219,8 @@ class Executor(futures.Executor):
         if size in (None, 1):
             return _in_order((self.submit(fn, *args) for args in items), ahead, until_s)
         chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
-        lists = (self.submit(run_chunk, fn, *chunk) for chunk in chunks)
+        run = partial(run_chunk, fn)
+        lists = (self.submit(run, *chunk) for chunk in chunks)
         results = _in_order(lists, ahead, until_s)
         return itertools.chain.from_iterable(results)
 

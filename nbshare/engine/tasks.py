@@ -21,9 +21,8 @@ import _thread
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,61 +30,24 @@ from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Team, prepare
 from nbshare.engine.context import current_context
-from nbshare.engine.failures import safe_repr
-from nbshare.engine.intake import MOST_BYTES, nbytes_of
+from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.local import dispatcher
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Request
 from nbshare.engine.schedule import FAILED
 from nbshare.engine.single import SingleRun
-from nbshare.memory import segment_of
+from nbshare.engine.task import Task
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Arguments", "Task", "TaskQueue", "run_chunk", "run_task"]
+__all__ = ["TaskQueue"]
 
 WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a millisecond
 MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
 GROWTH = 8  # from one window to the next at most
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
 LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results: nobody tells of single ones
-
-
-class Arguments(NamedTuple):
-    """What a function is called with."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def __repr__(self) -> str:
-        given = [*map(safe_repr, self.args)]
-        given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
-        return f"({', '.join(given)})"
-
-    @property
-    def nbytes(self) -> int:
-        """About how much of it has to be copied."""
-        given = (*self.args, *self.kwargs.values())
-        return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
-
-
-class Task(NamedTuple):
-    """One call of a function, and the future of its result."""
-
-    func: Callable[..., Any]
-    arguments: Arguments
-    future: Future[Any]
-
-
-def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
-    """Run a task; in a worker."""
-    return func(*arguments.args, **arguments.kwargs)
-
-
-def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
-    """Call a function for several items: one task of a map with a chunksize."""
-    return [func(*args) for args in items]
 
 
 class TaskQueue:
@@ -212,7 +174,7 @@ class TaskQueue:
         has_news = False
         for window in list(self._windows):
             has_news |= window.resolve()
-            if not window.futures:
+            if window.is_over and not window.futures:
                 self._windows.remove(window)
                 self._note_pace(*window.pace())
         return has_news
@@ -298,6 +260,11 @@ class _Window:
         self.futures = dict(enumerate(futures))  # those that are not resolved
         self.start, self.stop, self.pace = run.start, run.stop, run.pace
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its workers are free."""
+        return self._run.is_over
+
     def resolve(self) -> bool:
         """Resolve the futures whose results have come; returns whether any have."""
         call, n_before = self._run.call, len(self.futures)
@@ -305,9 +272,8 @@ class _Window:
         for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
             if i in self.futures and call.results.is_here(i):
                 self._resolve(i)
-        if is_over and self.futures:
-            while self.futures:
-                self.futures.popitem()[1].set_exception(call.error or _ended_early())
+        while is_over and self.futures:
+            self.futures.popitem()[1].set_exception(call.error or _ended_early())
         return len(self.futures) < n_before
 
     def _resolve(self, i: int) -> None:
@@ -328,7 +294,3 @@ def _ended_early() -> BaseException:
         "the worker was ended before the task was done, by the executor's terminate_workers() or "
         "by nbshare.shutdown()"
     )
-
-
-def _lies_in_shared_memory(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and segment_of(value) is not None

@@ -1,0 +1,57 @@
+"""One task of an executor, as it is queued and as a worker runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nbshare.engine.failures import safe_repr
+from nbshare.engine.intake import nbytes_of
+from nbshare.memory import segment_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["Arguments", "Task", "run_chunk", "run_task"]
+
+
+class Arguments(NamedTuple):
+    """What a function is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        given = [*map(safe_repr, self.args)]
+        given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
+        return f"({', '.join(given)})"
+
+    @property
+    def nbytes(self) -> int:
+        """About how much of it has to be copied."""
+        given = (*self.args, *self.kwargs.values())
+        return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
+
+
+class Task(NamedTuple):
+    """One call of a function, and the future of its result."""
+
+    func: Callable[..., Any]
+    arguments: Arguments
+    future: Future[Any]
+
+
+def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
+    """Run a task; in a worker."""
+    return func(*arguments.args, **arguments.kwargs)
+
+
+def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
+    """Call a function for several items: one task of a map with a chunksize."""
+    return [func(*args) for args in items]
+
+
+def _lies_in_shared_memory(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and segment_of(value) is not None
