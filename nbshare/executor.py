@@ -15,11 +15,13 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from nbshare.arguments import checked_count, checked_initializer
 from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
+from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.task import Arguments, Task, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
+from nbshare.notebook.prints import Printer
 
 __all__ = ["Executor"]
 
@@ -125,7 +127,8 @@ class Executor(futures.Executor):
                 context=current_context(),
                 policy=Policy(on_error="return"),
                 initializer=self._initializer,
-            )
+            ),
+            lambda: Prints(Printer()),
         )
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:

@@ -21,6 +21,7 @@ import _thread
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from nbshare.engine.context import current_context
 from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.local import dispatcher
 from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.schedule import FAILED
 from nbshare.engine.single import SingleRun
@@ -57,6 +59,8 @@ class TaskQueue:
     ----------
     request : Request
         Workers and initializer; `run_task` is its function, and it has no items.
+    new_prints : callable
+        Returns where prints go of the tasks that are queued from now on.
 
     Raises
     ------
@@ -68,8 +72,9 @@ class TaskQueue:
     For any thread. Futures are resolved in the queue's own, and their callbacks run there.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, new_prints: Callable[[], Prints]) -> None:
         self._request = request
+        self._new_prints, self._prints = new_prints, request.prints
         arena = Arena()
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
@@ -97,6 +102,8 @@ class TaskQueue:
             self.check_open()
             if not self._waiting and not self._windows:
                 self._context = current_context()
+                self._prints.end()
+                self._prints = self._new_prints()
             self._waiting.append(task)
             if self._thread is None:
                 self._start()
@@ -149,12 +156,15 @@ class TaskQueue:
         try:
             while not self._is_over(lingers=is_rung):
                 has_news = self._resolve()
+                self._prints.show()
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 is_polling = any(len(window.futures) > 1 for window in self._windows)
                 is_rung = self._bell.acquire(timeout=look_s if is_polling else LINGER_S)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
+        finally:
+            self._prints.end()
 
     def _is_over(self, *, lingers: bool) -> bool:
         with self._lock:
@@ -219,6 +229,7 @@ class TaskQueue:
             first=self._n_taken,
             max_workers=min(self._request.max_workers, n),
             context=self._context,
+            prints=self._prints,
         )
         try:
             engine = dispatcher()
