@@ -17,7 +17,7 @@ The layers; imports point down only::
     errors             every exception and warning
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from nbshare import errors
 from nbshare.arrays import (
@@ -41,7 +41,7 @@ from nbshare.job import Job, last_job
 from nbshare.mapping import map_async, parallel_map
 from nbshare.notebook import LivePlot
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from nbshare.executor import Executor
 
 __version__ = "0.1.0"

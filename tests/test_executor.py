@@ -86,6 +86,20 @@ def test_results_come_back_as_they_are(shared_executor, values):
     assert [(type(x), repr(x)) for x in found] == [(type(x), repr(x)) for x in arguments]
 
 
+def test_results_of_any_size_come_back(executor):
+    """Small results lie elsewhere than larger ones; all are whole, in one window and in many."""
+    sizes = [*range(120, 180), 4_000, 5_000, 2_000_000, 0]
+    for size, found in zip(sizes, executor.map(bytes, sizes), strict=True):
+        assert found == bytes(size)
+
+
+def test_workers_are_used_again(cold):
+    """One after the other tasks run in one worker, and never in more than there may be."""
+    with Executor(1) as executor:
+        assert len({executor.submit(tasks.pid).result() for _ in range(50)}) == 1
+        assert len(set(executor.map(tasks.pid, range(300)))) == 1
+
+
 @pytest.mark.parametrize("size", [1, 3, 6, 40, 50])
 def test_map_is_the_builtin(executor, size):
     """A map gives results in the order of the items, in chunks of any size; the shortest ends."""
