@@ -4,6 +4,7 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     magics             %%workerfile: a cell that becomes a module file
+    pipeline           load, process, store: stages joined by ring buffers
     mapping            parallel_map: a request, checked once, handed down
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
@@ -36,6 +37,7 @@ from nbshare.functions import import_file
 from nbshare.job import Job, last_job
 from nbshare.mapping import map_async, parallel_map
 from nbshare.notebook import LivePlot
+from nbshare.pipeline import PipelineResult, pipeline
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "Job",
     "LivePlot",
     "MapInterrupted",
+    "PipelineResult",
     "RingBuffer",
     "SharedArray",
     "SharedBuffer",
@@ -57,6 +60,7 @@ __all__ = [
     "last_job",
     "map_async",
     "parallel_map",
+    "pipeline",
     "share",
     "shutdown",
     "zeros",

@@ -16,7 +16,7 @@ from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.items import generator
 from nbshare.engine.run import Run
-from nbshare.engine.stats import WorkerStats
+from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 
 __all__ = ["Job", "forget_finished", "last_job", "remember", "unwrapped"]
@@ -117,6 +117,11 @@ class Job:
     def activity(self) -> list[WorkerActivity]:
         """What each worker is doing at this moment."""
         return self._run.activity()
+
+    @property
+    def stages(self) -> list[StageStatistics]:
+        """What each stage of a pipeline has done so far; empty for a map."""
+        return self._run.stages()
 
     @property
     def inputs(self) -> Any:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.errors import TaskError
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
 
-__all__ = ["Entry", "LogKey", "LogReader", "LogWriter"]
+__all__ = ["Entry", "LogKey", "LogReader", "LogWriter", "pack", "unpack"]
 
 LogKey = tuple[int, int]  # process id, and which of that process's logs
 Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, size in bytes
@@ -54,9 +55,7 @@ class LogWriter:
 
     def append(self, value: Any) -> Entry:
         """Write a result; returns what finds it again."""
-        data, buffers = dumps_apart(value, OUT_OF_BAND)
-        parts = list(_placed([memoryview(data), *buffers]))
-        nbytes = parts[-1][0] + parts[-1][1].nbytes
+        parts, nbytes = pack(value)
         self._n_bytes += nbytes
         if nbytes >= LARGE and self._n_alone < MAX_ALONE:
             self._n_alone += 1
@@ -102,21 +101,38 @@ class LogReader:
         """
         key, offset, nbytes = entry
         log = self._logs[key >> 32, key & 0xFFFFFFFF]
-        bytes_ = log.array(np.uint8, (nbytes,), offset)
-        n = int(bytes_[:8].view(np.int64)[0])
-        sizes = bytes_[8 : 8 * (n + 1)].view(np.int64).tolist()
-        parts, at = [], aligned(8 * (n + 1))
-        for size in sizes:
-            parts.append(bytes_[at : at + size].data)
-            at = aligned(at + size)
-        try:
-            return pickle.loads(parts[0], buffers=parts[1:])
-        except Exception as error:
-            error.__traceback__ = None  # its frames lead to the results, which keep the error
-            raise TaskError(
-                f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
-                i,
-            ) from error
+        return unpack(i, log.array(np.uint8, (nbytes,), offset))
+
+
+def pack(value: Any) -> tuple[list[tuple[int, memoryview]], int]:
+    """Return the parts of an entry with their offsets, and its size in bytes."""
+    data, buffers = dumps_apart(value, OUT_OF_BAND)
+    parts = list(_placed([memoryview(data), *buffers]))
+    return parts, parts[-1][0] + parts[-1][1].nbytes
+
+
+def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
+    """Return the result of item `i`, whose large arrays are views of the entry's bytes.
+
+    Raises
+    ------
+    TaskError
+        If it cannot be unpickled here.
+    """
+    n = int(entry[:8].view(np.int64)[0])
+    sizes = entry[8 : 8 * (n + 1)].view(np.int64).tolist()
+    parts, at = [], aligned(8 * (n + 1))
+    for size in sizes:
+        parts.append(entry[at : at + size].data)
+        at = aligned(at + size)
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])
+    except Exception as error:
+        error.__traceback__ = None  # its frames lead to the results, which keep the error
+        raise TaskError(
+            f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}",
+            i,
+        ) from error
 
 
 def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
