@@ -160,7 +160,7 @@ class LogLines:
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
             count, details = describe(self._job, self._pace)
             name = " ".join(filter(None, [self._label, self._job.state]))
-            lines = [f"{name}: {count}{details.replace(' · ', ', ')}", *stage_lines(job)]
+            lines = [f"{name}: {count}{details.replace(' · ', ', ')}", *stage_lines(self._job)]
             sys.stderr.writelines(f"{line}\n" for line in lines)
             sys.stderr.flush()
             self._told_at, self._told = time.monotonic(), n_done
