@@ -241,7 +241,8 @@ except nbshare.MapInterrupted:
     n = job.n_done
     assert n > 5
     assert kept[:n].tolist() == [8 * i for i in range(n)]
-    done = nbshare.pipeline(functools.partial(plumbing.numbers, 8), plumbing.total, shape=4, dtype=int)
+    load = functools.partial(plumbing.numbers, 8)
+    done = nbshare.pipeline(load, plumbing.total, shape=4, dtype=int)
     tell(back=back, state=job.state, after=done.results.tolist())
 """)
     lab.await_flag("started")
