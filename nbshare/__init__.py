@@ -4,6 +4,7 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     magics             %%workerfile: a cell that becomes a module file
+    pipeline           load, process, store: stages joined by ring buffers
     joblib_backend     joblib's Parallel on an Executor
     mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
     arguments          what a user gives, checked before anything starts
@@ -40,6 +41,7 @@ from nbshare.functions import import_file
 from nbshare.job import Job, last_job
 from nbshare.mapping import map_async, parallel_map
 from nbshare.notebook import LivePlot
+from nbshare.pipeline import PipelineResult, pipeline
 
 if typing.TYPE_CHECKING:
     from nbshare.executor import Executor
@@ -52,6 +54,7 @@ __all__ = [
     "Job",
     "LivePlot",
     "MapInterrupted",
+    "PipelineResult",
     "RingBuffer",
     "SharedArray",
     "SharedBuffer",
@@ -65,6 +68,7 @@ __all__ = [
     "last_job",
     "map_async",
     "parallel_map",
+    "pipeline",
     "share",
     "shutdown",
     "zeros",

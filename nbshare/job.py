@@ -17,7 +17,7 @@ from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.items import generator
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
-from nbshare.engine.stats import WorkerStats
+from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_shortly
 
@@ -120,6 +120,11 @@ class Job:
     def activity(self) -> list[WorkerActivity]:
         """What each worker is doing at this moment."""
         return self._run.activity()
+
+    @property
+    def stages(self) -> list[StageStatistics]:
+        """What each stage of a pipeline has done so far; empty for a map."""
+        return self._run.stages()
 
     @property
     def inputs(self) -> Any:

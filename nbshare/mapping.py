@@ -28,7 +28,7 @@ from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, forget_finished, remember, unwrapped
 from nbshare.notebook import Display, Plot, check_display, open_display
 
-__all__ = ["map_async", "parallel_map"]
+__all__ = ["map_async", "parallel_map", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 
@@ -194,7 +194,7 @@ def parallel_map(
     if is_worker():  # no bar within a bar
         progress, plot = False, None
     make = partial(_prepared, request, source, _engine(where))
-    return unwrapped(*_run(make, label, progress, plot))
+    return unwrapped(*run_and_draw(make, label, progress, plot))
 
 
 def _engine(where: Backend) -> Engine:
@@ -300,7 +300,7 @@ def _prepared(
     return Stream(request, source, engine, in_background=in_background)
 
 
-def _run(
+def run_and_draw(
     make: Callable[[], Run], label: str, progress: Any, plot: Any
 ) -> tuple[Any, BaseException | None]:
     """Run a map and draw while waiting.

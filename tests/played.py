@@ -14,7 +14,7 @@ class PlayedJob:
     """A job that somebody plays."""
 
     n_workers = n_ready = 2
-    inputs, errors, activity, stats = None, {}, (), ()
+    inputs, errors, activity, stats, stages = None, {}, (), (), ()
 
     def __init__(self, results, label="horizon"):
         self.results, self.label = results, label

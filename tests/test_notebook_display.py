@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 PLAYER = (
-    "import time\nimport numpy as np\nfrom nbshare import LivePlot, parallel_map\n"
+    "import time\nimport nbshare\nimport numpy as np\n"
+    "from nbshare import LivePlot, parallel_map\n"
     "from played import PlayedJob, images, play\n"
 )
 
@@ -69,6 +70,11 @@ CELLS = {
         "import time, operator\n"
         "r = parallel_map(time.sleep, [0.2] * 12, max_workers=2)\n"
         "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
+    ),
+    "pipeline": (
+        "def load():\n    for i in range(30): time.sleep(0.01); yield np.full(4, i)\n"
+        "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
+        "                     plot='line')"
     ),
     "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
     "static": (
@@ -249,6 +255,21 @@ def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(not
     assert "item 1: ZeroDivisionError: division by zero" in failed
     assert "script" not in done
     assert texts(notebook["workers"])[1].endswith("· ✗ 1 failed")
+
+
+def test_a_pipeline_s_row_has_a_table_of_its_stages_and_a_picture(notebook):
+    cell = notebook["pipeline"]
+    (row,) = bundles(cell, "text/html")
+    first, *stages = row["text/plain"].splitlines()
+    assert first.startswith("✓ load → <lambda> → sum done  30/30")
+    assert [line.split(":")[0] for line in stages] == ["  load", "  <lambda>", "  sum"]
+    figures = r"<td>&lt;lambda&gt;</td><td>2</td><td>30</td><td>0 of 4</td><td>\d+%</td>"
+    assert re.search(figures, row["text/html"])
+    assert any(
+        "load running" in c["data"].get("text/plain", "").replace(" → <lambda> → sum", "")
+        for c in cell.shown
+    )
+    assert len(frames(cell)) > 0
 
 
 def test_a_row_of_unknown_length_has_neither_percent_nor_time_left(notebook):

@@ -105,6 +105,23 @@ def test_slots_come_in_the_order_in_which_they_were_put(numbers):
     assert [slot.tolist() for slot in numbers] == [[1] * 4, [2] * 4, [3] * 4]
 
 
+def test_slots_come_in_the_order_of_their_numbers():
+    """A number waits for those before it; if they never come, until the ring is closed."""
+    ring = RingBuffer(3, 1, int, in_order=True)
+    for number in (1, 0, 3):
+        with (lease := ring.put()) as slot:
+            lease.number = slot[0] = number
+    seen = []
+    for _ in range(2):
+        with (lease := ring.get()) as slot:
+            seen.append((lease.number, int(slot[0])))
+    assert seen == [(0, 0), (1, 1)]
+    with pytest.raises(RingTimeoutError), ring.get(timeout=0):
+        pass
+    ring.close()
+    assert [int(slot[0]) for slot in ring] == [3]
+
+
 def test_nothing_is_copied(numbers):
     """Whoever puts and whoever gets a slot have the same memory; few slots are used if few do."""
     addresses = set()

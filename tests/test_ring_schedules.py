@@ -29,6 +29,7 @@ class Actor(NamedTuple):
     seen: int = 0
     wakes: Any = ()
     log: tuple[int, ...] = ()  # what a consumer has read
+    number: int | None = None  # of what it fills its slot with
 
     @property
     def event(self) -> int:
@@ -44,8 +45,8 @@ class Actor(NamedTuple):
 class Hand:
     """What holds a slot during a transition."""
 
-    def __init__(self, index: int | None) -> None:
-        self.index = index
+    def __init__(self, index: int | None, number: int | None = None) -> None:
+        self.index, self.number = index, number
 
 
 class Killed(Exception):
@@ -86,9 +87,13 @@ class World:
         "close", once all producers have ended; "close early" and "abort", at any time.
     deaths, interrupts : int
         How many may die, at any store or between, and how many sleepers be interrupted.
+    in_order : bool
+        Whether whoever has a slot to fill gets the next number, which consumers see in order.
     """
 
-    def __init__(self, slots, puts, gets, others=("close",), *, deaths=0, interrupts=0):
+    def __init__(
+        self, slots, puts, gets, others=("close",), *, deaths=0, interrupts=0, in_order=False
+    ):
         layout = {"data": (slots, "i8"), **layout_of(slots)}
         self.memory = np.zeros(8 * (sum(np.prod(s) for s, _ in layout.values())), "u1")
         self.arrays, end = {}, 0
@@ -97,7 +102,8 @@ class World:
             self.arrays[name], end = array, end + array.nbytes
         self.used = self.memory[: end - self.arrays["reason"].nbytes]  # that is written last
         self.data = self.arrays["data"]
-        self.tokens = Tokens(self.arrays, 1, fresh=True)
+        self.in_order = in_order
+        self.tokens = Tokens(self.arrays, 1, fresh=True, in_order=in_order)
         actors = [*(Actor("put", n) for n in puts), *(Actor("get") for _ in range(gets))]
         actors += [Actor(role) for role in others]
         self.start = (self.used.tobytes(), tuple(actors), deaths, interrupts)
@@ -191,7 +197,9 @@ class World:
         attempt = self.tokens.reserve if actor.role == "put" else self.tokens.take
         try:
             if attempt(hand, (me + 1, 1)):
-                return actor._replace(phase="use", slot=hand.index)
+                number = 1 + max(-1 if a.number is None else a.number for a in actors)
+                number = number if self.in_order and actor.role == "put" else None
+                return actor._replace(phase="use", slot=hand.index, number=number)
         except RingAbortedError:
             return actor._replace(phase="aborted")
         except RingClosedError:
@@ -209,12 +217,12 @@ class World:
 
     def use(self, me, actor):
         """Fill a slot and queue it, or read it and give it back."""
-        hand = Hand(actor.slot)
+        hand = Hand(actor.slot, actor.number)
         if actor.role == "get":
             log = (*actor.log, int(self.data[actor.slot]))
             wakes = self.tokens.release(hand)
             return actor._replace(phase="wake", wakes=wakes, slot=None, log=log)
-        self.data[actor.slot] = 100 * me + actor.left
+        self.data[actor.slot] = 100 * me + actor.left if actor.number is None else actor.number
         try:
             wakes = self.tokens.commit(hand)
         except RingAbortedError:
@@ -233,6 +241,9 @@ class World:
             for me, (actor, first) in enumerate(zip(actors, self.start[1], strict=True))
             for left in range(actor.left + 1, first.left + 1)
         )
+        if self.in_order:  # in worlds with deaths each puts one
+            is_put = [a.number for a in actors if a.role == "put" and not a.left]
+            put = is_put if "dead" in phases else [*range(len(put))]
         if not phases & {"dead", "aborted"}:
             assert filling == reading == 0
             assert self.tokens.counts[N_PUT] == len(put) == len(read) + queued
@@ -247,6 +258,9 @@ class World:
         if any(actor.phase == "dead" for actor in actors):
             return
         for actor in actors:
+            if self.in_order:
+                assert actor.log == tuple(sorted(actor.log))
+                continue
             for me in range(len(actors)):
                 items = [item for item in actor.log if item // 100 == me]
                 assert items == sorted(items, reverse=True)
@@ -295,6 +309,10 @@ WORLDS = {
     "one dies": World(1, [2], 1, deaths=1),
     "one of many dies": World(1, [1, 1], 2, deaths=1),
     "two die": World(2, [1], 2, deaths=2),
+    "in order, one slot": World(1, [1, 1], 2, in_order=True),
+    "in order, two to one": World(2, [2, 1], 1, in_order=True),
+    "in order, two to two": World(2, [1, 1], 2, in_order=True),
+    "in order, one dies": World(1, [1, 1], 1, deaths=1, in_order=True),
     "an interrupt": World(1, [1, 1], 2, interrupts=1),
 }
 

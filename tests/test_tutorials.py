@@ -173,6 +173,17 @@ def test_the_readme_s_example_of_an_executor_runs():
     assert (expected > 0).all()
 
 
+def test_the_readme_s_example_of_a_pipeline_runs(tmp_path, monkeypatch):
+    """Copied from the README: the spectrogram is that of the whole recording, the end padded."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "cell"}
+    exec(dict(fences("python"))["pipeline"], names)
+    samples = np.zeros(245 * 4096, "f4")
+    samples[:1_000_000] = np.fromfile("recording.raw", "f4")
+    expected = abs(np.fft.rfft(samples.reshape(245, 4096))) ** 2
+    assert np.allclose(names["spectrogram"], expected, rtol=1e-3, atol=0.1)
+
+
 def test_the_readme_s_links_lead_somewhere():
     """Files and pictures it names are there, and the picture is small."""
     text = (FOLDER.parent / "README.md").read_text()

@@ -60,12 +60,18 @@ class Lease:
     timeout : float
         Seconds.
 
+    Attributes
+    ----------
+    number : int or None
+        Its place in the order: a producer may say it until the block ends, a consumer reads it.
+
     Notes
     -----
     For one thread.
     """
 
     index: int | None = None  # of the slot that is held
+    number: int | None = None
     _pid = 0
 
     def __init__(self, monitor: Monitor, event: int, timeout: float) -> None:

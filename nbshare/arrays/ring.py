@@ -82,6 +82,12 @@ class RingBuffer(ByReference):
         What becomes of the slot of a process that dies with it. ``"reclaim"`` (default): a
         producer's is free again, its contents dropped; a consumer's is queued again, in its old
         place, and another consumer gets it. ``"fail"``: the ring is aborted.
+    in_order : bool, optional
+        True: consumers get the slot with the number 0 first, then 1, and so on, in whatever order
+        several producers have filled them: ``lease = ring.put()`` and, inside of ``with lease as
+        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot first,
+        then the next number: else all slots may hold later ones, and everybody waits. Default
+        False: first come, first served.
 
     Attributes
     ----------
@@ -153,6 +159,7 @@ class RingBuffer(ByReference):
         dtype: npt.DTypeLike = float,
         *,
         on_death: OnDeath = "reclaim",
+        in_order: bool = False,
     ) -> None:
         n_slots = operator.index(slots)
         if n_slots < 1:
@@ -162,7 +169,7 @@ class RingBuffer(ByReference):
         futex.require()
         self.slots = n_slots
         self.shape, self.dtype = checked_shape(shape, checked_dtype(dtype))
-        self._on_death = on_death
+        self._on_death, self._in_order = on_death, bool(in_order)
         self._attach(SharedBuffer(SharedBuffer.nbytes_for(self._layout())), fresh=True)
 
     def _layout(self) -> dict[str, tuple[Any, str]]:
@@ -178,7 +185,8 @@ class RingBuffer(ByReference):
         arrays = {k: np.asarray(v) for k, v in buffer.layout(self._layout()).items()}
         self._buffer = buffer
         self._data = arrays["data"]
-        self._tokens = Tokens(arrays, self.shape[0] if self.shape else 1, fresh=fresh)
+        rows = self.shape[0] if self.shape else 1
+        self._tokens = Tokens(arrays, rows, fresh=fresh, in_order=self._in_order)
         events = _address(arrays["events"]) + 4 * (sys.byteorder == "big")
         self._monitor = Monitor(
             self._tokens,
@@ -370,7 +378,8 @@ class RingBuffer(ByReference):
 
     def _reduce_by_reference(self) -> Reduced:
         _, memory = self._buffer._reduce_by_reference()
-        return _arrive, (*memory, self.slots, self.shape, self.dtype, self._on_death)
+        form = self.slots, self.shape, self.dtype, self._on_death, self._in_order
+        return _arrive, (*memory, *form)
 
 
 def _slot(
@@ -392,9 +401,11 @@ def _arrive(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     on_death: OnDeath,
+    in_order: bool,
 ) -> RingBuffer:
     ring = RingBuffer.__new__(RingBuffer)
-    ring.slots, ring.shape, ring.dtype, ring._on_death = slots, shape, dtype, on_death
+    ring.slots, ring.shape, ring.dtype = slots, shape, dtype
+    ring._on_death, ring._in_order = on_death, in_order
     buffer = SharedBuffer.__new__(SharedBuffer)
     buffer._attach(block, lock)
     ring._attach(buffer, fresh=False)

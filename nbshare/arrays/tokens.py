@@ -46,7 +46,7 @@ READY, READING, FILLING, FREE = range(4)
 SHIFT = 56
 NUMBER = (1 << SHIFT) - 1  # of the last commit: the low bits of a word
 
-PHASE, N_PUT, N_RECLAIMED = range(3)  # places in `counts`
+PHASE, N_PUT, N_RECLAIMED, NEXT = range(4)  # places in `counts`
 OPEN, CLOSED, ABORTED = range(3)  # phases
 FREED, FILLED = range(2)  # events
 REASON_NBYTES = 1024
@@ -59,6 +59,7 @@ class Holder(Protocol):
     """Who asks for a slot."""
 
     index: int | None  # of the slot that is held
+    number: int | None  # its place in the order; None: that of the commit
 
 
 class Held(NamedTuple):
@@ -76,7 +77,7 @@ def layout_of(slots: int) -> dict[str, tuple[Any, str]]:
         "holders": ((slots, 2), "i8"),
         "rows": (slots, "i8"),  # filled, of the slot
         "events": (2, "i8"),  # how often each has come; who waits for one watches the low half
-        "counts": (3, "i8"),
+        "counts": (4, "i8"),
         "reason": (REASON_NBYTES, "u1"),
     }
 
@@ -92,10 +93,17 @@ class Tokens:
         Of a whole slot.
     fresh : bool
         Whether nobody has used them yet.
+    in_order : bool
+        Whether consumers get number 0 first, then 1, and so on, whenever each was put.
     """
 
     def __init__(
-        self, arrays: Mapping[str, npt.NDArray[Any]], rows: int, *, fresh: bool = False
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        rows: int,
+        *,
+        fresh: bool = False,
+        in_order: bool = False,
     ) -> None:
         self._words = arrays["words"]
         self.holders, self.reason = arrays["holders"], arrays["reason"]
@@ -104,6 +112,7 @@ class Tokens:
             arrays[name].data for name in ("words", "rows", "events", "counts")
         )
         self._rows = rows
+        self._in_order = in_order
         if fresh:
             self._words[:] = FREE << SHIFT
 
@@ -142,22 +151,23 @@ class Tokens:
         return True
 
     def commit(self, lease: Holder) -> Wakes:
-        """Queue the slot that a producer has filled; one of no rows is not queued.
+        """Queue the slot that a producer has filled; one of no rows only if it has a number.
 
         Raises
         ------
         RingAbortedError
             If nobody will read it; it is free then.
         """
-        index = lease.index
-        if index is None or (not self.rows[index] and self._rows):
+        index, number = lease.index, lease.number
+        if index is None or (number is None and not self.rows[index] and self._rows):
             return self.release(lease)
         if self.counts[PHASE] == ABORTED:
             self.release(lease)
             self._check_running()
-        number = self.counts[N_PUT] + 1
+        n_put = self.counts[N_PUT]
+        number = n_put if number is None else number
         wakes = self._tell(FILLED)
-        self.counts[N_PUT] = number
+        self.counts[N_PUT] = n_put + 1
         self.words[index] = READY << SHIFT | number
         lease.index = None
         return wakes
@@ -165,7 +175,7 @@ class Tokens:
     # ------------------------------------------------------------------ consumers
 
     def take(self, lease: Holder, me: Identity) -> bool:
-        """Give a consumer the slot that was committed first; False if there is none yet.
+        """Give a consumer the slot with the smallest number; False if it is not there yet.
 
         Raises
         ------
@@ -175,11 +185,16 @@ class Tokens:
         self._check_running()
         index = int(self._words.argmin())
         word = self.words[index]
-        if word >> SHIFT != READY:
-            if self.counts[PHASE] == CLOSED and not (self._words >> SHIFT == FILLING).any():
+        number, is_ready = word & NUMBER, word >> SHIFT == READY
+        if not is_ready or (self._in_order and number > self.counts[NEXT]):
+            if self.counts[PHASE] != CLOSED or (self._words >> SHIFT == FILLING).any():
+                return False
+            if not is_ready:
                 raise RingClosedError("the ring buffer is closed, and all that was put is taken")
-            return False
-        self._grant(lease, index, me, READING << SHIFT | word)
+            # Else numbers are left out, and will not come any more.
+        self.counts[NEXT] = max(self.counts[NEXT], number + 1)
+        lease.number = number
+        self._grant(lease, index, me, READING << SHIFT | number)
         return True
 
     # ----------------------------------------------------------------------- both
@@ -259,7 +274,8 @@ class Tokens:
         """Note an event, before the store that brings it about: nobody looks in between."""
         if self.counts[PHASE] == OPEN:
             self.events[event] += 1
-            return ((event, 1),)
+            # In order, the slot that has come may be the one before those that others wait for.
+            return ((event, ALL if self._in_order and event == FILLED else 1),)
         # Any of them may be the last that consumers wait for.
         return self._tell_everybody()
 

@@ -15,11 +15,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.errors import TaskError
+from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
 
-__all__ = ["OUT_OF_BAND", "Entry", "LogKey", "LogReader", "LogWriter", "unpickled"]
+__all__ = [
+    "OUT_OF_BAND",
+    "Entry",
+    "LogKey",
+    "LogReader",
+    "LogWriter",
+    "pack",
+    "unpack",
+    "unpickled",
+]
 
 LogKey = tuple[int, int]  # process id, and which of that process's logs
 Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, size in bytes
@@ -53,8 +64,7 @@ class LogWriter:
 
     def append(self, data: bytes, buffers: list[memoryview]) -> Entry:
         """Write the pickle of a result and its buffers; returns what finds it again."""
-        parts = list(_placed([memoryview(data), *buffers]))
-        nbytes = parts[-1][0] + parts[-1][1].nbytes
+        parts, nbytes = _together(data, buffers)
         self._n_bytes += nbytes
         if nbytes >= LARGE and self._n_alone < MAX_ALONE:
             self._n_alone += 1
@@ -100,14 +110,23 @@ class LogReader:
         """
         key, offset, nbytes = entry
         log = self._logs[key >> 32, key & 0xFFFFFFFF]
-        bytes_ = log.array(np.uint8, (nbytes,), offset)
-        n = int(bytes_[:8].view(np.int64)[0])
-        sizes = bytes_[8 : 8 * (n + 1)].view(np.int64).tolist()
-        parts, at = [], aligned(8 * (n + 1))
-        for size in sizes:
-            parts.append(bytes_[at : at + size].data)
-            at = aligned(at + size)
-        return unpickled(i, parts[0], parts[1:])
+        return unpack(i, log.array(np.uint8, (nbytes,), offset))
+
+
+def pack(value: Any) -> tuple[list[tuple[int, memoryview]], int]:
+    """Return the parts of an entry with their offsets, and its size in bytes."""
+    return _together(*dumps_apart(value, OUT_OF_BAND))
+
+
+def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
+    """Return the result of item `i`; its large arrays are views of the entry's bytes."""
+    n = int(entry[:8].view(np.int64)[0])
+    sizes = entry[8 : 8 * (n + 1)].view(np.int64).tolist()
+    parts, at = [], aligned(8 * (n + 1))
+    for size in sizes:
+        parts.append(entry[at : at + size].data)
+        at = aligned(at + size)
+    return unpickled(i, parts[0], parts[1:])
 
 
 def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
@@ -125,6 +144,12 @@ def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
         raise TaskError(
             f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
         ) from error
+
+
+def _together(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
+    """Return the parts of an entry with their offsets, and its size in bytes."""
+    parts = list(_placed([memoryview(data), *buffers]))
+    return parts, parts[-1][0] + parts[-1][1].nbytes
 
 
 def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:

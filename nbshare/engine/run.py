@@ -11,7 +11,7 @@ import numpy.typing as npt
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.call import State
 from nbshare.engine.request import Request
-from nbshare.engine.stats import WorkerStats
+from nbshare.engine.stats import StageStatistics, WorkerStats
 
 __all__ = ["Run"]
 
@@ -65,6 +65,9 @@ class Run(Protocol):
 
     def activity(self) -> list[WorkerActivity]:
         """Return what the workers do at this moment."""
+
+    def stages(self) -> list[StageStatistics]:
+        """Return what the stages of a pipeline did; of a map nothing."""
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Return the positional arguments of an item."""

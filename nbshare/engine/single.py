@@ -15,7 +15,7 @@ from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
 from nbshare.engine.results import MISSING
 from nbshare.engine.schedule import IN_OUTPUT, N_ITEMS, WORKED
-from nbshare.engine.stats import WorkerStats, stats_of
+from nbshare.engine.stats import StageStatistics, WorkerStats, stats_of
 
 __all__ = ["SingleRun"]
 
@@ -77,6 +77,9 @@ class SingleRun:
 
     def activity(self) -> list[WorkerActivity]:  # noqa: D102
         return activity_of(self.call.board, self.call.request.first, self.call.request.text_of)
+
+    def stages(self) -> list[StageStatistics]:  # noqa: D102
+        return []
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
         return tuple(column[i] for column in self.request.iterables)

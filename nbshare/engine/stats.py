@@ -16,7 +16,7 @@ from nbshare.engine.schedule import (
     WORKED,
 )
 
-__all__ = ["SlowItem", "WorkerStats", "merged", "stats_of"]
+__all__ = ["SlowItem", "StageStatistics", "WorkerStats", "merged", "stats_of"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,47 @@ class WorkerStats:
     waiting_s: float
     peak_bytes: int
     slowest: tuple[SlowItem, ...]
+
+
+@dataclass(frozen=True)
+class StageStatistics:
+    """What one stage of a pipeline has done, and what it has waited for.
+
+    The bottleneck is the stage that is busy, with a queue before it that is full and a queue
+    behind it that is empty: give that one more ``workers=``.
+
+    Attributes
+    ----------
+    name : str
+        Of its function.
+    workers : int
+        Their number.
+    n_blocks : int
+        Blocks that it has handed on.
+    queued : int
+        Blocks that wait for it now.
+    slots : int
+        How many can; 0 for the loader, who has no queue.
+    waited_for_input_s, waited_for_output_s : float
+        Seconds that its workers together have waited for a block, and for a free slot.
+    elapsed_s : float
+        Seconds that its workers together have been there.
+    """
+
+    name: str
+    workers: int
+    n_blocks: int
+    queued: int
+    slots: int
+    waited_for_input_s: float
+    waited_for_output_s: float
+    elapsed_s: float
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which its workers have not waited: 0.0 to 1.0."""
+        waited_s = self.waited_for_input_s + self.waited_for_output_s
+        return max(0.0, 1 - waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
 
 
 def stats_of(

@@ -34,7 +34,7 @@ from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stats import WorkerStats, merged
+from nbshare.engine.stats import StageStatistics, WorkerStats, merged
 
 __all__ = ["Stream"]
 
@@ -197,6 +197,9 @@ class Stream:
 
     def activity(self) -> list[WorkerActivity]:  # noqa: D102
         return [worker for window in self._open() for worker in window.activity()]
+
+    def stages(self) -> list[StageStatistics]:  # noqa: D102
+        return []
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
         for window in list(self._windows):

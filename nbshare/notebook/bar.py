@@ -93,6 +93,16 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     return count, "".join(f" · {detail}" for detail in details) + failed
 
 
+def stage_lines(job: JobView) -> list[str]:
+    """Return a line for each stage of a pipeline; none for a map."""
+    return [
+        f"  {s.name}: {s.n_blocks} blocks, {queue}{s.busy:.0%} busy"
+        for s, queue in (
+            (s, f"queue {s.queued}/{s.slots}, " if s.slots else "") for s in job.stages
+        )
+    ]
+
+
 class TerminalBar:
     """tqdm as it is, fed with what is done."""
 
@@ -117,11 +127,14 @@ class TerminalBar:
             )
         self._bar.update(job.n_done - self._bar.n)
         if not final:
+            queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
+            if queues:
+                self._bar.set_postfix_str(f"queues {' '.join(queues)}", refresh=False)
             self._bar.refresh()
         else:
-            if job.state != "done":
-                self._bar.set_postfix_str(job.state, refresh=False)
+            self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
             self._bar.close()
+            sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
         return _TERMINAL_INTERVAL_S
 
 
@@ -147,7 +160,8 @@ class LogLines:
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
             count, details = describe(self._job, self._pace)
             name = " ".join(filter(None, [self._label, self._job.state]))
-            sys.stderr.write(f"{name}: {count}{details.replace(' · ', ', ')}\n")
+            lines = [f"{name}: {count}{details.replace(' · ', ', ')}", *stage_lines(self._job)]
+            sys.stderr.writelines(f"{line}\n" for line in lines)
             sys.stderr.flush()
             self._told_at, self._told = time.monotonic(), n_done
         return 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare.engine.activity import WorkerActivity
-from nbshare.engine.stats import WorkerStats
+from nbshare.engine.stats import StageStatistics, WorkerStats
 
 State: TypeAlias = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
@@ -59,6 +59,10 @@ class JobView(Protocol):
     @property
     def stats(self) -> Sequence[WorkerStats]:
         """What each worker has done with its time."""
+
+    @property
+    def stages(self) -> Sequence[StageStatistics]:
+        """What each stage of a pipeline has done so far; empty for a map."""
 
     @property
     def present(self) -> NDArray[np.bool_]:

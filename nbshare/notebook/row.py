@@ -9,7 +9,7 @@ import html
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from nbshare.notebook.bar import Pace, describe, duration, percent
+from nbshare.notebook.bar import Pace, describe, duration, percent, stage_lines
 from nbshare.notebook.base import LIVE
 from nbshare.notebook.environment import KernelOutput
 from nbshare.notebook.stop_button import StopButton
@@ -79,7 +79,9 @@ class NotebookRow:
         if self._output.is_shared:
             details += f" · map {self._output.number} of this cell"
         name = " ".join(filter(None, [self._label, word]))
-        plain = f"{glyph} {name}  {count}{details}"
+        plain = "\n".join(
+            [f"{glyph} {name}  {count}{details}", *(stage_lines(job) if self._timed else [])]
+        )
         label = f"<b>{html.escape(self._label)}</b> " if self._label else ""
         # U+FE0E: a glyph, not an emoji. Text takes the theme's colour.
         words = f"{label}{word}{_GAP}<b>{count}</b>{details.replace(' · ', _GAP)}"
@@ -88,7 +90,7 @@ class NotebookRow:
             '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
             f'<div style="padding-bottom:4px">{stop}<span style="{_css("color", colour)}">'
             f"{glyph}&#xFE0E;</span> {words}</div>"
-            f"{self._bar(colour)}{self._fold(final=final)}</div>"
+            f"{self._bar(colour)}{self._stages()}{self._fold(final=final)}</div>"
         )
         return {"text/html": row, "text/plain": plain}
 
@@ -100,6 +102,18 @@ class NotebookRow:
             width = percent(n_done, n_tasks)
             inside = f'<div style="width:{width}%;{shape};{_css("background", colour)}"></div>'
         return f'<div style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
+
+    def _stages(self) -> str:
+        """Return a table of a pipeline's stages: where the queue is full, and who is busy."""
+        stages = self._job.stages
+        if not stages:
+            return ""
+        names = [(html.escape(s.name), s.workers, s.n_blocks) for s in stages]
+        if not self._timed:
+            return _table(("stage", "workers", "blocks"), names)
+        figures = [(f"{s.queued} of {s.slots}" if s.slots else "", f"{s.busy:.0%}") for s in stages]
+        head = ("stage", "workers", "blocks", "queue before it", "busy")
+        return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
     def _fold(self, *, final: bool) -> str:
         """Return what is under the row for those who ask: the workers, and the failures."""

@@ -1,0 +1,328 @@
+"""A running pipeline, as its job sees it: a call for each stage, and what comes out at the end."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays import RingBuffer, SharedArray
+from nbshare.arrays.shared_array import shared_view
+from nbshare.engine.activity import WorkerActivity
+from nbshare.engine.call import Callbacks, State
+from nbshare.engine.collect import as_masked, collect, masked
+from nbshare.engine.growing import GrowingArray
+from nbshare.engine.log import unpack
+from nbshare.engine.output import OutputSpec, spec_for
+from nbshare.engine.request import Request
+from nbshare.engine.results import MISSING
+from nbshare.engine.single import SingleRun
+from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, Place
+from nbshare.engine.stats import StageStatistics, WorkerStats
+from nbshare.errors import NbshareError, RingAbortedError
+
+__all__ = ["Pipe", "Stage"]
+
+
+class Stage(NamedTuple):
+    """A stage that is to run."""
+
+    name: str
+    run: SingleRun
+    desk: SharedArray  # what its workers are doing: see `Desk`
+
+
+class Pipe:
+    """A pipeline; see `nbshare.engine.run.Run`, of which the blocks are the items.
+
+    Parameters
+    ----------
+    request : Request
+        For the job: what has no meaning here is empty.
+    stages : sequence of Stage
+        The loader first.
+    rings : sequence of RingBuffer
+        Behind each stage; the last takes the results' frames.
+
+    Notes
+    -----
+    A thread of its own takes the results; what the calls tell comes in other threads.
+    """
+
+    def __init__(
+        self, request: Request, stages: Sequence[Stage], rings: Sequence[RingBuffer]
+    ) -> None:
+        self.request = request
+        self.error: BaseException | None = None
+        self.is_over = False
+        self._stages, self._rings = stages, list(rings)
+        self._results = BlockResults()
+        self._failed_block: int | None = None
+        self._is_stopping = False
+        self._lock = _thread.allocate_lock()
+        self._n_open = len(stages)
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+        self._callbacks = Callbacks()
+        self._n_given = 0
+        self._last_look: list[StageStatistics] = []
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def state(self) -> State:  # noqa: D102
+        if self.is_over:
+            return "failed" if self.error else "stopped" if self._is_stopping else "done"
+        return "running" if any(s.run.state != "starting" for s in self._stages) else "starting"
+
+    @property
+    def n_tasks(self) -> int | None:  # noqa: D102
+        if self._stages[0].run.state != "done":
+            return None
+        return self.stages()[0].n_blocks
+
+    @property
+    def n_done(self) -> int:  # noqa: D102
+        return len(self._results)
+
+    @property
+    def n_ready(self) -> int:  # noqa: D102
+        return sum(stage.run.n_ready for stage in self._stages)
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:  # noqa: D102
+        block = self._failed_block
+        return {} if self.error is None or block is None else {block: self.error}
+
+    def stages(self) -> list[StageStatistics]:  # noqa: D102
+        rings = list(self._rings)
+        if not self.is_over and rings:
+            figures = [ring.statistics() for ring in rings]
+            looks = []
+            for k, stage in enumerate(self._stages):
+                before, behind = figures[k - 1] if k else None, figures[k]
+                is_last = k == len(self._stages) - 1
+                looks.append(
+                    StageStatistics(
+                        name=stage.name,
+                        workers=len(stage.desk),
+                        n_blocks=self.n_done if is_last else behind.n_put,
+                        queued=before.queued if before else 0,
+                        slots=rings[k - 1].slots if k else 0,
+                        waited_for_input_s=before.consumers_waited_s if before else 0.0,
+                        waited_for_output_s=behind.producers_waited_s,
+                        elapsed_s=_elapsed_s(stage.desk),
+                    )
+                )
+            self._last_look = looks
+        return self._last_look
+
+    def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
+        return self._results.present(self.n_tasks)
+
+    def partial(self) -> Any:  # noqa: D102
+        return self._results.partial(self.n_tasks)
+
+    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
+        results = self._results.final()
+        return as_masked(results) if with_errors else results
+
+    def stats(self) -> list[WorkerStats]:  # noqa: D102
+        return [worker for stage in self._stages for worker in stage.run.stats()]
+
+    def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        return [worker for stage in self._stages for worker in stage.run.activity()]
+
+    def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
+        raise LookupError(
+            f"block {i} is not kept: it has gone through the slots of the pipeline. Run the loader "
+            "in a loop to get it again."
+        )
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
+        new = self._results.newest(self._n_given)
+        for i, value in new:
+            self._n_given += 1
+            yield i, value
+
+    def fill_out(self) -> None:  # noqa: D102
+        pass
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
+        self._callbacks.add(callback)
+        if self.is_over:
+            self._callbacks.run()
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:  # noqa: D102
+        _thread.start_new_thread(self._collect, ())
+        for k, stage in enumerate(self._stages):
+            stage.run.call_when_over(partial(self._note_end, k))
+        for stage in self._stages:
+            stage.run.start()
+
+    def wait(self, timeout_s: float) -> bool:  # noqa: D102
+        if not self.is_over and self._over.acquire(timeout=timeout_s):
+            self._over.release()
+        return self.is_over
+
+    def stop(self) -> None:  # noqa: D102
+        self._is_stopping = True
+        self._halt("the pipeline was stopped")
+
+    def _halt(self, reason: str) -> None:
+        """End all stages; what the last one has finished still comes."""
+        for ring in self._rings[:-1]:
+            ring.abort(reason)
+        for stage in self._stages:
+            if not stage.run.is_over:
+                stage.run.stop()
+
+    def _note_end(self, k: int) -> None:
+        """Tell the next stage that no more will come, or all that one has failed."""
+        name, run, _ = self._stages[k]
+        if run.state == "failed" and run.error is not None:
+            self._note_error(k, run.error)
+            self._halt(f"stage {name!r} has failed")
+        elif run.state == "stopped":
+            self._halt("the pipeline was stopped")
+        elif k < len(self._stages) - 1:
+            self._rings[k].close()
+        with self._lock:
+            self._n_open -= 1
+            is_last = not self._n_open
+        if is_last:
+            self._rings[-1].close()
+
+    def _note_error(self, k: int, error: BaseException) -> None:
+        """Keep the first error; what it brings about in the other stages is none."""
+        stage = self._stages[k]
+        places = [i for i, found in stage.run.errors.items() if found is error]
+        block = int(stage.desk[places[0], BLOCK]) if places else None
+        with self._lock:
+            if self.error is None or (
+                isinstance(self.error, RingAbortedError) and not isinstance(error, RingAbortedError)
+            ):
+                self.error, self._failed_block = error, block
+            else:
+                return
+        if block is not None:
+            _name_block(error, Place(stage.name, places[0]), places[0], block)
+
+    def _collect(self) -> None:
+        """Take the results until all stages are over."""
+        frames = self._rings[-1]
+        parts: dict[int, npt.NDArray[np.uint8]] = {}
+        for slot in frames:
+            frame = np.asarray(slot)
+            block, nbytes, start = frame[:HEADER_NBYTES].view(np.int64).tolist()
+            part = frame[HEADER_NBYTES:]
+            if block not in parts:
+                parts[block] = np.empty(nbytes, np.uint8)
+            parts[block][start : start + len(part)] = part
+            if start + len(part) == nbytes:
+                self._take(block, parts.pop(block))
+        self.stages()  # for the last time: the memory of the rings goes
+        self._rings.clear()
+        self.is_over = True
+        self._over.release()
+        self._callbacks.run()
+
+    def _take(self, block: int, entry: npt.NDArray[np.uint8]) -> None:
+        try:
+            self._results.put(block, unpack(block, entry))
+        except Exception as error:  # noqa: BLE001 - no memory, or it cannot be unpickled here
+            with self._lock:
+                if self.error is None:
+                    self.error, self._failed_block = error, block
+            self._halt("a result could not be kept")
+
+
+class BlockResults:
+    """The results of the last stage by block: rows of one array as long as they fit."""
+
+    def __init__(self) -> None:
+        self._spec: OutputSpec | None = None  # of the first
+        self._rows: GrowingArray | None = None
+        self._others: dict[int, Any] = {}  # that are no rows of the array
+        self._order: list[int] = []  # blocks, as they came
+        self._n = 0  # blocks up to the last that has come
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def put(self, block: int, value: Any) -> None:
+        """Keep a result."""
+        spec = spec_for(value)
+        if self._spec is None:
+            self._spec = spec
+            self._rows = GrowingArray(spec) if spec.dtype is not None else None
+        if self._rows is not None and spec[:2] == self._spec[:2]:
+            self._rows.rows(block, block + 1)[0] = value
+        else:
+            self._others[block] = value
+        self._n = max(self._n, block + 1)
+        self._order.append(block)  # last: others may look in between
+
+    def newest(self, n: int) -> list[tuple[int, Any]]:
+        """Return what has come after the first `n`, in the order in which it came."""
+        return [(i, self._get(i)) for i in self._order[n:]]
+
+    def _get(self, block: int) -> Any:
+        if self._rows is None or block in self._others:
+            return self._others[block]
+        assert self._spec is not None
+        value = self._rows.rows(block, block + 1)[0]
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        return value.item() if self._spec.number else value
+
+    def present(self, n: int | None) -> npt.NDArray[np.bool_]:
+        """Return of which blocks results are there."""
+        order = list(self._order)
+        present = np.zeros(n if n is not None else max(order, default=-1) + 1, np.bool_)
+        present[order] = True
+        return present
+
+    def partial(self, n: int | None) -> Any:
+        """Return what is there: a masked array, or a list with gaps; None before the first."""
+        if self._spec is None:
+            return None
+        present = self.present(n)
+        if self._rows is None or self._others:
+            return [self._get(i) if is_there else MISSING for i, is_there in enumerate(present)]
+        return masked(self._array(len(present)), ~present)
+
+    def final(self) -> Any:
+        """Return all results: one array if they fit, else a list."""
+        if self._rows is None or self._others:
+            return collect([self._get(i) for i in range(self._n)])
+        return self._array(self._n)
+
+    def _array(self, n: int) -> SharedArray:
+        assert self._rows is not None
+        return self._rows.head(n) if n else shared_view(np.empty((0, *self._rows.shape)))
+
+
+def _elapsed_s(desk: SharedArray) -> float:
+    """Return how long the workers of a stage have been there, together."""
+    rows = np.asarray(desk)
+    ended = np.where(rows[:, ENDED] > 0, rows[:, ENDED], time.monotonic_ns())
+    return float(np.where(rows[:, BEGUN] > 0, ended - rows[:, BEGUN], 0).sum() / 1e9)
+
+
+def _name_block(error: BaseException, place: Place, item: int, block: int) -> None:
+    """Let an error name stage and block instead of the worker that stands for them."""
+    before, now = f"item {item} ({place!r})", f"block {block} in stage {place.stage!r}"
+    if isinstance(error, NbshareError) and error.args:
+        error.args = (str(error.args[0]).replace(before, now), *error.args[1:])
+        if hasattr(error, "index"):
+            error.index = block
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [str(note).replace(before, now) for note in notes]

@@ -1,0 +1,229 @@
+"""What the workers of a pipeline's stages do: loops from one ring buffer to the next.
+
+::
+
+    load ──► ring ──► stage ──► ring ──► last stage ──► ring of frames ──► the caller
+
+**No deadlock.** A worker takes its slot of the next ring before it takes a block from the ring
+before, and blocks are taken in order. So when somebody waits for block i, every earlier block is
+through, and i is either queued, or with a worker that has its slot already, or the next that a
+worker with a slot will take. One slot is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays import RingBuffer, SharedArray
+from nbshare.arrays.lease import Lease
+from nbshare.engine.log import pack
+from nbshare.errors import RingClosedError
+
+__all__ = [
+    "BEGUN",
+    "BLOCK",
+    "ENDED",
+    "FRAME_NBYTES",
+    "HEADER_NBYTES",
+    "NO_BLOCK",
+    "Desk",
+    "Place",
+    "feed",
+    "finish",
+    "n_arguments",
+    "process",
+]
+
+FRAME_NBYTES = 1 << 18  # of a result, in one slot
+HEADER_NBYTES = 24  # block, size of the whole, offset
+
+BLOCK, BEGUN, ENDED = range(3)  # places in a worker's row of the desk
+NO_BLOCK = -1
+
+
+class Place(NamedTuple):
+    """The item of a stage's map: a worker for as long as the pipeline runs."""
+
+    stage: str
+    worker: int
+
+    def __repr__(self) -> str:
+        return f"worker {self.worker} of stage {self.stage!r}"
+
+
+class Desk:
+    """Where a worker notes what it is doing.
+
+    Parameters
+    ----------
+    rows : SharedArray
+        Of its stage: int64 of shape (workers, 3).
+    place : Place
+        The worker.
+    """
+
+    def __init__(self, rows: SharedArray, place: Place) -> None:
+        self._row = np.asarray(rows)[place.worker].data
+
+    def begin(self, block: int | None) -> None:
+        """Note which block is being worked on from now on."""
+        self._row[BLOCK] = NO_BLOCK if block is None else block
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a block is being worked on."""
+        return bool(self._row[BLOCK] != NO_BLOCK)
+
+    def __enter__(self) -> Desk:
+        self._row[BEGUN] = time.monotonic_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._row[ENDED] = time.monotonic_ns()
+
+
+# ------------------------------------------------------------------------- the loops
+
+
+def feed(func: Callable[..., Any], sink: RingBuffer, rows: SharedArray, place: Place) -> None:
+    """Queue all blocks that a loader yields, or that it says it has filled in."""
+    with Desk(rows, place) as desk, contextlib.closing(Slots(sink)) as slots:
+        desk.begin(0)
+        if n_arguments(func) == 1:
+            for n, n_rows in enumerate(func(slots), 1):
+                slots.queue(n_rows)
+                desk.begin(n)
+            return
+        for n, block in enumerate(func(), 1):
+            slots.queue(copy_to(next(slots), block))
+            desk.begin(n)
+
+
+class Slots(Iterator[SharedArray]):
+    """The empty slots that a loader fills in place: each is queued when it yields."""
+
+    def __init__(self, ring: RingBuffer) -> None:
+        self._ring = ring
+        self._lease: Lease | None = None
+        self._slot: SharedArray | None = None
+
+    def __next__(self) -> SharedArray:
+        if self._slot is None:
+            self._lease = self._ring.put()
+            self._slot = self._lease.__enter__()
+        return self._slot
+
+    def queue(self, rows: int | None) -> None:
+        """Hand on the slot that was taken last, with so many rows; None: all."""
+        lease, slot, self._slot = self._lease, self._slot, None
+        if slot is None or lease is None:
+            raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
+        trim(self._ring, slot, rows)
+        lease.end(publish=True)
+
+    def close(self) -> None:
+        """Give back the slot that was taken and not filled."""
+        if self._lease is not None:
+            self._lease.end(publish=False)
+
+
+def process(
+    func: Callable[..., Any], source: RingBuffer, sink: RingBuffer, rows: SharedArray, place: Place
+) -> None:
+    """Make a block of the next ring from each block of the one before, to the end of the data."""
+    in_place = n_arguments(func) == 2
+    with Desk(rows, place) as desk:
+        try:
+            while True:
+                with (put := sink.put()) as out, (got := source.get()) as block:
+                    desk.begin(got.number)
+                    put.number = got.number
+                    n_rows = func(block, out) if in_place else copy_to(out, func(block))
+                    trim(sink, out, n_rows)
+                    desk.begin(None)
+        except RingClosedError:
+            if desk.is_busy:  # of some other ring, in the function
+                raise
+
+
+def finish(
+    func: Callable[..., Any], source: RingBuffer, sink: RingBuffer, rows: SharedArray, place: Place
+) -> None:
+    """Send the caller the last stage's result for each block."""
+    with Desk(rows, place) as desk:
+        try:
+            while True:
+                with (got := source.get()) as block:
+                    desk.begin(got.number)
+                    send(sink, got.number or 0, func(block))
+                    desk.begin(None)
+        except RingClosedError:
+            if desk.is_busy:
+                raise
+
+
+# ---------------------------------------------------------------------------- helpers
+
+
+def n_arguments(func: Callable[..., Any]) -> int:
+    """Return how many positional arguments a function has to be given; 1 where nobody knows."""
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):  # some functions in C have none
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def copy_to(out: SharedArray, block: Any) -> int | None:
+    """Copy a block to a slot; returns how many rows it has."""
+    if block is None:
+        raise TypeError(
+            "None is no block. Yield or return an array; or take the slot and fill it in place: "
+            "load(slots), stage(block, out)."
+        )
+    array = np.asarray(block)
+    fits = array.shape == out.shape
+    if not fits and array.ndim == out.ndim > 0:
+        fits = array.shape[1:] == out.shape[1:] and len(array) <= len(out)
+    if not fits:
+        raise ValueError(
+            f"a block of shape {array.shape} does not fit the slots of shape {out.shape}: say "
+            "shape=, one for all stages or a list with what each stage gets. A block may have "
+            "fewer rows."
+        )
+    if not out.ndim:
+        out[...] = array
+        return None
+    np.copyto(out[: len(array)], array, casting="same_kind")
+    return len(array)
+
+
+def trim(ring: RingBuffer, slot: SharedArray, rows: int | None) -> None:
+    """Hand on the first rows only; None: all."""
+    if rows is not None and slot.shape:
+        ring.trim(slot, rows)
+
+
+def send(sink: RingBuffer, block: int, value: Any) -> None:
+    """Send a result in frames: however large it is, little memory is needed on the way."""
+    parts, nbytes = pack(value)
+    for start in range(0, nbytes, FRAME_NBYTES):
+        stop = min(start + FRAME_NBYTES, nbytes)
+        with sink.put() as slot:
+            frame = np.asarray(slot)
+            frame[:HEADER_NBYTES].view(np.int64)[:] = block, nbytes, start
+            for offset, part in parts:
+                lo, hi = max(start, offset), min(stop, offset + part.nbytes)
+                if lo < hi:
+                    at = HEADER_NBYTES - start
+                    bytes_: npt.NDArray[np.uint8] = np.frombuffer(part, np.uint8)
+                    frame[at + lo : at + hi] = bytes_[lo - offset : hi - offset]
+            sink.trim(slot, HEADER_NBYTES + stop - start)

@@ -1,0 +1,157 @@
+"""Loaders and stages of pipelines."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROWS = 4  # of a block
+
+
+class BadDataError(Exception):
+    """Somebody has read what nobody has written."""
+
+
+# ------------------------------------------------------------------------- loaders
+
+
+def numbers(n, pause_s=0.0):
+    """Yield the numbers below n in blocks, the last of which is full in part."""
+    for start in range(0, n, ROWS):
+        time.sleep(pause_s)
+        yield np.arange(start, min(start + ROWS, n))
+
+
+def numbers_in_place(slots, n):
+    """Fill them in."""
+    for start, slot in zip(range(0, n, ROWS), slots, strict=False):
+        rows = min(ROWS, n - start)
+        slot[:rows] = range(start, start + rows)
+        yield None if rows == ROWS else rows
+
+
+def endless(started=None):
+    """Yield blocks of one number until somebody stops it."""
+    for i in itertools.count():
+        yield np.full(ROWS, i)
+        if i == 20 and started is not None:
+            Path(started).touch()
+
+
+def lines(slots, path):
+    """Read a file of integers, one a line."""
+    with open(path) as file:
+        for slot in slots:
+            found = [int(line) for line in itertools.islice(file, len(slot))]
+            if not found:
+                return
+            slot[: len(found)] = found
+            yield len(found)
+
+
+def fails_at(n):
+    """Yield n blocks, then fail."""
+    yield from numbers(n * ROWS)
+    raise ValueError("the disk is full")
+
+
+def takes_no_slot(slots):
+    """Forget to take a slot."""
+    yield 3
+
+
+# -------------------------------------------------------------------------- stages
+
+
+def doubled(block):
+    """Return a new array."""
+    return 2 * block
+
+
+def plus_one(block, out):
+    """Fill the slot in place."""
+    out[: len(block)] = block + 1
+    return len(block)
+
+
+def unevenly_doubled(block):
+    """Take longer for some blocks than for others."""
+    time.sleep(0.001 * (int(block[0]) // ROWS % 3))
+    return 2 * block
+
+
+def to_list(block):
+    """Return what fits no array, as blocks may differ in length."""
+    return block.tolist()
+
+
+def total(block):
+    """Return a number."""
+    return int(block.sum())
+
+
+def whole(block):
+    """Return the slot itself."""
+    return block
+
+
+def checked(block, path):
+    """Verify that a line follows the one before; returns how many there were."""
+    if not (np.diff(block) == 1).all():
+        raise BadDataError(block)
+    with open(path, "a") as file:
+        file.writelines(f"{number}\n" for number in block.tolist())
+    return len(block)
+
+
+def slow_sometimes(block):
+    """Let some blocks overtake others."""
+    time.sleep(0.001 * (int(block[0]) % 3))
+    return block
+
+
+def slow(block, pause_s=0.02):
+    """Take a while."""
+    time.sleep(pause_s)
+    return block
+
+
+def broken(block, at, how):
+    """Fail in some way in one block."""
+    if block[0] == at * ROWS:
+        if how == "raise":
+            raise ValueError("no way on")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+    return block
+
+
+def too_large(block):
+    """Return more than the next slot takes."""
+    return np.zeros(2 * ROWS)
+
+
+def forgotten(block):
+    """Return nothing, though another stage waits for it."""
+
+
+def large(block):
+    """Return much more than a frame."""
+    return np.full((300, 1000), block[0], "f8")
+
+
+def unlike(block):
+    """Return results of different kinds."""
+    return "text" if block[0] == ROWS else block[0]
+
+
+def nothing_of(block):
+    """Hand on an empty block in place of every second one."""
+    return block[:0] if block[0] // ROWS % 2 else block
