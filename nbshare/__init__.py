@@ -90,3 +90,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # for completion, what comes late as well
