@@ -21,7 +21,7 @@ from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_shortly
 
-__all__ = ["Job", "forget_finished", "last_job", "remember", "unwrapped"]
+__all__ = ["Job", "last_job", "remember", "unwrapped"]
 
 SHOW_S = 0.01  # between looks for what workers print, while they do
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
@@ -319,10 +319,18 @@ class Job:
         return self._run.error
 
     def leave_alone(self) -> None:
-        """Have what workers print shown though nobody waits."""
-        prints = self._run.request.prints
-        prints.is_attended = False
-        self._run.call_when_over(prints.end)
+        """Do what is due though nobody waits: show prints, and in the end let go."""
+        self._run.request.prints.is_attended = False
+        self._run.call_when_over(self._end)
+
+    def _end(self) -> None:
+        self._let_go()
+        self._run.request.prints.end()
+
+    def _let_go(self) -> None:
+        """Let go of this job if it is done, with all that it asked for."""
+        if _last_job is self and self.state == "done" and not self.errors:
+            remember(None)
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""
@@ -341,6 +349,7 @@ class Job:
                 result = self._results()
                 if self.errors:
                     remember(self)
+                self._let_go()
                 return result, None
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
@@ -416,9 +425,3 @@ def remember(job: Job | None) -> None:
     """Make a job the last one; None lets go of the one before."""
     global _last_job
     _last_job = job
-
-
-def forget_finished(job: Job) -> None:
-    """Let go of a job that is done, with all that it asked for."""
-    if _last_job is job and job.state == "done" and not job.errors:
-        remember(None)

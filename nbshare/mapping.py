@@ -25,7 +25,7 @@ from nbshare.engine.stream import Stream
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted, NotBuiltYetError
 from nbshare.functions import label_of
-from nbshare.job import NAP_S, Job, forget_finished, remember, unwrapped
+from nbshare.job import NAP_S, Job, remember, unwrapped
 from nbshare.notebook import Display, Plot, check_display, open_display
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
@@ -282,7 +282,6 @@ def map_async(
         label if isinstance(label, str) else label_of(request.func),
     )
     remember(job)
-    job.add_done_callback(forget_finished)
     job.leave_alone()
     job.start()
     return job
