@@ -199,10 +199,12 @@ def test_a_killed_worker_names_stage_and_block(place):
         ),
         ([plumbing.endless, plumbing.forgotten, plumbing.total], "None is no block"),
         ([plumbing.takes_no_slot, plumbing.total], "for slot in slots"),
+        ([plumbing.endless, plumbing.gives_out, plumbing.total], "how many rows are filled"),
+        ([plumbing.endless, plumbing.gives_unloadable], "cannot be unpickled here"),
     ],
 )
-def test_bad_blocks_say_what_to_do(stages, says):
-    """What fits no slot is an error of the stage that made it."""
+def test_bad_blocks_and_results_say_what_to_do(stages, says):
+    """What fits no slot, or cannot be had here, is an error, and nobody waits for ever."""
     with pytest.raises((TypeError, ValueError, RuntimeError), match=says):
         pipeline(*stages)
 

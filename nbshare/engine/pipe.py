@@ -24,7 +24,8 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, Place
 from nbshare.engine.stats import StageStatistics, WorkerStats
-from nbshare.errors import NbshareError, RingAbortedError
+from nbshare.errors import NbshareError
+from nbshare.errors import RingAbortedError as Aborted
 
 __all__ = ["Pipe", "Stage"]
 
@@ -206,18 +207,31 @@ class Pipe:
         places = [i for i, found in stage.run.errors.items() if found is error]
         block = int(stage.desk[places[0], BLOCK]) if places else None
         with self._lock:
-            if self.error is None or (
-                isinstance(self.error, RingAbortedError) and not isinstance(error, RingAbortedError)
-            ):
-                self.error, self._failed_block = error, block
-            else:
+            is_later = self.error is not None
+            if is_later and (isinstance(error, Aborted) or not isinstance(self.error, Aborted)):
                 return
+            self.error, self._failed_block = error, block
         if block is not None:
             _name_block(error, Place(stage.name, places[0]), places[0], block)
 
     def _collect(self) -> None:
         """Take the results until all stages are over."""
         frames = self._rings[-1]
+        try:
+            self._take_from(frames)
+        except Exception as error:  # noqa: BLE001 - no memory, or one cannot be unpickled here
+            with self._lock:
+                self.error = self.error or error
+            self._halt("a result could not be kept")
+            for _ in frames:
+                pass
+        self.stages()  # for the last time: the memory of the rings goes
+        self._rings.clear()
+        self.is_over = True
+        self._over.release()
+        self._callbacks.run()
+
+    def _take_from(self, frames: RingBuffer) -> None:
         parts: dict[int, npt.NDArray[np.uint8]] = {}
         for slot in frames:
             frame = np.asarray(slot)
@@ -227,21 +241,7 @@ class Pipe:
                 parts[block] = np.empty(nbytes, np.uint8)
             parts[block][start : start + len(part)] = part
             if start + len(part) == nbytes:
-                self._take(block, parts.pop(block))
-        self.stages()  # for the last time: the memory of the rings goes
-        self._rings.clear()
-        self.is_over = True
-        self._over.release()
-        self._callbacks.run()
-
-    def _take(self, block: int, entry: npt.NDArray[np.uint8]) -> None:
-        try:
-            self._results.put(block, unpack(block, entry))
-        except Exception as error:  # noqa: BLE001 - no memory, or it cannot be unpickled here
-            with self._lock:
-                if self.error is None:
-                    self.error, self._failed_block = error, block
-            self._halt("a result could not be kept")
+                self._results.put(block, unpack(block, parts.pop(block)))
 
 
 class BlockResults:
@@ -253,6 +253,7 @@ class BlockResults:
         self._others: dict[int, Any] = {}  # that are no rows of the array
         self._order: list[int] = []  # blocks, as they came
         self._n = 0  # blocks up to the last that has come
+        self._lock = _thread.allocate_lock()  # the array is made larger by one at a time
 
     def __len__(self) -> int:
         return len(self._order)
@@ -264,7 +265,7 @@ class BlockResults:
             self._spec = spec
             self._rows = GrowingArray(spec) if spec.dtype is not None else None
         if self._rows is not None and spec[:2] == self._spec[:2]:
-            self._rows.rows(block, block + 1)[0] = value
+            self._array(block, block + 1)[0] = value
         else:
             self._others[block] = value
         self._n = max(self._n, block + 1)
@@ -278,7 +279,7 @@ class BlockResults:
         if self._rows is None or block in self._others:
             return self._others[block]
         assert self._spec is not None
-        value = self._rows.rows(block, block + 1)[0]
+        value = self._array(block, block + 1)[0]
         if isinstance(value, np.ndarray):
             return value.copy()
         return value.item() if self._spec.number else value
@@ -297,17 +298,19 @@ class BlockResults:
         present = self.present(n)
         if self._rows is None or self._others:
             return [self._get(i) if is_there else MISSING for i, is_there in enumerate(present)]
-        return masked(self._array(len(present)), ~present)
+        return masked(self._array(0, len(present)), ~present)
 
     def final(self) -> Any:
         """Return all results: one array if they fit, else a list."""
         if self._rows is None or self._others:
             return collect([self._get(i) for i in range(self._n)])
-        return self._array(self._n)
+        return shared_view(self._array(0, self._n))
 
-    def _array(self, n: int) -> SharedArray:
+    def _array(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return rows of the array, and make it larger if need be; the collector writes to it."""
         assert self._rows is not None
-        return self._rows.head(n) if n else shared_view(np.empty((0, *self._rows.shape)))
+        with self._lock:
+            return self._rows.rows(start, stop)
 
 
 def _elapsed_s(desk: SharedArray) -> float:

@@ -59,7 +59,7 @@ class Place(NamedTuple):
 
 
 class Desk:
-    """Where a worker notes what it is doing.
+    """Where a worker notes what it is doing; the end of the data ends its block.
 
     Parameters
     ----------
@@ -76,17 +76,14 @@ class Desk:
         """Note which block is being worked on from now on."""
         self._row[BLOCK] = NO_BLOCK if block is None else block
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a block is being worked on."""
-        return bool(self._row[BLOCK] != NO_BLOCK)
-
     def __enter__(self) -> Desk:
         self._row[BEGUN] = time.monotonic_ns()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         self._row[ENDED] = time.monotonic_ns()
+        is_busy = self._row[BLOCK] != NO_BLOCK  # else it may be of some other ring, in the function
+        return kind is RingClosedError and not is_busy
 
 
 # ------------------------------------------------------------------------- the loops
@@ -113,6 +110,7 @@ class Slots(Iterator[SharedArray]):
         self._ring = ring
         self._lease: Lease | None = None
         self._slot: SharedArray | None = None
+        self._n_queued = 0
 
     def __next__(self) -> SharedArray:
         if self._slot is None:
@@ -126,7 +124,9 @@ class Slots(Iterator[SharedArray]):
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
         trim(self._ring, slot, rows)
+        lease.number = self._n_queued
         lease.end(publish=True)
+        self._n_queued += 1
 
     def close(self) -> None:
         """Give back the slot that was taken and not filled."""
@@ -140,17 +140,13 @@ def process(
     """Make a block of the next ring from each block of the one before, to the end of the data."""
     in_place = n_arguments(func) == 2
     with Desk(rows, place) as desk:
-        try:
-            while True:
-                with (put := sink.put()) as out, (got := source.get()) as block:
-                    desk.begin(got.number)
-                    put.number = got.number
-                    n_rows = func(block, out) if in_place else copy_to(out, func(block))
-                    trim(sink, out, n_rows)
-                    desk.begin(None)
-        except RingClosedError:
-            if desk.is_busy:  # of some other ring, in the function
-                raise
+        while True:
+            with (put := sink.put()) as out, (got := source.get()) as block:
+                desk.begin(got.number)
+                put.number = got.number
+                n_rows = func(block, out) if in_place else copy_to(out, func(block))
+                trim(sink, out, n_rows)
+                desk.begin(None)
 
 
 def finish(
@@ -158,15 +154,11 @@ def finish(
 ) -> None:
     """Send the caller the last stage's result for each block."""
     with Desk(rows, place) as desk:
-        try:
-            while True:
-                with (got := source.get()) as block:
-                    desk.begin(got.number)
-                    send(sink, got.number or 0, func(block))
-                    desk.begin(None)
-        except RingClosedError:
-            if desk.is_busy:
-                raise
+        while True:
+            with (got := source.get()) as block:
+                desk.begin(got.number)
+                send(sink, got.number or 0, func(block))
+                desk.begin(None)
 
 
 # ---------------------------------------------------------------------------- helpers
@@ -206,8 +198,13 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
     return len(array)
 
 
-def trim(ring: RingBuffer, slot: SharedArray, rows: int | None) -> None:
+def trim(ring: RingBuffer, slot: SharedArray, rows: Any) -> None:
     """Hand on the first rows only; None: all."""
+    if isinstance(rows, np.ndarray):
+        raise TypeError(
+            "who fills a slot in place returns or yields None, or how many rows are filled; not "
+            f"an array, as this one of shape {rows.shape}"
+        )
     if rows is not None and slot.shape:
         ring.trim(slot, rows)
 
