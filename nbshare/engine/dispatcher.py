@@ -407,10 +407,11 @@ class Dispatcher:
             return
         slot = call.workers.pop(worker)
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        # One that had not turned to the call died while it was idle: that says nothing of the call.
+        call.n_replaced += not items and (not worker.is_ready or call.board.has_begun(slot))
         call.past_slots.append(call.board.slots[slot].tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
-        call.n_replaced += not items
         if items:
             call.torn_rows += items
             text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
