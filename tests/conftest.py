@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import subprocess
@@ -66,3 +68,11 @@ def script(tmp_path: Path) -> Script:
         return ended.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def no_helpers_left() -> Iterator[None]:
+    """End the helper processes that multiprocessing keeps: other tests count processes."""
+    yield
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]

@@ -8,8 +8,6 @@ import gc
 import math
 import mmap
 import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor
@@ -47,17 +45,12 @@ in_numbers = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_helpers_left():
-    """End the helper processes that multiprocessing keeps: other tests count processes."""
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-    multiprocessing.resource_tracker._resource_tracker._stop()
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+    ),
+    pytest.mark.usefixtures("no_helpers_left"),
+]
 
 
 @pytest.fixture

@@ -21,17 +21,12 @@ from nbshare.errors import StaleReferenceError
 from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
 STARTS = ["spawn", "fork", "forkserver"]
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_helpers_left():
-    """End the helper processes that multiprocessing keeps: other tests count processes."""
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-    multiprocessing.resource_tracker._resource_tracker._stop()
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+    ),
+    pytest.mark.usefixtures("no_helpers_left"),
+]
 
 
 @pytest.fixture(scope="module", params=STARTS)

@@ -7,8 +7,6 @@ import functools
 import gc
 import math
 import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -33,17 +31,12 @@ from nbshare.errors import WorkerDiedError
 STARTS = ["spawn", "fork", "forkserver"]
 N = 300  # increments by each of two
 FILES = {lock_module.__file__, mutex_module.__file__}  # in which interrupts come
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_helpers_left():
-    """End the helper processes that multiprocessing keeps: other tests count processes."""
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-    multiprocessing.resource_tracker._resource_tracker._stop()
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+    ),
+    pytest.mark.usefixtures("no_helpers_left"),
+]
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import copy
 import functools
 import gc
 import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -36,17 +34,12 @@ WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
 FILES = {module.__file__ for module in (buffer, futex, lease, lock, monitor, mutex, ring, tokens)}
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_helpers_left():
-    """End the helper processes that multiprocessing keeps: other tests count processes."""
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-    multiprocessing.resource_tracker._resource_tracker._stop()
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+    ),
+    pytest.mark.usefixtures("no_helpers_left"),
+]
 
 
 @pytest.fixture
