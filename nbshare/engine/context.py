@@ -15,6 +15,7 @@ from nbshare.functions import (
     overridden_names,
     register_files,
 )
+from nbshare.memory import opened
 
 __all__ = ["Context", "apply_context", "current_context", "encoded_environ"]
 
@@ -103,11 +104,8 @@ def _cwd() -> str | None:
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
     with suppress(OSError):
-        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.read(fd, 256)  # it is in the second line
-        finally:
-            os.close(fd)
+        file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        status = os.read(file.fileno(), 256)  # it is in the second line
         _, found, after = status.partition(b"Umask:")
         if found:
             return int(after.split(maxsplit=1)[0], 8)
