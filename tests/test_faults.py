@@ -799,6 +799,34 @@ tasks.check_double()
     assert subject.stderr == ""
 
 
+def test_c6_an_alarm_that_an_item_has_set(lab):
+    """It rings neither in an idle worker nor in the items of the next call."""
+    lab.run("""
+def set_alarm(i):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.01)
+    time.sleep(0.01)
+pair(set_alarm, range(8))
+workers = helpers()[1]
+time.sleep(0.3)
+pair(functools.partial(tasks.pause, 0.2), range(4))
+assert helpers()[1] == workers
+""")
+
+
+def test_c6_a_crash_in_c_after_an_item_has_set_handlers(lab):
+    """The stack is shown as it is without them."""
+    subject = lab.run("""
+from nbshare.errors import WorkerDiedError
+pair(functools.partial(tasks.litter, "handles signals"), range(2))
+try:
+    pair(functools.partial(tasks.stumble, "segfaults"), [f"stone-{i}" for i in range(4)])
+except WorkerDiedError as error:
+    assert "SIGSEGV" in str(error)
+""")
+    assert "Fatal Python error: Segmentation fault" in subject.stderr
+
+
 def test_p1_two_threads_call_at_once(lab):
     """Calls from several threads at once each get their own results."""
     lab.run("""
