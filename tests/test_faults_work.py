@@ -15,8 +15,7 @@ import termios
 import time
 
 import pytest
-from faultlab import PREAMBLE, SOON_S, Lab, wait_until
-from test_kernel import Kernel
+from faultlab import PREAMBLE, SOON_S, wait_until
 
 from nbshare.memory import Segment
 
@@ -749,20 +748,6 @@ thread.join()
 # ------------------------------------------------------------------------ in a kernel
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory):
-    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    lab = Lab(tmp_path_factory.mktemp("common"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            yield lab, kernel
-        finally:
-            kernel.close()
-    finally:
-        lab.close()
-
-
 IN_A_KERNEL = {
     "D4-idle-workers-killed": "tasks.check_double()\nkill(helpers()[1])",
     "D7-server-killed": "tasks.check_double()\nkill(helpers()[0])",
@@ -782,6 +767,76 @@ except WorkerDiedError as error:
     assert "SIGKILL" in str(error)
 else:
     raise AssertionError("no error")
+""",
+    "D7-server-stopped": """
+tasks.check_double()
+(server,) = helpers()[0]
+os.kill(server, signal.SIGSTOP)
+kill(helpers()[1])
+""",
+    "D6-stopped-worker": """
+def stops(i):
+    if i == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return i
+try:
+    pair(stops, range(4), timeout=0.5)
+except TimeoutError as error:
+    assert "item 1 (1)" in str(error)
+else:
+    raise AssertionError("no error")
+""",
+    "D3-module-broken": """
+Path("brittle.py").write_text("def same(x): return x")
+sys.path.insert(0, os.getcwd())
+import brittle
+Path("brittle.py").write_text("import not_there")
+start = time.monotonic()
+try:
+    pair(brittle.same, range(4))
+except ModuleNotFoundError as error:
+    assert error.name == "not_there"
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 3
+""",
+    "I2-while-workers-start": """
+handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+for delay_s in (0.001, 0.01, 0.03, 0.1):
+    nbshare.shutdown()
+    start = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        pair(functools.partial(tasks.pause, 3.0), range(2))
+    except KeyboardInterrupt:
+        assert time.monotonic() - start < faultlab.SOON_S
+    else:
+        raise AssertionError("the interrupt is lost")
+signal.signal(signal.SIGALRM, handler)
+""",
+    "I3-many-interrupts": """
+import random
+dice = random.Random(20261121)
+handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+def count():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), sum(map(len, helpers()))
+for k in range(30):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.1))
+            pair(functools.partial(tasks.pause, 0.001), range(200))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    if dice.random() < 0.3:
+        kill(list(helpers()[1])[:1])
+    tasks.check_double()
+    if k == 9:
+        before = count()
+wait_until(lambda: count() <= before, 2, lambda: f"{count()}, before {before}")
+signal.signal(signal.SIGALRM, handler)
 """,
     "T1-time-out": """
 start = time.monotonic()
@@ -853,6 +908,20 @@ assert time.monotonic() - start < faultlab.SOON_S
 """)
     assert cell.status == "ok", cell.traceback
     assert cell.stderr == ""
+
+
+def test_m4_a_failed_cell_keeps_no_memory(common):
+    """Though the kernel keeps its last traceback, the memory of a failed call is free again."""
+    _, kernel = common
+    kernel.run_well("nbshare.shutdown(); before = faultlab.memfd_bytes([os.getpid()])")
+    cell = kernel.run("pair(tasks.zeros_but_last, range(5), shared=dict(nbytes=20<<20, fail_at=4))")
+    assert cell.error == "ValueError"
+    kernel.run_well("""
+assert sys.last_value is not None
+tasks.check_double()
+nbshare.shutdown()
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "memory is kept")
+""")
 
 
 def test_p1_maps_in_an_asyncio_cell(common):

@@ -13,6 +13,7 @@ import queue
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ class Cell:
     stdout: str = ""
     stderr: str = ""
     displays: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    mimetypes: set[str] = field(default_factory=set)  # of what was displayed
 
     @property
     def rows(self) -> list[str]:
@@ -42,11 +44,12 @@ class Cell:
 class Kernel:
     """A kernel of a laboratory, and the front end that it talks to."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, wrapper: Iterable[str] = ()) -> None:
         self._lab = lab
         spec = lab.folder / "kernels" / "lab" / "kernel.json"
         spec.parent.mkdir(parents=True)
-        argv = lab.command("-m", "ipykernel_launcher", "-f", "{connection_file}")
+        module = "-m", "ipykernel_launcher", "-f", "{connection_file}"
+        argv = lab.command(*module, wrapper=wrapper)
         spec.write_text(json.dumps({"argv": argv, "display_name": "lab", "language": "python"}))
         specs = KernelSpecManager(kernel_dirs=[str(spec.parents[1])], ensure_native_kernel=False)
         self.manager = KernelManager(
@@ -98,6 +101,12 @@ class Kernel:
         """Execute a cell."""
         return self.finish(self.start(code))
 
+    def run_well(self, code: str) -> Cell:
+        """Execute a cell that must end well."""
+        cell = self.run(code)
+        assert cell.status == "ok", cell.traceback
+        return cell
+
     def _listen(self) -> None:
         with contextlib.suppress(queue.Empty):
             self._take(self.client.get_iopub_msg(timeout=0.05))
@@ -119,6 +128,7 @@ class Kernel:
             case "display_data" | "update_display_data":
                 name = content["transient"]["display_id"]
                 cell.displays[name].append(content["data"]["text/plain"])
+                cell.mimetypes.update(content["data"])
             case "status" if content["execution_state"] == "idle":
                 self._ended.add(request)
 
@@ -139,21 +149,10 @@ def kernel(lab):
         kernel.close()
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory):
-    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    lab = Lab(tmp_path_factory.mktemp("common"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            yield lab, kernel
-        finally:
-            kernel.close()
-    finally:
-        lab.close()
-
-
 # ------------------------------------------------------------ E, D: items that fail
+
+
+PLOTTED = "E1-exception", "E3-result-unpicklable", "D1-SIGKILL", "D3-exit"
 
 
 @pytest.mark.parametrize("row", STUMBLES, ids=lambda row: row.id)
@@ -165,6 +164,38 @@ def test_a_failing_item(common, row):
     cell = kernel.run(f"faultlab.provoke({row.way!r})")
     assert cell.status == "ok", cell.traceback
     row.check(lab.facts)
+
+
+@pytest.mark.parametrize("row", (s for s in STUMBLES if s.id in PLOTTED), ids=lambda row: row.id)
+def test_a_failing_item_under_a_live_plot(common, row):
+    """The failure is the same with a picture of the results on the page, which stays."""
+    lab, kernel = common
+    for path in lab.folder.glob("returned-*"):
+        path.unlink()
+    kernel.run_well("parallel_map(tasks.double, range(4), plot='line')")  # imports Matplotlib
+    cell = kernel.run_well(f"faultlab.provoke({row.way!r}, plot='line')")
+    row.check(lab.facts)
+    assert "image/png" in cell.mimetypes
+    assert "Traceback" not in cell.stderr
+
+
+def test_t1_an_item_takes_too_long_under_a_live_plot(common):
+    """The time-out is the same with a picture of the results on the page, which stays."""
+    _, kernel = common
+    cell = kernel.run_well("""
+start = time.monotonic()
+try:
+    parallel_map(functools.partial(tasks.hang, "gil"), range(6), max_workers=2, chunksize=1,
+                 timeout=0.5, plot="line")
+except TimeoutError as error:
+    assert "(4)" in str(error) or "(5)" in str(error), error
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 0.5 + faultlab.SOON_S
+assert last_job().partial()[:4].tolist() == [0.0, 10.0, 20.0, 30.0]
+tasks.check_double()
+""")
+    assert "image/png" in cell.mimetypes
 
 
 def test_e1_what_a_failed_cell_shows(common):
@@ -191,7 +222,9 @@ parallel_map(functools.partial(tasks.stumble, "raises"), stones, max_workers=2, 
 
 # ------------------------------------------------------------------- I: interrupts
 
-LONG = "parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, chunksize=1)"
+LONG = """
+parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, chunksize=1{more})
+"""
 
 
 @pytest.mark.parametrize("presses", [1, 3])
@@ -199,7 +232,7 @@ LONG = "parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_worke
 def test_i1_i4_the_kernel_is_interrupted(lab, kernel, how, presses):
     """■ ends the cell at once in one line, Run All stops, nobody computes on, results are kept."""
     assert kernel.run("tasks.check_double()").status == "ok"
-    interrupted = kernel.start(LONG.format(how=how))
+    interrupted = kernel.start(LONG.format(how=how, more=""))
     queued = kernel.start("raise SystemError('a queued cell ran')")
     busy = {int(flag.split("-")[2]) for flag in lab.await_flag("busy-*", 2)}
     kernel.await_row(interrupted)
@@ -227,6 +260,28 @@ def test_i1_i4_the_kernel_is_interrupted(lab, kernel, how, presses):
     cell = kernel.run("tasks.check_double()")
     assert cell.status == "ok", cell.traceback
     assert time.monotonic() - start < SOON_S
+
+
+def test_i1_the_kernel_is_interrupted_under_a_live_plot(common):
+    """■ ends the cell at once, keeps what is done and the picture of it; the next call works."""
+    lab, kernel = common
+    for path in lab.folder.glob("busy-*"):
+        path.unlink()
+    interrupted = kernel.start(LONG.format(how="gil", more=", plot='line'"))
+    lab.await_flag("busy-*", 2)
+    kernel.await_row(interrupted)
+    at = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    cell = kernel.finish(interrupted)
+    assert time.monotonic() - at < SOON_S
+    assert cell.error == "MapInterrupted"
+    assert "image/png" in cell.mimetypes
+    kernel.run_well("""
+assert last_job().partial().compressed().tolist() == [0.0, 10.0, 20.0, 30.0]
+start = time.monotonic()
+tasks.check_double()
+assert time.monotonic() - start < faultlab.SOON_S
+""")
 
 
 def test_i2_the_kernel_is_interrupted_while_inputs_are_copied(kernel):
@@ -263,7 +318,7 @@ def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """However the kernel ends, workers and what they started go; a new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
     if during != "idle":
-        kernel.start(LONG.format(how=during))
+        kernel.start(LONG.format(how=during, more=""))
         lab.await_flag("busy-*", 2)
     if during == "program":
         wait_until(lambda: len(lab.processes()) >= 6, what="no programs")
