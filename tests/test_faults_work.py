@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 
 import pytest
 from faultlab import PREAMBLE, SOON_S, wait_until
+from test_kernel import Kernel
 
 from nbshare.memory import Segment
 
@@ -592,15 +594,19 @@ AS_ANOTHER = [
 ]
 
 
-def test_r2_no_more_processes(lab):
-    """Where no thread or process may be started the error says so, and it ends with the limit."""
-    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
-        pytest.skip("to become a user without privileges takes privileges")
-    code = f"""{PREAMBLE}{CENSUS}
+LIMIT = """
 import resource
 from nbshare.errors import WorkerDiedError
 def limit(n):
     resource.setrlimit(resource.RLIMIT_NPROC, (n, 500))
+"""
+
+
+def test_r2_no_more_processes(lab):
+    """Where no thread or process may be started the error says so, and it ends with the limit."""
+    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
+        pytest.skip("to become a user without privileges takes privileges")
+    code = f"""{PREAMBLE}{CENSUS}{LIMIT}
 before, n_right = census(), 0
 for n in (1, 2, 3, 5, 20):
     limit(n)
@@ -624,6 +630,39 @@ tasks.check_double()
 import subprocess
 subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, timeout=20)
 """)
+
+
+def test_r2_no_more_processes_in_a_kernel(lab):
+    """The cell's error says so, the kernel goes on, and with the limit gone the call is right."""
+    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
+        pytest.skip("to become a user without privileges takes privileges")
+    for folder in (lab.folder, lab.tmp):
+        folder.chmod(0o777)
+    kernel = Kernel(lab, wrapper=AS_ANOTHER)
+    try:
+        cell = kernel.run_well(f"""{CENSUS}{LIMIT}
+assert os.getuid() == 54321
+for limit_of in (1, census()["threads"] + 1, census()["threads"] + 2):
+    limit(limit_of)
+    start = time.monotonic()
+    try:
+        tasks.check_double()
+    except WorkerDiedError as error:
+        assert "process" in str(error) or "thread" in str(error), error
+    else:
+        raise AssertionError(f"no error where {{limit_of}} threads are allowed")
+    finally:
+        limit(500)
+    assert time.monotonic() - start < 2 * faultlab.SOON_S, limit_of
+    tasks.check_double()
+    nbshare.shutdown()
+wait_until(lambda: not any(helpers()), 2, "helpers are left")
+""")
+        assert "Traceback" not in cell.stderr
+    finally:
+        kernel.close()
+        for folder in lab.tmp.glob("tmp*"):  # IPython's, to whom access(2) denies the user's own
+            shutil.rmtree(folder)
 
 
 # -------------------------------------------------------------------- P: in parallel

@@ -55,8 +55,8 @@ def run(birth: Endowment) -> NoReturn:
     try:
         channel = _settle_in(birth)
         channel.send(("ready", os.getpid()))
-    except (EOFError, ConnectionError):  # the owner has given it up
-        os._exit(1)
+    except (EOFError, ConnectionError, RuntimeError):
+        os._exit(1)  # the owner has given it up, or no thread may be started: it will be told
     belongings, mappings = Belongings(), Mappings()
     imports = ImportLog(_stamp_at_birth)
     first_map = 0
