@@ -38,8 +38,8 @@ __all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
 COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
-BLOCK_ITEMS = 2048  # items pickled together at most: the cost of a pickle is spread over them
-BLOCK_BYTES = 32 << 10  # and about this much, since a worker loads blocks whole
+BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
+BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
 
 class Span(NamedTuple):
@@ -112,7 +112,7 @@ class Arena:
         if not items:
             return 1, []
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
-        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 64))
+        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 32))
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):

@@ -433,10 +433,8 @@ class Dispatcher:
         """Handle the death of a worker in the middle of items: whether they are tried again."""
         if call.board.stopped:
             return False
-        attempts, retries = (
-            call.board.attempts[items.start : items.stop],
-            call.request.policy.retries,
-        )
+        attempts = call.board.attempts_to_count(items.start, items.stop)
+        retries = call.request.policy.retries
         if len(items) > 1 and retries:
             attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
             return True

@@ -2,7 +2,8 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are, prints
+    header   next item, stop flag, number of ranges given back, what the results are, prints,
+             whether any item has failed
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
@@ -33,7 +34,7 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED = range(5)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT = range(6)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -103,6 +104,16 @@ class Board:
         """Make a slot ready for another worker."""
         self.slots[slot] = 0
         self.slots[slot, ITEM] = NO_ITEM
+
+    def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the words `attempts` of items one of which has failed, for the caller to count."""
+        self.header[HURT] = 1
+        return self.attempts[start:stop]
+
+    def has_failed(self, start: int, stop: int) -> bool:
+        """Whether one of these items has failed before."""
+        # The flag saves the common case from reading, hence allocating, pages of `attempts`.
+        return bool(self.header[HURT]) and bool(self.attempts[start:stop].any())
 
     def n_done(self) -> int:
         """Count the results that are there; 20 µs for a million."""

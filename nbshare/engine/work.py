@@ -189,7 +189,7 @@ class Work:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         # Those that have failed are run one by one: what happens now is theirs.
-        return 0 if self._board.attempts[position : position + n].any() else n
+        return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run items one by one; returns how many are done, None to stop."""
@@ -249,7 +249,8 @@ class Work:
                 return n_stored
             n_more = self._overcome(items[n], error)
             return None if n_more is None else n + n_more
-        return self._store_all(items, [*values, *odd])
+        values += odd
+        return self._store_all(items, values)
 
     def _store_all(self, items: range, values: list[Any]) -> int | None:
         """Store results; returns how many are done, None to stop."""
@@ -268,9 +269,9 @@ class Work:
 
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
-        attempts = self._board.attempts
-        attempts[i] += 1
-        if isinstance(error, Exception) and attempts[i] & ATTEMPTS <= self._policy.retries:
+        attempts = self._board.attempts_to_count(i, i + 1)
+        attempts += 1
+        if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
         self._caller.failed(self._first + i, error, self._item(i))
         if self._policy.on_error == "raise":
