@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from nbshare import errors
-from nbshare.arrays.arena import ArrayReference
+from nbshare.arrays.inputs import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.deadlines import GRACE_S, Deadlines

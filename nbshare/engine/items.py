@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.arena import ArrayReference, Inputs
+from nbshare.arrays.inputs import ArrayReference, Inputs
 
 __all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Inputs, Packed
+from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.engine import streams
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
