@@ -27,12 +27,14 @@ from nbshare.errors import MapInterrupted, NotBuiltYetError
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, remember, unwrapped
 from nbshare.notebook import Display, Plot, check_display, open_display
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 
 
+@shown_from_the_call
 def parallel_map(
     func: Callable[..., Any] | str,
     /,
@@ -226,6 +228,7 @@ class MapOptions(TypedDict, total=False):
     plot: Plot
 
 
+@shown_from_the_call
 def map_async(
     func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Unpack[MapOptions]
 ) -> Job:

@@ -32,6 +32,7 @@ from nbshare.functions import label_of, resolve
 from nbshare.job import unwrapped
 from nbshare.mapping import run_and_draw
 from nbshare.notebook import Plot, check_display
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["PipelineResult", "pipeline"]
 
@@ -62,6 +63,7 @@ class PipelineResult:
         return f"<PipelineResult: {kind}; {' → '.join(parts)}>"
 
 
+@shown_from_the_call
 def pipeline(
     load: Callable[..., Iterable[Any]] | str,
     /,
