@@ -38,8 +38,6 @@ from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
 
-MAX_CALL_ID = 1 << 30  # ids are also lock bytes
-
 
 class Dispatcher:
     """Runs calls on worker processes.
@@ -51,8 +49,8 @@ class Dispatcher:
 
     Notes
     -----
-    `warm_up`, `submit`, `stop` and `shutdown` may be called from any thread; all else happens in
-    its own.
+    `warm_up`, `submit`, `stop`, `withdraw` and `shutdown` may be called from any thread; all else
+    happens in its own.
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
@@ -76,8 +74,8 @@ class Dispatcher:
             self._fail,
             self._crew.replenish,
         )
-        self._last_id = 0
         self._is_closing = False
+        self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         try:
@@ -117,6 +115,13 @@ class Dispatcher:
         if self._closed.acquire(timeout=timeout_s):
             self._closed.release()
 
+    def withdraw(self, call: Call, i: int) -> bool:
+        """Take back an item that no worker has claimed; returns whether there was time for that."""
+        if self._is_closing or call.is_over:
+            return False
+        with self._claiming, self._lock_of(call):
+            return call.board.withdraw(i)
+
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
         self._nursery.forget()
@@ -149,7 +154,8 @@ class Dispatcher:
             self._crew.dismiss(worker)
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
-        self._nursery.close()
+        with self._claiming:  # somebody may hold its file's lock
+            self._nursery.close()
         self._pipes.close()
         self._events.close()
 
@@ -163,7 +169,6 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
-        self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:
             call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
@@ -214,6 +219,8 @@ class Dispatcher:
         fds = [call.board.segment.fd]
         for segment, mode in call.segments:
             fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
+        if call.bell_fd is not None:
+            fds.append(os.dup(call.bell_fd))
         return message, fds
 
     def _advance(self, call: Call) -> None:
@@ -449,4 +456,8 @@ class Dispatcher:
         return False
 
     def _give_back(self, call: Call, items: range) -> None:
-        give_back(call.board, items, FileLock(self._nursery.lock_fd, call.id))
+        with self._claiming:
+            give_back(call.board, items, self._lock_of(call))
+
+    def _lock_of(self, call: Call) -> FileLock:
+        return FileLock(self._nursery.lock_fd, call.id)

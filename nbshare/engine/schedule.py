@@ -128,6 +128,27 @@ class Board:
         """Number of items that nobody has claimed; ranges given back count as one."""
         return self.n_tasks - int(self.header[NEXT]) + int(self.header[RETURNED])
 
+    def withdraw(self, i: int) -> bool:
+        """Mark an item as failed that nobody has claimed; returns whether it was so.
+
+        Under the lock; chunks have to be of one item.
+        """
+        if self.is_claimed(i) or self.done[i]:
+            return False
+        self.done[i] = FAILED
+        return True
+
+    def is_claimed(self, i: int) -> bool:
+        """Whether a worker has claimed an item."""
+        return i < int(self.header[NEXT])
+
+    def next_claim(self) -> int:
+        """Return the first item that is neither claimed nor withdrawn. Under the lock."""
+        start = int(self.header[NEXT])
+        while start < self.n_tasks and self.done[start]:
+            start += 1
+        return start
+
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
         self.header[STOP] = 1
@@ -236,7 +257,7 @@ class Claims:
             if n_returned:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
-                start = int(header[NEXT])
+                start = board.next_claim()
                 stop = start + self._size(board.n_tasks - start, item_s)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
