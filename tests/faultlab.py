@@ -145,7 +145,8 @@ def kill(pids: Iterable[int]) -> None:
     """Kill processes; returns when they are dead."""
     pids = set(pids)
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it was about to end
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(_stat, pids)), what=f"{pids} alive")
 
 

@@ -113,5 +113,5 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
     segment = Segment.filled(plain.nbytes, [(0, plain)])
     # The mapping that could still write goes.
-    segment = Segment.attach(segment.read_only_fd(), mode)
+    segment = Segment.attach(segment.read_only(), mode)
     return shared_view(segment.array(dtype, plain.shape))

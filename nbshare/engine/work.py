@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs, Packed
-from nbshare.engine import streams
+from nbshare.engine.belongings import changes_stay
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
@@ -317,12 +317,12 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
     if _initialized == [key]:
         return
     try:
-        initializer(*initargs)
+        with changes_stay():
+            initializer(*initargs)
     except BaseException as error:
         error.add_note("raised by the initializer")
         raise
     _initialized[:] = [key]
-    streams.keep()
 
 
 def _peak_bytes() -> int:
