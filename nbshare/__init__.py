@@ -35,6 +35,7 @@ from nbshare.arrays import (
     zeros_like,
 )
 from nbshare.engine.local import shutdown
+from nbshare.engine.reports import report
 from nbshare.engine.results import MISSING
 from nbshare.errors import MapInterrupted
 from nbshare.functions import import_file
@@ -69,6 +70,7 @@ __all__ = [
     "map_async",
     "parallel_map",
     "pipeline",
+    "report",
     "share",
     "shutdown",
     "zeros",

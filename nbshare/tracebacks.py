@@ -6,12 +6,13 @@ import contextlib
 import linecache
 import re
 import sys
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from nbshare.errors import is_ours
 
-__all__ = ["shown_shortly"]
+__all__ = ["shown_as", "shown_shortly"]
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # of these: about the item, with the worker's traceback
@@ -24,6 +25,12 @@ def shown_shortly(error: BaseException) -> BaseException:
         with contextlib.suppress(AttributeError, TypeError):  # a class that takes no attributes
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
+
+
+def shown_as(error: BaseException, line: str) -> None:
+    """Have IPython show an error as one line."""
+    if "IPython" in sys.modules:
+        error._render_traceback_ = partial(list, (line,))  # type: ignore[attr-defined]
 
 
 def _render() -> list[str]:
