@@ -20,6 +20,7 @@ __all__ = ["Desk", "report", "reported"]
 
 UNKNOWN = 0  # fractions are stored in millionths, from 1 on
 MILLIONTHS = 1_000_000
+CUT = "…".encode()
 
 
 def report(fraction: float, text: str = "") -> None:
@@ -108,8 +109,7 @@ class Desk:
             row[FRACTION] = 1 + int(MILLIONTHS * min(max(share, 0.0), 1.0))
         if text is not self._shown:
             self._shown = text
-            n = len(self._text)
-            self._text[:] = str(text)[:n].encode("utf-8", "replace")[:n].ljust(n, b"\0")
+            self._text[:] = _encoded(str(text), len(self._text))
         row[REPORTED] = row[SINCE]
 
 
@@ -120,6 +120,14 @@ class _Present(threading.local):
 
 
 _present = _Present()
+
+
+def _encoded(text: str, nbytes: int) -> bytes:
+    """Return a text in so many bytes of UTF-8, filled up or cut."""
+    data = text[: nbytes + 1].encode("utf-8", "replace")
+    if len(data) > nbytes:
+        data = data[: nbytes - len(CUT)] + CUT
+    return data.ljust(nbytes, b"\0")
 
 
 def reported(row: Sequence[int]) -> tuple[float | None, str]:

@@ -99,6 +99,8 @@ class KernelOutput:
         self._place.show(make, at_once=self._cell.is_over)
         if final and self._place.is_shared:
             self._cell.free[self._kind].append(self._place)
+        if final and self._cell.is_over:
+            self._place.send_again_in_next_cell()
 
 
 class _Place:
@@ -137,6 +139,19 @@ class _Place:
     def show_again(self) -> None:
         if self._shown is not None:
             self.handle.display(self._shown[0], metadata=self._shown[1], raw=True)
+
+    def send_again_in_next_cell(self) -> None:
+        """Send the last state once more: nbclient takes in what comes while a cell runs only."""
+        if self._shown is None:
+            return
+        events: Any = cast(Any, sys.modules["IPython"]).get_ipython().events
+        bundle, metadata = self._shown
+
+        def send(*_: object) -> None:
+            events.unregister("pre_run_cell", send)
+            self.handle.update(bundle, metadata=metadata, raw=True)
+
+        events.register("pre_run_cell", send)
 
 
 class _Cell:
