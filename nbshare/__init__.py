@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
         zeros_like,
     )
     from nbshare.engine.local import shutdown
+    from nbshare.engine.reports import report
     from nbshare.engine.results import MISSING
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
@@ -69,6 +70,7 @@ __all__ = [
     "map_async",
     "parallel_map",
     "pipeline",
+    "report",
     "share",
     "shutdown",
     "zeros",
@@ -93,6 +95,7 @@ _HOMES = {
         "zeros_like",
     ],
     "engine.local": ["shutdown"],
+    "engine.reports": ["report"],
     "engine.results": ["MISSING"],
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import is_ours
 
-__all__ = ["shown_from_the_call", "shown_shortly"]
+__all__ = ["shown_as", "shown_from_the_call", "shown_shortly"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +29,12 @@ def shown_shortly(error: BaseException) -> BaseException:
         with contextlib.suppress(AttributeError, TypeError):  # a class that takes no attributes
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
+
+
+def shown_as(error: BaseException, line: str) -> None:
+    """Have IPython show an error as one line."""
+    if "IPython" in sys.modules:
+        error._render_traceback_ = functools.partial(list, (line,))  # type: ignore[attr-defined]
 
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:

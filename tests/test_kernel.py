@@ -56,6 +56,7 @@ class Kernel:
             connection_file=str(lab.folder / "connection.json"),
         )
         self._cells: dict[str, Cell] = defaultdict(Cell)
+        self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._log = lab.folder.joinpath("stderr-kernel").open("wb")
         self.manager.start_kernel(
@@ -95,6 +96,11 @@ class Kernel:
         wait_until(lambda: self._listen() or self._cells[request].rows, what="no bar")
         time.sleep(0.1)
 
+    def await_busy(self, request: str) -> None:
+        """Wait until a cell runs, and a moment more: it is to be in the middle of something."""
+        wait_until(lambda: self._listen() or request in self._begun, what="the cell waits")
+        time.sleep(0.1)
+
     def run(self, code: str) -> Cell:
         """Execute a cell."""
         return self.finish(self.start(code))
@@ -120,6 +126,8 @@ class Kernel:
             case "display_data" | "update_display_data":
                 name = content["transient"]["display_id"]
                 cell.displays[name].append(content["data"]["text/plain"])
+            case "status" if content["execution_state"] == "busy":
+                self._begun.add(request)
             case "status" if content["execution_state"] == "idle":
                 self._ended.add(request)
 

@@ -366,6 +366,7 @@ def test_a_log_gets_lines_only_when_asked(progress, expected):
 def test_a_log_gets_a_line_for_each_good_step_and_is_never_silent_for_long(monkeypatch, capsys):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(bar, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(PlayedJob, "elapsed_s", property(lambda job: clock.now))
     job = PlayedJob(np.zeros(100))
     lines = bar.LogLines(job, "horizon")
     job.state = "running"

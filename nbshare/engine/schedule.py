@@ -5,7 +5,8 @@
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed
     ranges   items that a dead worker had claimed and left for others
-    slots    per worker: the items it is in the middle of, since when; its chunk; its figures
+    slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
+             the item reports of itself
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
     attempts per item: how often it has failed, or its worker died   (likewise)
@@ -42,7 +43,9 @@ ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
 SLOWEST = 12  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
-SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
+REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
+SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
 NUMBER_BYTES = 8

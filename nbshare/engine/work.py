@@ -16,6 +16,7 @@ from nbshare.engine.belongings import changes_stay
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
+from nbshare.engine.reports import Desk
 from nbshare.engine.schedule import (
     ATTEMPTS,
     BEGUN,
@@ -118,6 +119,7 @@ class Work:
         self._policy = order.policy
         self._board = board
         self._slot = board.slots[slot].data
+        self._desk = Desk(board.slots[slot])
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         self._first = order.first
@@ -148,7 +150,8 @@ class Work:
         """Claim and run a chunk; returns whether there may be more."""
         chunk = self._claims.claim(self._item_s)
         start_ns = time.monotonic_ns()
-        goes_on = bool(chunk) and self._run_chunk(chunk)
+        with self._desk:
+            goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
         return goes_on
