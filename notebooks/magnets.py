@@ -1,7 +1,7 @@
 """The Ising model of a magnet, in two dimensions: what the workers simulate.
 
-Little magnets on a square lattice point up (+1) or down (-1). Two neighbours that point the same way
-have the energy -J, else +J; temperatures are in units of J/k, k being Boltzmann's constant.
+Little magnets on a square lattice point up (+1) or down (-1). Two neighbours that point the same
+way have the energy -J, else +J; temperatures are in units of J/k, k being Boltzmann's constant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sweep(spins: Array, temperature: float, rng: np.random.Generator) -> None:
         spins[turn & colour] *= -1
 
 
-def magnetization(temperature: float, sweeps: int = 800, *, rng: np.random.Generator) -> float:
+def magnetization(temperature: float, sweeps: int = 600, *, rng: np.random.Generator) -> float:
     """
     Return how much the magnets agree on a direction: 1 all of them, 0 not at all.
 
@@ -44,7 +44,7 @@ def magnetization(temperature: float, sweeps: int = 800, *, rng: np.random.Gener
     ----------
     temperature : float
     sweeps : int
-        The first half of them lets the magnet come to rest, the rest are averaged over.
+        In the first half of them the magnet comes to rest, over the others the mean is taken.
     rng : numpy.random.Generator
     """
     spins = np.ones((SIZE, SIZE), np.int8)
@@ -52,9 +52,9 @@ def magnetization(temperature: float, sweeps: int = 800, *, rng: np.random.Gener
     for i in range(sweeps):
         sweep(spins, temperature, rng)
         if i >= sweeps // 2:
-            total += spins.mean()
+            total += abs(spins.mean())
         report(i / sweeps, f"sweep {i} of {sweeps}")  # for the row in the notebook
-    return abs(total) / (sweeps - sweeps // 2)
+    return total / (sweeps - sweeps // 2)
 
 
 def snapshot(temperature: float, sweeps: int = 300, *, rng: np.random.Generator) -> Array:

@@ -102,7 +102,7 @@ def test_the_row_goes_on_when_the_cell_has_ended(page, go):
 
 
 def test_the_last_state_is_sent_to_who_reads_only_what_a_running_cell_sends(page, go):
-    """Nbclient does: of a job that ends between two cells the next one brings the news."""
+    """As nbclient: of a job that ends between two cells the next one brings the news."""
     _, row = begin(page)
     await_state(page, row, "2/6")
     go.touch()

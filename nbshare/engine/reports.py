@@ -68,7 +68,7 @@ def report(fraction: float, text: str = "") -> None:
     """
     try:
         share = float(fraction)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(
             f"report(fraction): a number from 0 to 1 is needed, not {fraction!r:.200}"
         ) from None
