@@ -28,7 +28,7 @@ MAX_FDS = 200  # a packet; the kernel takes 253
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
 
 with suppress(AttributeError):  # Windows has none, and no workers yet
-    # Plain numbers: flags of `socket` are enums, to join two takes as long as to send a message.
+    # Plain numbers: the flags of `socket` are enums, and joining two costs as much as sending.
     _SEND, _RECEIVE = int(socket.MSG_NOSIGNAL), int(socket.MSG_CMSG_CLOEXEC)
     _DONT_WAIT, _TRUNCATED = int(socket.MSG_DONTWAIT), int(socket.MSG_CTRUNC)
     _RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
