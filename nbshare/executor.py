@@ -17,7 +17,7 @@ from nbshare.engine.context import current_context
 from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
-from nbshare.engine.task import Arguments, Task, run_chunk, run_task
+from nbshare.engine.task import Arguments, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
@@ -144,8 +144,7 @@ class Executor(futures.Executor):
         Returns
         -------
         concurrent.futures.Future
-            Of the result. It can be cancelled until it runs, or soon will: workers are given a
-            few hundredths of a second of work at a time.
+            Of the result. It can be cancelled until a worker begins the task.
 
         Raises
         ------
@@ -157,18 +156,14 @@ class Executor(futures.Executor):
                 f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
                 "was forked; make another one here"
             )
-        future: futures.Future[T] = futures.Future()
-        task = Task(fn, Arguments(args, kwargs), future)
+        arguments = Arguments(args, kwargs)
         if is_worker():  # no more processes than were asked for
-            self._run_here(*task)
-        else:
-            self._tasks.put(task)
-        return future
+            return self._run_here(fn, arguments)
+        return self._tasks.put(fn, arguments)
 
-    def _run_here(
-        self, fn: Callable[..., T], arguments: Arguments, future: futures.Future[T]
-    ) -> None:
+    def _run_here(self, fn: Callable[..., T], arguments: Arguments) -> futures.Future[T]:
         self._tasks.check_open()
+        future: futures.Future[T] = futures.Future()
         future.set_running_or_notify_cancel()
         try:
             if self._initializer is not None:
@@ -179,6 +174,7 @@ class Executor(futures.Executor):
             future.set_exception(error)
         else:
             future.set_result(result)
+        return future
 
     def map(
         self,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import re
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import is_ours
 
-__all__ = ["shown_shortly"]
+__all__ = ["shown_as", "shown_from_the_call", "shown_shortly"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # of these: about the item, with the worker's traceback
@@ -24,6 +29,26 @@ def shown_shortly(error: BaseException) -> BaseException:
         with contextlib.suppress(AttributeError, TypeError):  # a class that takes no attributes
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
+
+
+def shown_as(error: BaseException, line: str) -> None:
+    """Have IPython show an error as one line."""
+    if "IPython" in sys.modules:
+        error._render_traceback_ = functools.partial(list, (line,))  # type: ignore[attr-defined]
+
+
+def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
+    """Have IPython show what a function raises as if it had been raised where it is called."""
+
+    @functools.wraps(func)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            shown_shortly(error)
+            raise
+
+    return call
 
 
 def _render() -> list[str]:

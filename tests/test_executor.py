@@ -200,21 +200,55 @@ def test_wait_for_the_first_exception(executor, gate):
     assert slow not in done
 
 
-def test_pending_futures_can_be_cancelled(gate):
-    """A queued task that is cancelled never runs; one that runs cannot be."""
+@pytest.mark.parametrize("n_quick", [0, 300], ids=["slow", "after-quick"])
+def test_what_has_not_begun_can_be_cancelled(gate, tmp_path, n_quick):
+    """It never runs, also if it was about to; one that runs cannot be cancelled."""
     with Executor(1) as executor:
-        running = executor.submit(tasks.wait_for, gate)
-        wait_until(running.running)
-        queued = [executor.submit(tasks.pid) for _ in range(20)]
-        wait_until(lambda: queued[0].running())  # it is next
+        for future in [executor.submit(abs, 1) for _ in range(n_quick)]:  # so windows are large
+            future.result()
+        running = executor.submit(tasks.begin_and_wait_for, tmp_path / "begun", gate)
+        queued = [executor.submit(tasks.pid) for _ in range(300)]
+        wait_until((tmp_path / "begun").exists)
+        assert running.running()
         assert not running.cancel()
-        assert [f.cancel() for f in queued[1:]] == [True] * 19
+        assert not any(f.running() for f in queued)
+        assert all(f.cancel() for f in queued[1:])
+        assert all(f.cancel() and f.cancelled() and not f.running() for f in queued[1:])
+        # Who waits for them is told at once, though a worker is busy.
+        done, _ = futures.wait(queued[1:], SHORT_S)
+        assert len(done) == 299
         gate.touch()
-        assert queued[0].result() == running.result()
-        assert all(f.cancelled() for f in queued[1:])
-        # The executor has taken note too.
-        done, _ = futures.wait(queued, SHORT_S)
-        assert len(done) == 20
+        assert running.result() is None
+        assert isinstance(queued[0].result(), int)
+        assert not queued[0].cancel()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_task_is_cancelled_or_runs(executor, seed):
+    """Of tasks that are cancelled while they run, each either was and did not, or did."""
+    n, rng = 1500, np.random.default_rng(seed)
+    runs = nbshare.zeros(n, "i4")
+    queued = [executor.submit(tasks.count, runs, i) for i in range(n)]
+    told = {int(i): queued[i].cancel() for i in rng.permutation(n)[: n // 2]}
+    futures.wait(queued, SHORT_S)
+    assert any(told.values())
+    assert [f.cancelled() for f in queued] == [told.get(i, False) for i in range(n)]
+    np.testing.assert_array_equal(runs, [not f.cancelled() for f in queued])
+
+
+def test_cancelled_futures_call_back(gate, tmp_path):
+    """A callback of a cancelled future is called at once, in the thread that cancels."""
+    threads = []
+    with Executor(1) as executor:
+        executor.submit(tasks.begin_and_wait_for, tmp_path / "begun", gate)
+        wait_until((tmp_path / "begun").exists)
+        queued = executor.submit(abs, 1)
+        queued.add_done_callback(lambda f: threads.append(threading.current_thread()))
+        assert queued.cancel()
+        assert threads == [threading.current_thread()]
+        with pytest.raises(futures.CancelledError):
+            queued.result()
+        gate.touch()
 
 
 def test_callbacks_are_called(executor, gate):
@@ -484,15 +518,15 @@ def test_shutdown_waits_for_what_is_queued():
 def test_shutdown_can_cancel_what_is_queued(gate, wait):
     """What has not begun is cancelled; what has ends well."""
     executor = Executor(2)
+    for future in [executor.submit(abs, 1) for _ in range(300)]:  # so that windows are large
+        future.result()
     queued = [executor.submit(tasks.wait_for, gate) for _ in range(50)]
-    wait_until(lambda: queued[1].running())
+    wait_until(lambda: queued[0].running() and queued[1].running())
     threading.Timer(0.1, gate.touch).start()
     executor.shutdown(wait=wait, cancel_futures=True)
-    done, not_done = futures.wait(queued, SHORT_S)
-    assert not not_done
-    cancelled = [f for f in done if f.cancelled()]
-    assert len(cancelled) > 40
-    assert all(f.exception() is None for f in done if not f.cancelled())
+    futures.wait(queued, SHORT_S)
+    assert [f.cancelled() for f in queued] == [False] * 2 + [True] * 48
+    assert all(f.exception() is None for f in queued[:2])
 
 
 def test_a_cancelled_last_task_does_not_hold_up_shutdown():

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import time
 from collections import defaultdict
@@ -58,6 +59,7 @@ class Kernel:
             connection_file=str(lab.folder / "connection.json"),
         )
         self._cells: dict[str, Cell] = defaultdict(Cell)
+        self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._log = lab.folder.joinpath("stderr-kernel").open("wb")
         self.manager.start_kernel(
@@ -97,6 +99,11 @@ class Kernel:
         wait_until(lambda: self._listen() or self._cells[request].rows, what="no bar")
         time.sleep(0.1)
 
+    def await_busy(self, request: str) -> None:
+        """Wait until a cell runs, and a moment more: it is to be in the middle of something."""
+        wait_until(lambda: self._listen() or request in self._begun, what="the cell waits")
+        time.sleep(0.1)
+
     def run(self, code: str) -> Cell:
         """Execute a cell."""
         return self.finish(self.start(code))
@@ -129,6 +136,8 @@ class Kernel:
                 name = content["transient"]["display_id"]
                 cell.displays[name].append(content["data"]["text/plain"])
                 cell.mimetypes.update(content["data"])
+            case "status" if content["execution_state"] == "busy":
+                self._begun.add(request)
             case "status" if content["execution_state"] == "idle":
                 self._ended.add(request)
 
@@ -218,6 +227,27 @@ parallel_map(functools.partial(tasks.stumble, "raises"), stones, max_workers=2, 
     assert "failed" in row
     cell = kernel.run("print(last_job().errors[3], last_job().n_done)")
     assert cell.stdout.startswith("no way on ")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "parallel_map(tasks.double, [1], max_workers=2.5)",
+        "nbshare.map_async(tasks.double, 3)",
+        "nbshare.share(np.array([print]))",
+        "nbshare.empty(-1)",
+        "nbshare.import_file('no such file.py')",
+    ],
+)
+def test_what_a_wrong_call_shows(common, wrong):
+    """The user's line and what is wrong with it, not where in nbshare that was noticed."""
+    _, kernel = common
+    cell = kernel.run(f"import nbshare\n{wrong}")
+    assert cell.status == "error"
+    shown = re.sub(r"\x1b\[[\d;]*m", "", cell.traceback)
+    assert f"----> 2 {wrong}" in shown
+    assert "nbshare/" not in shown
+    assert len(shown.splitlines()) <= 10
 
 
 # ------------------------------------------------------------------- I: interrupts

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, Inputs, Packed
+from nbshare.arrays.arena import Arena
 from nbshare.arrays.by_reference import ByReference, Reduced
+from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Mode, Segment, View, segment_of
 

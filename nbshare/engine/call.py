@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import itertools
 import os
 import pickle
 import time
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Callbacks", "Code", "State", "Team", "prepare"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
+MAX_ID = 1 << 30  # ids are also lock bytes
+
+_numbers = itertools.count()
 
 State = Literal["starting", "running", "done", "stopped", "failed"]
 
@@ -74,8 +78,8 @@ class Call:
     initializer_key: bytes | None  # equal for equal ones
     results: Results
     free_slots: list[int]
-    id: int = 0  # given when it begins
-    code: Code = NO_CODE  # likewise: that its workers run
+    id: int = field(default_factory=lambda: next(_numbers) % MAX_ID + 1)
+    code: Code = NO_CODE  # that its workers run; given when it begins
     begun_ns: int = field(default_factory=time.monotonic_ns)
     state: State = "starting"
     error: BaseException | None = None
@@ -87,6 +91,7 @@ class Call:
     is_over: bool = False
     team: Team | None = None  # calls that it shares its workers with
     tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
+    bell_fd: int | None = None  # that workers ring after each chunk; see `Bell`
     past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
     _over: Any = field(default_factory=_thread.allocate_lock)

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from nbshare import errors
-from nbshare.arrays.arena import ArrayReference
+from nbshare.arrays.inputs import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.deadlines import GRACE_S, Deadlines
@@ -37,8 +37,6 @@ from nbshare.memory import Segment, segment_of
 
 __all__ = ["Dispatcher"]
 
-MAX_CALL_ID = 1 << 30  # ids are also lock bytes
-
 
 class Dispatcher:
     """Runs calls on worker processes.
@@ -50,8 +48,8 @@ class Dispatcher:
 
     Notes
     -----
-    `warm_up`, `submit`, `stop` and `shutdown` may be called from any thread; all else happens in
-    the one that makes it and calls `run`.
+    `warm_up`, `submit`, `stop`, `withdraw` and `shutdown` may be called from any thread; all else
+    happens in the one that makes it and calls `run`.
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
@@ -77,8 +75,8 @@ class Dispatcher:
             self._fail,
             self._crew.replenish,
         )
-        self._last_id = 0
         self._is_closing = False
+        self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
 
@@ -112,6 +110,13 @@ class Dispatcher:
         self._events.post(self._close)
         if self._closed.acquire(timeout=timeout_s):
             self._closed.release()
+
+    def withdraw(self, call: Call, i: int) -> bool:
+        """Take back an item that no worker has claimed; returns whether there was time for that."""
+        if self._is_closing or call.is_over:
+            return False
+        with self._claiming, self._lock_of(call):
+            return call.board.withdraw(i)
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
@@ -147,7 +152,8 @@ class Dispatcher:
             self._crew.dismiss(worker)
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
-        self._nursery.close()
+        with self._claiming:  # somebody may hold its file's lock
+            self._nursery.close()
         self._pipes.close()
         self._events.close()
 
@@ -161,7 +167,6 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
-        self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:
             call.code = self._crew.renew_if_stale(call.request.context, call.initializer_key)
@@ -196,6 +201,8 @@ class Dispatcher:
         message = CallMessage(call.id, call.map_id, slot, call.n_threads, call.brief)
         files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
+        if call.bell_fd is not None:
+            fds.append(call.bell_fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self._crew.put_to_work(message, fds, environ, call.code, prints)
         worker.lend(call.id, *(segment for segment, _ in call.segments))
@@ -424,10 +431,8 @@ class Dispatcher:
         """Handle the death of a worker in the middle of items: whether they are tried again."""
         if call.board.stopped:
             return False
-        attempts, retries = (
-            call.board.attempts[items.start : items.stop],
-            call.request.policy.retries,
-        )
+        attempts = call.board.attempts_to_count(items.start, items.stop)
+        retries = call.request.policy.retries
         if len(items) > 1 and retries:
             attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
             return True
@@ -442,4 +447,8 @@ class Dispatcher:
         return False
 
     def _give_back(self, call: Call, items: range) -> None:
-        give_back(call.board, items, FileLock(self._nursery.lock_fd, call.id))
+        with self._claiming:
+            give_back(call.board, items, self._lock_of(call))
+
+    def _lock_of(self, call: Call) -> FileLock:
+        return FileLock(self._nursery.lock_fd, call.id)

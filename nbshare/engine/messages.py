@@ -13,6 +13,7 @@ import select
 import socket
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must f
 MAX_FDS = 200  # a packet; the kernel takes 253
 
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
+
+with suppress(AttributeError):  # Windows has none, and no workers yet
+    # Plain numbers: the flags of `socket` are enums, and joining two costs as much as sending.
+    _SEND, _RECEIVE = int(socket.MSG_NOSIGNAL), int(socket.MSG_CMSG_CLOEXEC)
+    _DONT_WAIT, _TRUNCATED = int(socket.MSG_DONTWAIT), int(socket.MSG_CTRUNC)
+    _RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+    _ROOM = socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
 
 
 class Channel:
@@ -56,7 +64,7 @@ class Channel:
         OSError
             If the other end is gone or, with ``wait=False``, does not read its messages.
         """
-        flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
+        flags = _SEND if wait else _SEND | _DONT_WAIT
         data = pickle.dumps(message, protocol=5)
         kind, rest = _INLINE, list(fds)
         segment = None
@@ -89,7 +97,7 @@ class Channel:
             poll.register(self._sock, select.POLLIN)
             if not poll.poll(timeout_s * 1e3):
                 raise TimeoutError(f"no message for {timeout_s} s")
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        flags = _RECEIVE if wait else _RECEIVE | _DONT_WAIT
         while True:
             data, fds = self._receive_packet(flags)
             if not data:
@@ -107,17 +115,15 @@ class Channel:
     # Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.
 
     def _send_packet(self, data: bytes, fds: Sequence[int], flags: int) -> None:
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))
-        self._sock.sendmsg([data], [rights] if fds else [], flags)
+        self._sock.sendmsg([data], [(*_RIGHTS, array("i", fds))] if fds else [], flags)
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
-        room = socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
-        data, ancillary, flags, _ = self._sock.recvmsg(INLINE + 256, room, flags)
+        data, ancillary, flags, _ = self._sock.recvmsg(INLINE + 256, _ROOM, flags)
         fds = array("i")
         for level, kind, rights in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            if (level, kind) == _RIGHTS:
                 fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             for fd in fds:
                 os.close(fd)
             raise OSError(errno.EMFILE, "too many open files to receive more (ulimit -n)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import ArrayReference, Inputs
+from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.engine import streams
 from nbshare.engine.context import apply_context
 from nbshare.engine.failures import describe
@@ -36,7 +37,7 @@ class Brief(NamedTuple):
 
 
 class CallMessage(NamedTuple):
-    """What one worker is told; the descriptors come beside it: board, then inputs."""
+    """What one worker is told; the descriptors come beside it: board, inputs, and maybe a bell."""
 
     call: int
     map: int  # the same for all calls of a stream
@@ -55,25 +56,30 @@ def work_on(
 ) -> None:
     """Work on a call until nothing is left to claim; failures are sent, not raised."""
     caller = _RemoteCaller(message.call, channel, mappings)
+    bell_fd: int | None = None
     try:
         brief: Brief = pickle.loads(message.brief)
         board = Board(mappings.board(fds[0]), *brief.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in brief.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
+        bell_fd = next(rest, None)
         mappings.drop(but_outputs=True)  # which come with the first result
         apply_context(brief.path, brief.context)
         lock = FileLock(lock_fd, message.call)
         work = Work(brief.order, board, message.slot, inputs, caller, lock)
         del inputs
         imports.note()
-        goes_on = work.step()
-        mappings.drop()
-        if goes_on:
-            work.run()
+        while work.step():
+            mappings.drop()
+            if bell_fd is not None:
+                os.eventfd_write(bell_fd, 1)
         work.note_peak()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         caller.failed(NO_ITEM, error, None)
+    finally:
+        if bell_fd is not None:
+            os.close(bell_fd)
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:

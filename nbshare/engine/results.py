@@ -11,7 +11,7 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import as_masked, collect, masked
 from nbshare.engine.log import Entry, LogReader, unpickled
-from nbshare.engine.output import ASK, NUMBERS, OutputSpec, numbers_of
+from nbshare.engine.output import ASK, IS_OBJECT, KINDS, OutputSpec, numbers_of
 from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
 from nbshare.errors import TaskError
 from nbshare.memory import pool
@@ -62,7 +62,7 @@ class Results:
         self._spec = spec
         self._array = array
         if spec is not None:
-            board.header[KIND] = ASK  # it is decided already
+            board.header[KIND] = IS_OBJECT if array is None else ASK  # it is decided already
         self.logs = LogReader()
         self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
@@ -73,8 +73,9 @@ class Results:
         """What results look like; None before the first."""
         kind = int(self._board.header[KIND])
         if self._spec is None and kind > ASK:
-            spec = NUMBERS[kind]
-            self._array = shared_view(numbers_of(self._board, spec))
+            spec = KINDS[kind]
+            numbers = numbers_of(self._board, spec)
+            self._array = None if numbers is None else shared_view(numbers)
             self._spec = spec  # last: another thread may look between the two
         return self._spec
 

@@ -2,9 +2,11 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are, prints
+    header   next item, stop flag, number of ranges given back, what the results are, prints,
+             whether any item has failed
     ranges   items that a dead worker had claimed and left for others
-    slots    per worker: the items it is in the middle of, since when; its chunk; its figures
+    slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
+             the item reports of itself
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
     attempts per item: how often it has failed, or its worker died   (likewise)
@@ -33,7 +35,7 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED = range(5)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT = range(6)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -41,7 +43,9 @@ ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
 SLOWEST = 12  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
-SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
+REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
+SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
 NUMBER_BYTES = 8
@@ -104,6 +108,16 @@ class Board:
         self.slots[slot] = 0
         self.slots[slot, ITEM] = NO_ITEM
 
+    def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the words `attempts` of items one of which has failed, for the caller to count."""
+        self.header[HURT] = 1
+        return self.attempts[start:stop]
+
+    def has_failed(self, start: int, stop: int) -> bool:
+        """Whether one of these items has failed before."""
+        # The flag saves the common case from reading, hence allocating, pages of `attempts`.
+        return bool(self.header[HURT]) and bool(self.attempts[start:stop].any())
+
     def n_done(self) -> int:
         """Count the results that are there; 20 µs for a million."""
         return int(np.count_nonzero(self.done))
@@ -116,6 +130,27 @@ class Board:
     def n_unclaimed(self) -> int:
         """Number of items that nobody has claimed; ranges given back count as one."""
         return self.n_tasks - int(self.header[NEXT]) + int(self.header[RETURNED])
+
+    def withdraw(self, i: int) -> bool:
+        """Mark an item as failed that nobody has claimed; returns whether it was so.
+
+        Under the lock; chunks have to be of one item.
+        """
+        if self.is_claimed(i) or self.done[i]:
+            return False
+        self.done[i] = FAILED
+        return True
+
+    def is_claimed(self, i: int) -> bool:
+        """Whether a worker has claimed an item."""
+        return i < int(self.header[NEXT])
+
+    def next_claim(self) -> int:
+        """Return the first item that is neither claimed nor withdrawn. Under the lock."""
+        start = int(self.header[NEXT])
+        while start < self.n_tasks and self.done[start]:
+            start += 1
+        return start
 
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -225,7 +260,7 @@ class Claims:
             if n_returned:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
-                start = int(header[NEXT])
+                start = board.next_claim()
                 stop = start + self._size(board.n_tasks - start, item_s)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,10 +11,7 @@ from nbshare.engine.failures import safe_repr
 from nbshare.engine.intake import nbytes_of
 from nbshare.memory import segment_of
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-__all__ = ["Arguments", "Task", "run_chunk", "run_task"]
+__all__ = ["Arguments", "run_chunk", "run_task"]
 
 
 class Arguments(NamedTuple):
@@ -33,14 +30,6 @@ class Arguments(NamedTuple):
         """About how much of it has to be copied."""
         given = (*self.args, *self.kwargs.values())
         return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
-
-
-class Task(NamedTuple):
-    """One call of a function, and the future of its result."""
-
-    func: Callable[..., Any]
-    arguments: Arguments
-    future: Future[Any]
 
 
 def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:

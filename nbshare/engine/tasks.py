@@ -8,8 +8,10 @@
                                            soon have nothing left
 
 A window is an ordinary call whose items are tasks, so failures, dead and replaced workers are the
-calls' business. It is small, since a task that is in one cannot be cancelled any more: one task if
-tasks are slow, many if they are quick.
+calls' business. It is one task if tasks are slow, many if they are quick. What no worker has begun
+can still be cancelled: it is withdrawn from its window.
+
+Workers ring when they have done a task, so that the thread which waits need not ask the dispatcher.
 
 The thread that does this lives only while there is work. It is no daemon, so that the interpreter
 waits for what is queued before it ends, as it does for the standard library's executors.
@@ -18,17 +20,14 @@ waits for what is queued before it ends, as it does for the standard library's e
 from __future__ import annotations
 
 import _thread
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from nbshare import errors
 from nbshare.arrays.arena import Arena
+from nbshare.engine.bell import Bell
 from nbshare.engine.call import Team, prepare
 from nbshare.engine.context import current_context
 from nbshare.engine.intake import MOST_BYTES
@@ -36,12 +35,9 @@ from nbshare.engine.local import dispatcher
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
-from nbshare.engine.schedule import FAILED
 from nbshare.engine.single import SingleRun
-from nbshare.engine.task import Task
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from nbshare.engine.task import Arguments
+from nbshare.engine.window import TaskFuture, Window
 
 __all__ = ["TaskQueue"]
 
@@ -49,7 +45,15 @@ WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a milli
 MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
 GROWTH = 8  # from one window to the next at most
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
-LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results: nobody tells of single ones
+LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that nobody has told of
+
+
+class _Task(NamedTuple):
+    """One call of a function, and the future of its result."""
+
+    func: Callable[..., Any]
+    arguments: Arguments
+    future: TaskFuture
 
 
 class TaskQueue:
@@ -78,20 +82,21 @@ class TaskQueue:
         arena = Arena()
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
-        self._waiting: deque[Task] = deque()
-        self._windows: list[_Window] = []
+        self._waiting: deque[_Task] = deque()
+        self._windows: list[Window] = []
         self._context = request.context
         self._team = Team(request.max_workers)
         self._n_taken = 0
         self._size = 1  # of the next window, if workers have enough to do
         self._is_closed = False
-        self._is_stopping = False
+        self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
-        self._bell = _thread.allocate_lock()
+        self._fate = _thread.allocate_lock()  # see `TaskFuture`
+        self._bell: Bell | None = None  # the thread's
         self._thread: threading.Thread | None = None
 
-    def put(self, task: Task) -> None:
-        """Queue a task.
+    def put(self, func: Callable[..., Any], arguments: Arguments) -> TaskFuture:
+        """Queue a task; returns the future of its result.
 
         Raises
         ------
@@ -104,10 +109,12 @@ class TaskQueue:
                 self._context = current_context()
                 self._prints.end()
                 self._prints = self._new_prints()
-            self._waiting.append(task)
             if self._thread is None:
                 self._start()
+            future = TaskFuture(self._fate)
+            self._waiting.append(_Task(func, arguments, future))
         self._ring()
+        return future
 
     def check_open(self) -> None:
         """Raise the `RuntimeError` of `put`, if it would."""
@@ -118,13 +125,16 @@ class TaskQueue:
 
     def _start(self) -> None:
         self._size = 1  # what was measured may be old
-        self._thread = threading.Thread(target=self._live, name="nbshare executor", daemon=False)
+        self._bell = bell = Bell()
+        thread = threading.Thread(
+            target=self._live, args=[bell], name="nbshare executor", daemon=False
+        )
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError:  # no more threads
-            self._thread = None
-            self._waiting.pop()
+            bell.close()
             raise
+        self._thread = thread
 
     def close(self) -> None:
         """Take no more tasks."""
@@ -133,9 +143,12 @@ class TaskQueue:
         self._ring()
 
     def cancel_waiting(self) -> None:
-        """Cancel the tasks that are in no window yet."""
+        """Cancel the tasks that no worker has begun, after `close`."""
+        self._is_cancelling = True
         for task in list(self._waiting):
             task.future.cancel()
+        for window in list(self._windows):
+            window.cancel()
 
     def stop(self) -> None:
         """End the tasks under way too."""
@@ -151,7 +164,7 @@ class TaskQueue:
 
     # ------------------------------------------------------------- in the queue's thread
 
-    def _live(self) -> None:
+    def _live(self, bell: Bell) -> None:
         look_s, is_rung = LOOK_S, True
         try:
             while not self._is_over(lingers=is_rung):
@@ -160,10 +173,11 @@ class TaskQueue:
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 is_polling = any(len(window.futures) > 1 for window in self._windows)
-                is_rung = self._bell.acquire(timeout=look_s if is_polling else LINGER_S)
+                is_rung = bell.wait(look_s if is_polling else LINGER_S)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
         finally:
+            bell.close()
             self._prints.end()
 
     def _is_over(self, *, lingers: bool) -> bool:
@@ -175,9 +189,8 @@ class TaskQueue:
 
     def _ring(self) -> None:
         """Have the thread look at what there is to do; called by any thread."""
-        if self._bell.locked():
-            with contextlib.suppress(RuntimeError):  # another was quicker
-                self._bell.release()
+        if self._bell is not None:
+            self._bell.ring()
 
     def _resolve(self) -> bool:
         """Resolve the futures whose results have come; returns whether any have."""
@@ -208,18 +221,18 @@ class TaskQueue:
             return 0
         return min(MOST_TASKS, max(self._size, n_workers - n_open))
 
-    def _take(self, n: int) -> list[Task]:
-        """Take tasks off the queue that have not been cancelled: from here on they run."""
-        taken: list[Task] = []
+    def _take(self, n: int) -> list[_Task]:
+        """Take tasks off the queue that have not been cancelled."""
+        taken: list[_Task] = []
         nbytes = 0
         while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
             task = self._waiting.popleft()
-            if task.future.set_running_or_notify_cancel():
+            if not task.future.is_withdrawn:
                 taken.append(task)
                 nbytes += task.arguments.nbytes
         return taken
 
-    def _open(self, taken: list[Task]) -> None:
+    def _open(self, taken: list[_Task]) -> None:
         """Open a window of tasks."""
         n = len(taken)
         request = replace(
@@ -240,14 +253,18 @@ class TaskQueue:
                     self._open([one])
             else:
                 self._n_taken += 1
-                taken[0].future.set_exception(error.with_traceback(None))
+                if taken[0].future.leave():
+                    taken[0].future.set_exception(error.with_traceback(None))
             return
         self._n_taken += n
-        call.tell = self._ring
-        window = _Window(SingleRun(call, engine), [task.future for task in taken])
+        assert self._bell is not None
+        call.tell, call.bell_fd = self._ring, self._bell.fd
+        window = Window(SingleRun(call, engine), engine, [task.future for task in taken])
         self._windows.append(window)
         window.start()
-        if self._is_stopping:  # who stopped may not have seen this window
+        if self._is_cancelling:  # who cancelled or stopped may not have seen this window
+            window.cancel()
+        if self._is_stopping:
             window.stop()
 
     def _fail(self, error: BaseException) -> None:
@@ -256,52 +273,9 @@ class TaskQueue:
         with self._lock:
             self._is_closed, self._thread = True, None
         futures = [future for window in self._windows for future in window.futures.values()]
-        futures += [t.future for t in self._waiting if t.future.set_running_or_notify_cancel()]
+        futures += [task.future for task in self._waiting]
         self._windows.clear()
         self._waiting.clear()
         for future in futures:
-            future.set_exception(error)
-
-
-class _Window:
-    """Tasks that workers have been given, and the futures that wait for them."""
-
-    def __init__(self, run: SingleRun, futures: list[Future[Any]]) -> None:
-        self._run = run
-        self.futures = dict(enumerate(futures))  # those that are not resolved
-        self.start, self.stop, self.pace = run.start, run.stop, run.pace
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its workers are free."""
-        return self._run.is_over
-
-    def resolve(self) -> bool:
-        """Resolve the futures whose results have come; returns whether any have."""
-        call, n_before = self._run.call, len(self.futures)
-        is_over = call.is_over  # asked first: what comes later is for the next look
-        for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
-            if i in self.futures and call.results.is_here(i):
-                self._resolve(i)
-        while is_over and self.futures:
-            self.futures.popitem()[1].set_exception(call.error or _ended_early())
-        return len(self.futures) < n_before
-
-    def _resolve(self, i: int) -> None:
-        call, future = self._run.call, self.futures.pop(i)
-        try:
-            value = call.results.get(i)
-        except errors.TaskError as error:
-            future.set_exception(error)
-            return
-        if call.board.done[i] == FAILED:
-            future.set_exception(value)
-        else:
-            future.set_result(value)
-
-
-def _ended_early() -> BaseException:
-    return errors.WorkerDiedError(
-        "the worker was ended before the task was done, by the executor's terminate_workers() or "
-        "by nbshare.shutdown()"
-    )
+            if future.leave():
+                future.set_exception(error)

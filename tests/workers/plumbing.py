@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -177,3 +178,62 @@ def unlike(block):
 def nothing_of(block):
     """Hand on an empty block in place of every second one."""
     return block[:0] if block[0] // ROWS % 2 else block
+
+
+def killed_as_it_sends(block):
+    """Die in the middle of sending a large result, from the second block on."""
+    if block[0] >= ROWS:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+    return np.full(12 << 20, block[0])  # 100 MB
+
+
+# ---------------------------------------------------------------- with something shared
+
+
+def scaled_numbers(n, scale):
+    """Yield numbers, each times a constant."""
+    for block in numbers(n):
+        yield block * scale[: len(block)]
+
+
+def scaled(block, out, scale, *, offset=0):
+    """Fill the slot in place."""
+    out[: len(block)] = block * scale[: len(block)] + offset
+    return len(block)
+
+
+def addressed(block, scale):
+    """Return the result, what may be done to the constant, and where it lies."""
+    from nbshare.memory import segment_of
+
+    segment, _ = segment_of(scale)
+    return block.tolist(), scale.flags.writeable, os.fstat(segment.fd).st_ino
+
+
+# ------------------------------------------------------------------------ that take long
+
+
+def waits(block, for_s=0.0, at=-1, how="sleep"):
+    """Take long in one block."""
+    if block[0] == at * ROWS:
+        Path(f"busy-{os.getpid()}").touch()
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif how == "gil":
+            ctypes.PyDLL(None).sleep(40)
+        time.sleep(for_s)
+    return block
+
+
+def numbers_late(n, at, for_s):
+    """Yield blocks, one of them late."""
+    for i, block in enumerate(numbers(n)):
+        time.sleep(for_s if i == at else 0)
+        yield block
+
+
+def says(block, word):
+    """Print, and hand on."""
+    print(word, block[0], flush=True)
+    return block

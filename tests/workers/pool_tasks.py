@@ -102,6 +102,11 @@ def fill(data: np.ndarray, result: np.ndarray, i: int) -> None:
     result[i] = np.abs(data[i:] - data[: len(data) - i]).mean()
 
 
+def count(runs: np.ndarray, i: int) -> None:
+    """Count the runs of a task."""
+    runs[i] += 1
+
+
 def add_in_place(array: np.ndarray) -> np.ndarray:
     array += 1
     return array
