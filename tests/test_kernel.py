@@ -252,9 +252,7 @@ def test_what_a_wrong_call_shows(common, wrong):
 
 # ------------------------------------------------------------------- I: interrupts
 
-LONG = """
-parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, chunksize=1{more})
-"""
+LONG = "parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, chunksize=1)"
 
 
 @pytest.mark.parametrize("presses", [1, 3])
@@ -262,7 +260,7 @@ parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, ch
 def test_i1_i4_the_kernel_is_interrupted(lab, kernel, how, presses):
     """■ ends the cell at once in one line, Run All stops, nobody computes on, results are kept."""
     assert kernel.run("tasks.check_double()").status == "ok"
-    interrupted = kernel.start(LONG.format(how=how, more=""))
+    interrupted = kernel.start(LONG.format(how=how))
     queued = kernel.start("raise SystemError('a queued cell ran')")
     busy = {int(flag.split("-")[2]) for flag in lab.await_flag("busy-*", 2)}
     kernel.await_row(interrupted)
@@ -297,7 +295,10 @@ def test_i1_the_kernel_is_interrupted_under_a_live_plot(common):
     lab, kernel = common
     for path in lab.folder.glob("busy-*"):
         path.unlink()
-    interrupted = kernel.start(LONG.format(how="gil", more=", plot='line'"))
+    interrupted = kernel.start("""
+task = functools.partial(tasks.hang, "gil")
+parallel_map(task, range(8), max_workers=2, chunksize=1, plot="line")
+""")
     lab.await_flag("busy-*", 2)
     kernel.await_row(interrupted)
     at = time.monotonic()
@@ -348,7 +349,7 @@ def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """However the kernel ends, workers and what they started go; a new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
     if during != "idle":
-        kernel.start(LONG.format(how=during, more=""))
+        kernel.start(LONG.format(how=during))
         lab.await_flag("busy-*", 2)
     if during == "program":
         wait_until(lambda: len(lab.processes()) >= 6, what="no programs")
