@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ Array = npt.NDArray[Any]
 
 def read_numbers(ring: RingBuffer, path: str) -> None:
     """Read a file of integers, one a line, and put them into the slots of a ring buffer."""
-    with open(path) as file, contextlib.closing(ring):  # it is closed after an error, too
+    with open(path) as file:
         n = 1
         while n:
             with ring.put() as slot:  # waits until a slot is free

@@ -163,6 +163,8 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
+        if call.is_over:  # stopped by another thread before it was submitted
+            return
         self._last_id = call.id = self._last_id % MAX_CALL_ID + 1
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:

@@ -139,6 +139,16 @@ def too_large(block):
     return np.zeros(2 * ROWS)
 
 
+def halved(block):
+    """Return another kind of numbers."""
+    return block / 2
+
+
+def seven():
+    """Give no blocks."""
+    return 7
+
+
 def gives_out(block, out):
     """Return what was filled in, as functions do elsewhere."""
     out[...] = block
