@@ -64,6 +64,14 @@ def test_few_slots_and_many_workers_come_to_an_end(slots):
     assert done.results.tolist() == [4 * sum(block) for block in blocks(400)]
 
 
+def test_unordered_blocks_overtake_each_other(tmp_path):
+    """The last stage gets a block before an earlier one; the results are in their order."""
+    meet = partial(plumbing.first_waits, flag=tmp_path / "second is through")
+    tell = partial(plumbing.second_tells, flag=tmp_path / "second is through")
+    done = pipeline(partial(plumbing.numbers, 12), meet, tell, workers=(2, 1), ordered=False)
+    assert done.results.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("n", [0, 1, ROWS, ROWS + 1], ids=["none", "one row", "one", "two"])
 @pytest.mark.parametrize("load", [plumbing.numbers, plumbing.numbers_in_place])
 def test_the_end_of_the_data_anywhere(n, load):

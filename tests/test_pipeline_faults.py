@@ -311,11 +311,12 @@ wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how):
-    """Stop in the row ends all stages at once with a warning, not an error; queued cells run."""
+    """The row shows who holds up the others; Stop ends all with a warning, and queued cells run."""
     stopped = page.start(ENDLESS.format(at=10, how=how))
     queued = page.start("print(done.results[:3].sum(axis=1), last_job().state, len(done.stages))")
     (row,) = page.await_rows(stopped)
-    wait_until(lambda: page._listen() or " 40 " in page._cells[stopped].rows[0], what="not 40")
+    full = "waits: 40 blocks, queue 3/4"  # and one in the stage's hands: the bottleneck
+    wait_until(lambda: page._listen() or full in page._cells[stopped].rows[0], what=full)
     at = time.monotonic()
     assert page.press(row)
     cell = page.finish(stopped)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from faultlab import wait_until
 
 ROWS = 4  # of a block
 
@@ -121,6 +122,20 @@ def slow(block, pause_s=0.02):
     """Take a while."""
     time.sleep(pause_s)
     return block
+
+
+def first_waits(block, flag):
+    """Hold the first block until the second one is through."""
+    if block[0] == 0:
+        wait_until(flag.exists)
+    return block
+
+
+def second_tells(block, flag):
+    """Return the number of the block."""
+    if block[0] == ROWS:
+        flag.touch()
+    return block[0] // ROWS
 
 
 def broken(block, at, how):
