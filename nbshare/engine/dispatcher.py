@@ -167,6 +167,8 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
+        if call.is_over:  # stopped by another thread before it was submitted
+            return
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:
             call.code = self._crew.renew_if_stale(call.request.context, call.initializer_key)
