@@ -27,6 +27,7 @@ from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, remember, unwrapped
 from nbshare.notebook import Display, Plot, Showing, check_display, open_display
+from nbshare.tracebacks import UsersFramesOnly
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
@@ -169,32 +170,33 @@ def parallel_map(
     second, then it goes on, and what it prints is dropped and counted in the text. An initializer
     may set streams of its own, such as a log file; what items do to them is undone after the call.
     """
-    check_display(progress, plot)
-    if not iterables:
-        raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(
-        func,
-        iterables,
-        shared=shared,
-        out=out,
-        max_workers=max_workers,
-        chunksize=chunksize,
-        on_error=on_error,
-        retries=retries,
-        timeout=timeout,
-        seed=seed,
-        initializer=initializer,
-        initargs=initargs,
-        checkpoint=checkpoint,
-        backend=backend,
-    )
-    if source is None and request.n_tasks == 0:
-        return nothing(request.out, with_errors=on_error == "return")
-    label = progress if isinstance(progress, str) else label_of(request.func)
-    if is_worker():  # no bar within a bar
-        progress, plot = False, None
-    make = partial(_prepared, request, source, _engine(where))
-    return unwrapped(*run_and_draw(make, label, progress, plot))
+    with UsersFramesOnly():
+        check_display(progress, plot)
+        if not iterables:
+            raise TypeError("parallel_map(func, items) needs at least one iterable of items")
+        request, source, where = checked_request(
+            func,
+            iterables,
+            shared=shared,
+            out=out,
+            max_workers=max_workers,
+            chunksize=chunksize,
+            on_error=on_error,
+            retries=retries,
+            timeout=timeout,
+            seed=seed,
+            initializer=initializer,
+            initargs=initargs,
+            checkpoint=checkpoint,
+            backend=backend,
+        )
+        if source is None and request.n_tasks == 0:
+            return nothing(request.out, with_errors=on_error == "return")
+        label = progress if isinstance(progress, str) else label_of(request.func)
+        if is_worker():  # no bar within a bar
+            progress, plot = False, None
+        make = partial(_prepared, request, source, _engine(where))
+        return unwrapped(*run_and_draw(make, label, progress, plot))
 
 
 def _engine(where: Backend) -> Engine:
@@ -270,26 +272,30 @@ def map_async(
     A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
     are in the style that matplotlib is set to, which is one for all threads.
     """
-    progress, plot = options.pop("progress", None), options.pop("plot", None)
-    check_display(progress, plot)
-    if options.get("backend") == "serial":
-        raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
-    if not iterables:
-        raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, **cast(Any, options))
-    remember(None)
-    shown = Showing(plot)
-    job = Job(
-        _prepared(request, source, _engine(where), in_background=True),
-        progress if isinstance(progress, str) else label_of(request.func),
-        shown,
-    )
-    remember(job)
-    job.leave_alone()
-    job.start()
-    if not is_worker():  # no bar within a bar
-        shown.begin(job, progress)
-    return job
+    with UsersFramesOnly():
+        unknown = options.keys() - MapOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
+        progress, plot = options.pop("progress", None), options.pop("plot", None)
+        check_display(progress, plot)
+        if options.get("backend") == "serial":
+            raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
+        if not iterables:
+            raise TypeError("map_async(func, items) needs at least one iterable of items")
+        request, source, where = checked_request(func, iterables, **cast(Any, options))
+        remember(None)
+        shown = Showing(plot)
+        job = Job(
+            _prepared(request, source, _engine(where), in_background=True),
+            progress if isinstance(progress, str) else label_of(request.func),
+            shown,
+        )
+        remember(job)
+        job.leave_alone()
+        job.start()
+        if not is_worker():  # no bar within a bar
+            shown.begin(job, progress)
+        return job
 
 
 # ------------------------------------------------------------------------- running

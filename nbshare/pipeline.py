@@ -32,6 +32,7 @@ from nbshare.functions import label_of, resolve
 from nbshare.job import unwrapped
 from nbshare.mapping import run_and_draw
 from nbshare.notebook import Plot, check_display
+from nbshare.tracebacks import UsersFramesOnly
 
 __all__ = ["PipelineResult", "pipeline"]
 
@@ -167,31 +168,34 @@ def pipeline(
     memory: of a stage that writes to a file, return little or None. One pipeline may run at a time
     in each of several threads; in a worker there can be none.
     """
-    check_display(progress, plot)
-    if is_worker():
-        raise RuntimeError("a worker cannot run a pipeline; call the stages one after the other")
-    functions = [resolve(func) for func in (load, *stages)]
-    _check_arguments(functions)
-    n_stages = len(stages)
-    counts = _one_each("workers", workers, n_stages, isinstance(workers, Sequence))
-    n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
-    shapes = _one_each("shape", shape, n_stages, _is_list_of_shapes(shape))
-    dtypes = _one_each("dtype", dtype, n_stages, _is_list_of_dtypes(dtype))
-    names = [label_of(func) for func in functions]
-    made: list[Pipe] = []
+    with UsersFramesOnly():
+        check_display(progress, plot)
+        if is_worker():
+            raise RuntimeError(
+                "a worker cannot run a pipeline; call the stages one after the other"
+            )
+        functions = [resolve(func) for func in (load, *stages)]
+        _check_arguments(functions)
+        n_stages = len(stages)
+        counts = _one_each("workers", workers, n_stages, isinstance(workers, Sequence))
+        n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
+        shapes = _one_each("shape", shape, n_stages, _is_list_of_shapes(shape))
+        dtypes = _one_each("dtype", dtype, n_stages, _is_list_of_dtypes(dtype))
+        names = [label_of(func) for func in functions]
+        made: list[Pipe] = []
 
-    def make() -> Pipe:
-        rings = [
-            RingBuffer(slots, *form, on_death="fail", in_order=ordered)
-            for form in zip(shapes, dtypes, strict=True)
-        ]
-        rings.append(RingBuffer(RESULT_SLOTS, HEADER_NBYTES + FRAME_NBYTES, "u1"))
-        made.append(_pipe(functions, names, n_workers, rings))
-        return made[0]
+        def make() -> Pipe:
+            rings = [
+                RingBuffer(slots, *form, on_death="fail", in_order=ordered)
+                for form in zip(shapes, dtypes, strict=True)
+            ]
+            rings.append(RingBuffer(RESULT_SLOTS, HEADER_NBYTES + FRAME_NBYTES, "u1"))
+            made.append(_pipe(functions, names, n_workers, rings))
+            return made[0]
 
-    label = progress if isinstance(progress, str) else " → ".join(names)
-    results = unwrapped(*run_and_draw(make, label, progress, plot))
-    return PipelineResult(results, tuple(made[0].stages()))
+        label = progress if isinstance(progress, str) else " → ".join(names)
+        results = unwrapped(*run_and_draw(make, label, progress, plot))
+        return PipelineResult(results, tuple(made[0].stages()))
 
 
 def _pipe(

@@ -10,9 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from nbshare.errors import is_ours
+from nbshare.errors import NbshareError, is_ours
 
-__all__ = ["shown_as", "shown_shortly"]
+__all__ = ["UsersFramesOnly", "shown_as", "shown_shortly"]
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # of these: about the item, with the worker's traceback
@@ -25,6 +25,17 @@ def shown_shortly(error: BaseException) -> BaseException:
         with contextlib.suppress(AttributeError, TypeError):  # a class that takes no attributes
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
+
+
+class UsersFramesOnly:
+    """Have IPython show what is raised inside without our frames: what is wrong is the call."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
+        if isinstance(error, Exception):
+            shown_shortly(error)
 
 
 def shown_as(error: BaseException, line: str) -> None:
@@ -42,7 +53,13 @@ def _render() -> list[str]:
     assert error is not None
     shell: Any = sys.modules["IPython"].get_ipython()
     render = shell.InteractiveTB.structured_traceback
-    shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    cause, is_suppressed = error.__cause__, error.__suppress_context__
+    if isinstance(error, NbshareError):  # its message says what has caused it
+        error.__cause__ = None
+    try:
+        shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
     if not shown.endswith(notes):  # an IPython that shows none, or in a way of its own
         notes = ""

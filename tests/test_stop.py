@@ -272,6 +272,27 @@ def test_a_failed_map_shows_the_users_frames_only(page, name):
     assert LAST.get(name, 'raise ValueError(f"no root of {x}")') in shown
 
 
+WRONG = {
+    "function": ("parallel_map(3, [1])", "TypeError: func must be callable"),
+    "count": ("nbshare.map_async(tasks.double, [1], max_workers=0)", "ValueError: max_workers=0"),
+    "plot": ("parallel_map(tasks.double, [1], plot='lines')", "ValueError: plot='lines'"),
+    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "TypeError: map_async() got an unexp"),
+    "item": ("parallel_map(len, [threading.Lock()])", "nbshare.errors.UnsendableError: "),
+    "stage": ("nbshare.pipeline(tasks.double, shape=3)", "TypeError: pipeline(load, stage"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_use_shows_the_line_that_is_wrong_and_why(page, name):
+    """In a few lines, none of which is nbshare's."""
+    code, why = WRONG[name]
+    shown = re.sub(r"\x1b\[[\d;]*m", "", page.run(code).traceback)
+    assert len(shown.splitlines()) <= 8
+    assert not re.search(r"nbshare/\w+(/\w+)?\.py", shown)
+    assert "Cell In[" in shown
+    assert why.removeprefix("nbshare.errors.") in shown
+
+
 def test_an_interrupted_wait_for_a_job_shows_one_line(page):
     """MapInterrupted is one line, wherever it is raised."""
     cell = page.run("job = nbshare.map_async(time.sleep, [9]); job.interrupt(); job.result()")
