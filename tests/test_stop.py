@@ -243,7 +243,10 @@ ERRORS = {
     "no pickling": ("parallel_map(failing.strange, range(7, 8))", 'failing.py", line 23'),
     "many words": ("parallel_map(failing.explains, range(7, 8))", "RuntimeError: many"),
     "of the notebook": ("def f(x):\n    return 1 / (x - 7)\nparallel_map(f, range(20))", "in f\n"),
-    "in C": ("parallel_map(failing.sqrt, range(-7, 0))", "raised for item 0 (-7) in worker"),
+    "in C": (
+        "parallel_map(failing.sqrt, range(-7, 0), max_workers=1)",
+        "raised for item 0 (-7) in worker",
+    ),
     "job": ("list(nbshare.map_async(failing.root, range(20), max_workers=2))", 'y", line 5, in'),
     "called deep": (
         "def call(n):\n    if n: return call(n - 1)\n    parallel_map(failing.deep, [7])\ncall(20)",
