@@ -31,6 +31,7 @@ class Cell:
     traceback: str = ""  # as shown
     stdout: str = ""
     stderr: str = ""
+    result: str = ""  # of its last line
     displays: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -125,6 +126,8 @@ class Kernel:
             case "display_data" | "update_display_data":
                 name = content["transient"]["display_id"]
                 cell.displays[name].append(content["data"]["text/plain"])
+            case "execute_result":
+                cell.result = content["data"]["text/plain"]
             case "status" if content["execution_state"] == "busy":
                 self._begun.add(request)
             case "status" if content["execution_state"] == "idle":
