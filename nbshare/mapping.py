@@ -273,6 +273,9 @@ def map_async(
     A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
     are in the style that matplotlib is set to, which is one for all threads.
     """
+    unknown = options.keys() - MapOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
     progress, plot = options.pop("progress", None), options.pop("plot", None)
     check_display(progress, plot)
     if options.get("backend") == "serial":

@@ -138,10 +138,13 @@ def test_a_job_that_is_over_shows_its_end(page, go):
 def test_a_job_at_the_end_of_its_own_cell_is_shown_once(page, go):
     """`map_async(…)` as the last line of a cell draws one row; with progress=False, a line."""
     go.touch()
-    assert len(page.run("map_async(held, range(4))").displays) == 1
+    for code in ("map_async(held, range(4))", "job = map_async(held, range(4)); job.wait(); job"):
+        cell = page.run(code)
+        assert [row.split()[1] for row in cell.rows] == ["held"]
+        assert cell.result == ""
     quiet = page.run("map_async(held, range(4), progress=False)")
     assert not quiet.displays
-    assert page.run("map_async(held, range(4), progress=False).wait()").displays == {}
+    assert quiet.result.startswith("<Job held: ")
 
 
 def test_a_quiet_job_is_shown_when_it_is_asked_for(page, go):
