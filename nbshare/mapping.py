@@ -141,7 +141,9 @@ def parallel_map(
     See Also
     --------
     share : put an array into shared memory for several calls.
+    map_async : the same in the background.
     last_job : what a failed or interrupted call had done.
+    report : tell from inside a long item how far it is.
     LivePlot : labels, units and coordinates of a picture, or one of your own.
 
     Examples
