@@ -124,6 +124,7 @@ class Dispatcher:
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
+        self._is_closing = True
         self._nursery.forget()
 
     # ------------------------------------------------------------------- main loop

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.bell import Bell
 from nbshare.engine.call import Team, prepare
@@ -129,12 +130,14 @@ class TaskQueue:
         thread = threading.Thread(
             target=self._live, args=[bell], name="nbshare executor", daemon=False
         )
+        self._thread = thread
         try:
             thread.start()
-        except RuntimeError:  # no more threads
-            bell.close()
+        except BaseException as error:  # an interrupt may leave a thread that has begun
+            self._thread = None
+            if isinstance(error, RuntimeError):  # no more threads
+                bell.close()
             raise
-        self._thread = thread
 
     def close(self) -> None:
         """Take no more tasks."""
@@ -167,6 +170,9 @@ class TaskQueue:
     def _live(self, bell: Bell) -> None:
         look_s, is_rung = LOOK_S, True
         try:
+            with self._lock:
+                if self._thread is not threading.current_thread():  # who started it gave it up
+                    return
             while not self._is_over(lingers=is_rung):
                 has_news = self._resolve()
                 self._prints.show()
@@ -247,14 +253,14 @@ class TaskQueue:
         try:
             engine = dispatcher()
             call = prepare(request, engine.warm_up, self._fixed, team=self._team)
-        except Exception as error:  # noqa: BLE001 - one cannot be sent, or memory is short
+        except BaseException as error:  # noqa: BLE001 - one cannot be sent, or memory is short
             if n > 1:  # which of them it is
                 for one in taken:
                     self._open([one])
             else:
                 self._n_taken += 1
                 if taken[0].future.leave():
-                    taken[0].future.set_exception(error.with_traceback(None))
+                    taken[0].future.set_exception(_as_exception(error))
             return
         self._n_taken += n
         assert self._bell is not None
@@ -279,3 +285,12 @@ class TaskQueue:
         for future in futures:
             if future.leave():
                 future.set_exception(error)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return why a task cannot be sent, without the frames that hold it."""
+    if isinstance(error, Exception):
+        return error.with_traceback(None)
+    return errors.UnsendableError(
+        f"a task cannot be sent to another process: pickling it raised {type(error).__name__}"
+    )

@@ -131,7 +131,7 @@ class Window:
             return
         try:
             value = call.results.get(i)
-        except errors.TaskError as error:
+        except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
             future.set_exception(error)
             return
         if call.board.done[i] == FAILED:
