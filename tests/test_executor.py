@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import itertools
 import os
 import signal
@@ -320,6 +321,36 @@ def test_callbacks_are_called(executor, gate):
     wait_until(lambda: seen)
     assert seen == [future]
     assert later[0].result() == 32
+
+
+def test_prints_come_before_the_result(executor, capsys):
+    """What a task has printed is there when its result is."""
+    for i in range(50):
+        executor.submit(print, i).result()
+        assert capsys.readouterr().out == f"{i}\n"
+
+
+def test_tasks_see_the_environment_of_an_idle_executor(executor, tmp_path, monkeypatch):
+    """However soon after the last result it has changed."""
+    for i in range(20):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert executor.submit(os.getcwd).result() == str(folder)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_tasks_run_the_code_of_an_idle_executor(tmp_path, monkeypatch, n_workers):
+    """However soon after the last result a file was edited."""
+    path = tmp_path / "edited_between_tasks.py"
+    path.write_text("def version(): return -1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    version = importlib.import_module(path.stem).version
+    with Executor(n_workers) as executor:
+        for i in range(10):
+            path.write_text(f"def version(): return {i}  # {'x' * i}\n")
+            assert executor.submit(version).result() == i
+    del sys.modules[path.stem]
 
 
 def test_workers_run_at_once(tmp_path):
