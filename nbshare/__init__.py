@@ -4,7 +4,7 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     magics             %%workerfile: a cell that becomes a module file
-    pipeline           load, process, store: stages joined by ring buffers
+    pipelines          load, process, store: stages joined by ring buffers
     joblib_backend     joblib's Parallel on an Executor
     mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
     arguments          what a user gives, checked before anything starts
@@ -21,30 +21,31 @@ The layers; imports point down only::
 import typing
 
 from nbshare import errors
-from nbshare.arrays import (
-    RingBuffer,
-    SharedArray,
-    SharedBuffer,
-    SharedLock,
-    SharedObject,
-    empty,
-    empty_like,
-    full,
-    share,
-    zeros,
-    zeros_like,
-)
-from nbshare.engine.local import shutdown
-from nbshare.engine.results import MISSING
-from nbshare.errors import MapInterrupted
-from nbshare.functions import import_file
-from nbshare.job import Job, last_job
-from nbshare.mapping import map_async, parallel_map
-from nbshare.notebook import LivePlot
-from nbshare.pipeline import PipelineResult, pipeline
 
 if typing.TYPE_CHECKING:
+    from nbshare.arrays import (
+        RingBuffer,
+        SharedArray,
+        SharedBuffer,
+        SharedLock,
+        SharedObject,
+        empty,
+        empty_like,
+        full,
+        share,
+        zeros,
+        zeros_like,
+    )
+    from nbshare.engine.local import shutdown
+    from nbshare.engine.reports import report
+    from nbshare.engine.results import MISSING
+    from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
+    from nbshare.functions import import_file
+    from nbshare.job import Job, last_job
+    from nbshare.mapping import map_async, parallel_map
+    from nbshare.notebook import LivePlot
+    from nbshare.pipelines import PipelineResult, pipeline
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,7 @@ __all__ = [
     "map_async",
     "parallel_map",
     "pipeline",
+    "report",
     "share",
     "shutdown",
     "zeros",
@@ -76,21 +78,46 @@ __all__ = [
 ]
 
 
-# What loads concurrent.futures or IPython, which most programs need not.
-_LATE = {
-    "Executor": "executor",
-    "load_ipython_extension": "magics",  # IPython's hooks for %load_ext and %unload_ext
-    "unload_ipython_extension": "magics",
+# Where names come from, imported when they are first asked for: a worker process needs a quarter of
+# the package, and starts that much sooner.
+_HOMES = {
+    "arrays": [
+        "RingBuffer",
+        "SharedArray",
+        "SharedBuffer",
+        "SharedLock",
+        "SharedObject",
+        "empty",
+        "empty_like",
+        "full",
+        "share",
+        "zeros",
+        "zeros_like",
+    ],
+    "engine.local": ["shutdown"],
+    "engine.reports": ["report"],
+    "engine.results": ["MISSING"],
+    "errors": ["MapInterrupted"],
+    "executor": ["Executor"],
+    "functions": ["import_file"],
+    "job": ["Job", "last_job"],
+    "magics": ["load_ipython_extension", "unload_ipython_extension"],
+    "mapping": ["map_async", "parallel_map"],
+    "notebook": ["LivePlot"],
+    "pipelines": ["PipelineResult", "pipeline"],
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})  # for completion, what comes late as well
+    return sorted({*globals(), *__all__})  # for completion, what has not come yet as well

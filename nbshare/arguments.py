@@ -19,7 +19,7 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request
 from nbshare.engine.work import Policy
 from nbshare.engine.worker import is_worker
-from nbshare.errors import NotBuiltYetError
+from nbshare.errors import NotBuiltYetError, cut
 from nbshare.functions import bind_arguments, resolve
 from nbshare.notebook.prints import Printer
 
@@ -60,6 +60,8 @@ def checked_request(
     bind_arguments(function, len(iterables), keywords, extra)
     workers = checked_count("max_workers", max_workers) or usable_cpus()
     size = checked_count("chunksize", chunksize)
+    for iterable in iterables:
+        check_iterable(iterable)
     source: Items | None = None
     if all(isinstance(iterable, Sized) for iterable in iterables):
         columns, n_tasks = sources(iterables)
@@ -203,6 +205,17 @@ def checked_out(
     raise ValueError(
         f'out={out!r}: allowed are None, "list", "stack" and an ndarray with a row per item'
     )
+
+
+def check_iterable(iterable: Any) -> None:
+    """Raise TypeError with the remedy for what gives no items."""
+    is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
+    if not is_iterable or getattr(iterable, "ndim", 1) == 0:
+        kind = "a 0-d array" if is_iterable else type(iterable).__name__
+        raise TypeError(
+            f"{kind} gives no items ({cut(repr(iterable))}); the second argument is a list, an "
+            "array, range(n) or another iterable. What all items need goes to shared="
+        )
 
 
 def items_of(iterables: Sequence[Any]) -> Items:

@@ -185,6 +185,14 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def users_line() -> tuple[str, int]:
+    """Return file and number of the line of the user's that called nbshare."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_ours(frame):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
 def is_ours(frame: FrameType) -> bool:
     """Whether a frame belongs to nbshare's own code."""
     return str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
-from nbshare.tracebacks import shown_shortly
+from nbshare.tracebacks import shown_as, shown_shortly
 
 __all__ = ["Job", "last_job", "remember", "unwrapped"]
 
@@ -30,11 +30,24 @@ LOOK_S = 0.02  # between looks for results that somebody iterates over
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
 
+class Shown(Protocol):
+    """What is drawn of a job."""
+
+    def show(self, job: Job) -> bool:
+        """Show it in the present cell; returns False if there is none."""
+
+    def close(self) -> None:
+        """Draw the last state of a job that is over."""
+
+
 class Job:
     """A map that is running, has ended, or was ended early.
 
     Given by `map_async` and `last_job`; not made by hand. It has a Future's methods with a
     Future's meaning, except that `result` of a cancelled map gives what is there.
+
+    At the end of a notebook's cell, or in ``display(job)``, it shows its row, and its picture if it
+    has one. Both go on changing, in every cell that shows them, until the map is over.
 
     Attributes
     ----------
@@ -61,8 +74,10 @@ class Job:
     SharedArray([1., 2., 3.])
     """
 
-    def __init__(self, run: Run, label: str) -> None:
+    def __init__(self, run: Run, label: str, shown: Shown) -> None:
         self._run = run
+        self._shown = shown
+        self._begun_at = self._ended_at = math.nan  # on the monotonic clock
         self.was_interrupted = False
         self.label = label
         self.n_workers = run.request.max_workers
@@ -83,6 +98,12 @@ class Job:
     def n_done(self) -> int:
         """Number of results that are there."""
         return self._run.n_done
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from its beginning until now, or its end."""
+        ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
+        return ended_at - self._begun_at
 
     @property
     def n_ready(self) -> int:
@@ -195,9 +216,10 @@ class Job:
             Whether the end has come.
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
-        while not self.tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
-            if time.monotonic() >= until_s:
-                return False
+        with self._telling_that_it_goes_on():
+            while not self.tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
+                if time.monotonic() >= until_s:
+                    return False
         return True
 
     def result(self, timeout: float | None = None) -> Any:
@@ -274,8 +296,9 @@ class Job:
         self.add_done_callback(tell_loop)
         try:
             yield from over
-        except BaseException:
+        except BaseException as error:
             self.interrupt()
+            shown_as(error, f"{type(error).__name__}: {self._count()}, kept in its partial()")
             raise
         finally:
             naps[0].cancel()
@@ -291,7 +314,8 @@ class Job:
         kept when they have been given, so that it need not end: it is ahead by some windows only.
         """
         while True:
-            is_over = self.tick(LOOK_S)  # before looking: what is done then is all
+            with self._telling_that_it_goes_on():
+                is_over = self.tick(LOOK_S)  # before looking: what is done then is all
             yield from self._run.new_results()
             if is_over:
                 break
@@ -302,6 +326,7 @@ class Job:
 
     def start(self) -> None:
         """Hand the call to the workers."""
+        self._begun_at = time.monotonic()
         self._run.start()
 
     def tick(self, timeout_s: float) -> bool:
@@ -310,7 +335,7 @@ class Job:
         prints = self._run.request.prints
         is_over = self._run.wait(min(timeout_s, SHOW_S) if prints.show() else timeout_s)
         if is_over:
-            prints.end()
+            self._note_end()
         return is_over
 
     @property
@@ -325,7 +350,14 @@ class Job:
 
     def _end(self) -> None:
         self._let_go()
+        self._note_end()
+
+    def _note_end(self) -> None:
+        """See to it that all that is to be seen of it is there, once it is over."""
+        if math.isnan(self._ended_at):
+            self._ended_at = time.monotonic()
         self._run.request.prints.end()
+        self._shown.close()
 
     def _let_go(self) -> None:
         """Let go of this job if it is done, with all that it asked for."""
@@ -357,8 +389,7 @@ class Job:
         except KeyboardInterrupt:
             self.was_interrupted = True
         remember(self)
-        n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
-        done = f"{self.n_done}{n_tasks} items done"
+        done = self._count()
         if self.was_interrupted:
             return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
         if self.error is not None:
@@ -384,9 +415,27 @@ class Job:
         """Copy new rows into the plain array that the caller gave as ``out=``."""
         self._run.fill_out()
 
-    def __repr__(self) -> str:
+    def _ipython_display_(self) -> None:
+        """Be shown by IPython: in a notebook as a row of the present state, which goes on."""
+        if not self._shown.show(self):
+            raise NotImplementedError  # so that the repr is shown
+
+    @contextlib.contextmanager
+    def _telling_that_it_goes_on(self) -> Iterator[None]:
+        """Have IPython show an interrupt of who only waits in one line."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            where = f"{self.label} goes on in the background, {self._count()}"
+            shown_as(error, f"{type(error).__name__}: {where}; its cancel() ends it")
+            raise
+
+    def _count(self) -> str:
         n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
-        return f"<Job {self.label}: {self.state}, {self.n_done}{n_tasks} done>"
+        return f"{self.n_done}{n_tasks} items done"
+
+    def __repr__(self) -> str:
+        return f"<Job {self.label}: {self.state}, {self._count()}>"
 
 
 def unwrapped(result: Any, error: BaseException | None) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import Backend, checked_request, refuse_unbuilt
+from nbshare.arguments import Backend, checked_request
 from nbshare.engine.base import Engine
 from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
@@ -23,16 +23,18 @@ from nbshare.engine.run import Run
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stream import Stream
 from nbshare.engine.worker import is_worker
-from nbshare.errors import MapInterrupted, NotBuiltYetError
+from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, remember, unwrapped
-from nbshare.notebook import Display, Plot, check_display, open_display
+from nbshare.notebook import Display, Plot, Showing, check_display, open_display
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 
 
+@shown_from_the_call
 def parallel_map(
     func: Callable[..., Any] | str,
     /,
@@ -139,7 +141,9 @@ def parallel_map(
     See Also
     --------
     share : put an array into shared memory for several calls.
+    map_async : the same in the background.
     last_job : what a failed or interrupted call had done.
+    report : tell from inside a long item how far it is.
     LivePlot : labels, units and coordinates of a picture, or one of your own.
 
     Examples
@@ -226,6 +230,7 @@ class MapOptions(TypedDict, total=False):
     plot: Plot
 
 
+@shown_from_the_call
 def map_async(
     func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Unpack[MapOptions]
 ) -> Job:
@@ -238,8 +243,10 @@ def map_async(
     *iterables : iterable
         As for `parallel_map`; the items of a generator are taken by a thread of its own.
     **options
-        The keyword arguments of `parallel_map`. ``progress=`` may be a label; bars and plots of a
-        background map are not built yet. ``backend="serial"`` makes no sense here.
+        The keyword arguments of `parallel_map`; ``backend="serial"`` makes no sense here. In a
+        notebook the row and the picture go on below the cell of the call while others run. By
+        default there is no bar in a terminal, nor lines in a log: ``progress=True`` or a label
+        asks for them.
 
     Returns
     -------
@@ -264,26 +271,32 @@ def map_async(
     Several may run at once, each with workers of its own. A job goes on if nobody keeps it, and
     ends with the process. What its workers print appears as it comes, in a notebook below the cell
     that made it.
+
+    A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
+    are in the style that matplotlib is set to, which is one for all threads.
     """
-    label, plot = options.pop("progress", None), options.pop("plot", None)
-    refuse_unbuilt(plot=(plot, None))
-    if label not in (None, False) and not isinstance(label, str):
-        raise NotBuiltYetError(
-            f"progress={label!r} is not built yet for map_async; leave it out, or give a label"
-        )
+    unknown = options.keys() - MapOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
+    progress, plot = options.pop("progress", None), options.pop("plot", None)
+    check_display(progress, plot)
     if options.get("backend") == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
     request, source, where = checked_request(func, iterables, **cast(Any, options))
     remember(None)
+    shown = Showing(plot)
     job = Job(
         _prepared(request, source, _engine(where), in_background=True),
-        label if isinstance(label, str) else label_of(request.func),
+        progress if isinstance(progress, str) else label_of(request.func),
+        shown,
     )
     remember(job)
     job.leave_alone()
     job.start()
+    if not is_worker():  # no bar within a bar
+        shown.begin(job, progress)
     return job
 
 
@@ -311,7 +324,7 @@ def run_and_draw(
     job: Job | None = None
     display: Display | None = None
     try:
-        job = Job(make(), label)
+        job = Job(make(), label, Showing(plot))
         job.start()
         display = open_display(job, progress=progress, plot=plot)
         pause_s = 0.0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import re
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from nbshare.errors import is_ours
+from nbshare.errors import NbshareError, is_ours
 
-__all__ = ["shown_shortly"]
+__all__ = ["shown_as", "shown_from_the_call", "shown_shortly"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # of these: about the item, with the worker's traceback
@@ -26,6 +31,26 @@ def shown_shortly(error: BaseException) -> BaseException:
     return error
 
 
+def shown_as(error: BaseException, line: str) -> None:
+    """Have IPython show an error as one line."""
+    if "IPython" in sys.modules:
+        error._render_traceback_ = functools.partial(list, (line,))  # type: ignore[attr-defined]
+
+
+def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
+    """Have IPython show what a function raises as if it had been raised where it is called."""
+
+    @functools.wraps(func)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            shown_shortly(error)
+            raise
+
+    return call
+
+
 def _render() -> list[str]:
     """Return what IPython would show, less some of it: its hook.
 
@@ -35,7 +60,13 @@ def _render() -> list[str]:
     assert error is not None
     shell: Any = sys.modules["IPython"].get_ipython()
     render = shell.InteractiveTB.structured_traceback
-    shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    cause, is_suppressed = error.__cause__, error.__suppress_context__
+    if isinstance(error, NbshareError):  # its message says what has caused it
+        error.__cause__ = None
+    try:
+        shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
     if not shown.endswith(notes):  # an IPython that shows none, or in a way of its own
         notes = ""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faultlab import Lab
@@ -32,6 +33,40 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield lab
     finally:
         lab.close()
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
+    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
+    from test_kernel import Kernel  # late: most tests need none
+
+    lab = Lab(tmp_path_factory.mktemp("common"))
+    try:
+        kernel = Kernel(lab)
+        try:
+            yield lab, kernel
+        finally:
+            kernel.close()
+    finally:
+        lab.close()
+
+
+@pytest.fixture(params=["script", "kernel"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
+    """Run code that must end well, as a script or as a cell of a kernel; gives its ``stderr``."""
+    if request.param == "script":
+        yield request.getfixturevalue("lab").run
+        return
+    lab, kernel = request.getfixturevalue("common")
+    folder = request.getfixturevalue("tmp_path")
+    kernel.run_well(f"os.chdir({str(folder)!r}); names = {{*globals(), 'names'}}")
+    yield kernel.run_well
+    kernel.run_well(f"""
+os.chdir({str(lab.folder)!r})
+for name in globals().keys() - names:
+    del globals()[name]
+gc.collect()
+""")
 
 
 @pytest.fixture

@@ -145,12 +145,14 @@ def kill(pids: Iterable[int]) -> None:
     """Kill processes; returns when they are dead."""
     pids = set(pids)
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it was about to end
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(_stat, pids)), what=f"{pids} alive")
 
 
-def provoke(way: str) -> None:
+def provoke(way: str, **options: Any) -> None:
     """Run a map whose item 3 fails in some way, then a good one; tell what the caller sees."""
+    options.setdefault("progress", False)
     import faultlab_tasks as tasks
 
     from nbshare import last_job, parallel_map
@@ -161,7 +163,7 @@ def provoke(way: str) -> None:
     error: BaseException | None = None
     try:
         task = functools.partial(tasks.stumble, way)
-        parallel_map(task, items, max_workers=2, chunksize=1, progress=False)
+        parallel_map(task, items, max_workers=2, chunksize=1, **options)
     except BaseException as caught:
         error = caught
     failed_s = time.monotonic() - start
@@ -327,14 +329,17 @@ class Lab:
         self._shm_fds: list[int] = []
         self._shm_before = set(os.listdir("/dev/shm"))
 
-    def command(self, *arguments: str) -> list[str]:
-        """Return the command line that runs Python with these arguments as a subject."""
+    def command(self, *arguments: str, wrapper: Iterable[str] = ()) -> list[str]:
+        """Return the command line that runs Python with these arguments as a subject.
+
+        The `wrapper` is a command that runs another one.
+        """
         script = f'{_VICTIM}; {_MOUNT} && exec "$@"' if may_mount() else f'{_VICTIM}; exec "$@"'
         unshare = ["unshare", "-m"] if may_mount() else []
         # A test that was itself started in the background ignores SIGINT, and would pass that on.
         return [
             *("env", "--default-signal=INT", *unshare, "sh", "-c", script, "sh"),
-            *(sys.executable, *arguments),
+            *(*wrapper, sys.executable, *arguments),
         ]
 
     def start(self, code: str, *, stdout: Any = None) -> Subject:

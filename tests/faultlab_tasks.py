@@ -335,6 +335,11 @@ def _changes_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def _handles_signals() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, lambda *_: os._exit(7))
+
+
 def _changes_affinity() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
@@ -348,6 +353,7 @@ LITTER = {
     "changes umask": _changes_umask,
     "changes path": _changes_path,
     "changes signals": _changes_signals,
+    "handles signals": _handles_signals,
     "changes affinity": _changes_affinity,
 }
 
@@ -366,7 +372,8 @@ def surroundings(_: int) -> tuple[Any, ...]:
     os.umask(umask)
     print("tidy", flush=True)
     environ = os.environ.get("LITTER"), os.environ.get("TMPDIR")
-    return os.getcwd(), environ, umask, sys.path, os.sched_getaffinity(0)
+    handlers = [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())]
+    return os.getcwd(), environ, umask, sys.path, os.sched_getaffinity(0), handlers
 
 
 # ---------------------------------------------------- ways to write what is shared

@@ -20,6 +20,12 @@ class PlayedJob:
         self.results, self.label = results, label
         self.n_tasks, self.state = len(results), "starting"
         self.flags = np.zeros(len(results), bool)
+        self.began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self):
+        """Seconds since it was made."""
+        return time.monotonic() - self.began_s
 
     @property
     def n_done(self):

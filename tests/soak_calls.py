@@ -51,7 +51,8 @@ from nbshare.errors import (
 
 SETTLE_S = 10.0  # for what is under way to end, and for the system to give memory back
 HANGS_S = 30.0  # longer than any call takes
-MAX_GROWTH = 32 << 20  # bytes of resident memory: what an allocator keeps varies by that
+MAX_GROWTH = 8 << 20  # bytes of resident memory: small holes in the heap come by and by
+M_MMAP_THRESHOLD = -3  # malloc.h
 LARGE = 20 << 20  # bytes
 
 MODULE = """\
@@ -448,7 +449,6 @@ def kill_one(dice: random.Random) -> None:
 def state() -> dict[str, int]:
     """Return what this process holds."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # large arrays leave holes in the heap
     maps = Path("/proc/self/maps").read_text().splitlines()
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     return {
@@ -477,6 +477,9 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, metavar="SEED", help="make that call again and again")
     arguments = parser.parse_args()
     signal.signal(signal.SIGALRM, signal.default_int_handler)
+    # Else the C library, once a large array has been freed, keeps the next ones' memory: up to 64
+    # MB for each thread that has had one, which says nothing of what we keep.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
     for category in (MixedResultsWarning, PartialResultWarning):
         warnings.simplefilter("ignore", category)
     os.environ[TAG] = uuid.uuid4().hex

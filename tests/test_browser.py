@@ -5,6 +5,7 @@ Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` i
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from types import SimpleNamespace
@@ -21,7 +22,12 @@ if browser.CHROMIUM is None:
     pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
 
 TASKS = """
-import math, time
+import math, os, time
+
+def held(x):
+    while x >= 2 and not os.path.exists("go"):
+        time.sleep(0.02)
+    return x
 
 def wave(x):
     time.sleep(0.1)
@@ -47,6 +53,17 @@ CELLS = [
     "print('a queued cell ran')",
 ]
 WAVES, LOOP, ROOTS, STOPPED, AFTER_STOP, ENDLESS, NEVER = range(1, 8)
+JOBS = [
+    "import itertools\nimport numpy as np\nfrom nbshare import map_async\n"
+    "from tasks_of_cells import *",
+    "job = map_async(wave, np.linspace(0, 9, 120), max_workers=2, plot='line')",
+    "count = map_async(wave, itertools.count(), max_workers=1)",
+    "job",
+    "waiting = map_async(held, range(20), max_workers=2, plot='line')",
+    "waiting",
+    "print(waiting.result().sum(), count.state, count.partial().count())",
+]
+MAP, COUNT, AGAIN, WAITING, RELOADED, RESULT = range(1, 7)
 MISPLACED = "Error displaying widget", "Loading widget", "0%|"
 
 
@@ -57,6 +74,14 @@ def chromium():
         started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS)
         yield started
         started.close()
+
+
+def write_notebook(folder, cells):
+    """Write a notebook, and the file of its functions beside it."""
+    (folder / "tasks_of_cells.py").write_text(TASKS)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, folder / "maps.ipynb")
 
 
 def stop_and_interrupt(page, seen):
@@ -96,10 +121,7 @@ def stop_and_interrupt(page, seen):
 def seen(chromium, tmp_path_factory):
     """Run the notebook, recorded; save it; open it again at another server, without its kernel."""
     folder, seen = tmp_path_factory.mktemp("notebooks"), SimpleNamespace()
-    (folder / "tasks_of_cells.py").write_text(TASKS)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, folder / "maps.ipynb")
+    write_notebook(folder, CELLS)
     size = {"width": 1200, "height": 1400}
     with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
         page = browser.Page(chromium.new_page(viewport=size), address.format("maps.ipynb"))
@@ -209,3 +231,116 @@ def test_stop_pressed_again_ends_a_loop_as_the_interrupt_does(seen):
     assert re.search(r"interrupted\s+[1-9]\d*/1000", row)
     assert re.fullmatch(r"MapInterrupted: \d+ of 1000 items done, kept in .*", error.strip())
     assert seen.never == seen.buttons == 0
+
+
+# ------------------------------------------------------------------ jobs in the background
+
+
+@pytest.fixture(scope="module")
+def jobs(chromium, tmp_path_factory):
+    """Run jobs in the background; stop one, and load the page anew during another."""
+    folder, seen = tmp_path_factory.mktemp("jobs"), SimpleNamespace()
+    write_notebook(folder, JOBS)
+
+    def await_text(number, pattern):
+        found = page.cell(number).locator("b", has_text=re.compile(pattern))
+        found.first.wait_for()
+
+    with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
+        tab = chromium.new_page(viewport={"width": 1200, "height": 2000})
+        page = browser.Page(tab, address.format("maps.ipynb"))
+        page.await_kernel()
+        page.run(0)
+        page.await_end(0)
+        with page.recorded(MAP) as seen.frames:
+            page.run(MAP)
+            page.await_end(MAP)
+            seen.at_end_of_cell = page.cell(MAP).inner_text()
+            page.run(COUNT)
+            page.run(AGAIN)
+            await_text(AGAIN, r"^[1-9]\d*/120")
+            seen.again = page.cell(AGAIN).inner_text()
+            await_text(COUNT, r"^[1-9]\d*$")
+            at = time.monotonic()
+            page.cell(COUNT).get_by_role("button", name="Stop").click()
+            page.cell(COUNT).get_by_text("stopped").wait_for()
+            seen.stopped_s = time.monotonic() - at
+            for number in (MAP, AGAIN):
+                await_text(number, "^120/120")
+            tab.wait_for_timeout(500)  # for the last picture
+        seen.both = [page.cell(number).inner_text() for number in (MAP, AGAIN)]
+        seen.pictures = [page.cell(n).locator("img").get_attribute("src") for n in (MAP, AGAIN)]
+        page.run(WAITING)
+        await_text(WAITING, "^2/20")
+        page.save()
+        seen.saved = json.loads((folder / "maps.ipynb").read_text())
+        tab.reload()
+        page.await_kernel()
+        page.run(RELOADED)
+        await_text(RELOADED, "^2/20")
+        seen.reloaded = page.cell(RELOADED).inner_text()
+        (folder / "go").touch()
+        page.run(RESULT)
+        page.await_end(RESULT)
+        await_text(RELOADED, "^20/20")
+        page.cell(WAITING).get_by_text("no news: show").wait_for()
+        seen.result = page.cell(RESULT).locator(".jp-OutputArea-output").inner_text().strip()
+        page.save()
+        tab.close()
+    seen.saved_later = json.loads((folder / "maps.ipynb").read_text())
+    return seen
+
+
+def rows(notebook, number):
+    outputs = notebook["cells"][number]["outputs"]
+    return ["".join(output["data"]["text/plain"]) for output in outputs if "data" in output]
+
+
+def test_the_row_of_a_job_goes_on_when_its_cell_has_ended(jobs):
+    """The cell is over at once; the number in its row grows and never falls; no picture is lost."""
+    assert "120/120" not in jobs.at_end_of_cell
+    counts = [re.search(r"(\d+)/120", text) for *_, text in jobs.frames]
+    numbers = [int(found[1]) for found in counts if found]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == 120
+    assert len(set(numbers)) > 3
+    pictures = [picture for _, picture, *_ in jobs.frames]
+    shown = pictures[next(i for i, picture in enumerate(pictures) if picture) :]
+    assert len(set(shown)) >= 3
+    assert all(shown)
+
+
+def test_a_job_in_another_cell_draws_there_too(jobs):
+    """A live row, and the picture; in the end both cells show the same."""
+    assert re.search(r"wave\s+running", jobs.again)
+    assert all(re.search(r"wave\s+done\s+120/120", text) for text in jobs.both)
+    assert jobs.pictures[0] == jobs.pictures[1]
+
+
+def test_stop_ends_a_job_and_keeps_what_is_done(jobs):
+    """Also one that would never end: its row has a count and no percentage."""
+    assert jobs.stopped_s < 3
+    (row,) = rows(jobs.saved, COUNT)
+    n_done = re.fullmatch(r"■ wave stopped  (\d+) · after .*", row)[1]
+    assert int(n_done) > 0
+    assert jobs.result.endswith(f"stopped {n_done}")
+
+
+def test_what_is_saved_of_a_job_is_its_last_state(jobs):
+    """Though its cell was over long before."""
+    for number in (MAP, AGAIN):
+        row, picture = rows(jobs.saved, number)
+        assert row.startswith("✓ wave done  120/120 in ")
+        assert picture == "wave: 120 of 120"
+
+
+def test_a_page_that_is_loaded_anew_loses_no_job(jobs):
+    """The job goes on; in a cell it shows its present state, then its last one, which is saved.
+
+    The old row says that it hears nothing any more.
+    """
+    assert re.search(r"held\s+running\s+2/20", jobs.reloaded)
+    assert jobs.result.startswith("190 stopped")
+    row, picture = rows(jobs.saved_later, RELOADED)
+    assert row.startswith("✓ held done  20/20 in ")
+    assert picture == "held: 20 of 20"

@@ -218,6 +218,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
     assert not (tmp_path / "sky.png").exists()
 
 
+@pytest.mark.timeout(300)  # its full size, beside other tests
 def test_the_command_as_a_person_types_it(tmp_path):
     """The whole job, from a folder of its own, with everything at its default."""
     done = subprocess.run(
@@ -225,7 +226,7 @@ def test_the_command_as_a_person_types_it(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.split()[-1]) == (tmp_path / "nbshare-demo.png").resolve()

@@ -12,14 +12,15 @@ import signal
 import subprocess
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faultlab import (
     SOON_S,
     STUMBLES,
-    Lab,
     cpu_s,
     may_mount,
     memfd_bytes,
@@ -247,6 +248,7 @@ wait_until(freed, faultlab.SOON_S, "memory is kept")
         ("idle, workers killed", "SIGSTOP"),
         ("in a call", "SIGKILL"),
         ("in a call", "SIGSTOP"),
+        ("in a call, as is a worker", "SIGSTOP"),
     ],
 )
 def test_d7_the_server_of_workers_is_lost(lab, when, how):
@@ -260,10 +262,14 @@ def strike():
     if {when!r} == "idle, workers killed":
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
+    if "as is a worker" in {when!r}:
+        os.kill(workers.pop(), signal.SIGKILL)
 thread = threading.Timer(0.1, strike)
-if {when!r} == "in a call":
+if "in a call" in {when!r}:
     thread.start()
-    found = pair(functools.partial(tasks.pause, 0.1), range(8))
+    start = time.monotonic()
+    found = pair(functools.partial(tasks.pause, 0.1), range(8), retries=1)
+    assert time.monotonic() - start < 0.5 + faultlab.SOON_S
     thread.join()
     assert found.tolist() == [10.0 * i for i in range(8)]
 else:
@@ -271,7 +277,7 @@ else:
 start = time.monotonic()
 tasks.check_double()
 seconds = time.monotonic() - start
-assert seconds < 2 * faultlab.SOON_S, seconds
+assert seconds < faultlab.SOON_S, seconds
 tasks.check_double()
 """)
 
@@ -643,19 +649,29 @@ tell(at=time.monotonic())
 
 
 @pytest.mark.skipif(not may_mount(), reason="no private /dev/shm of 64 MB: mounting is refused")
-def test_m1_a_small_shm_does_not_matter(lab):
-    """Arrays of 200 MB go in and come out where /dev/shm has 64 MB."""
-    lab.run("""
-status = os.statvfs("/dev/shm")
-assert status.f_blocks * status.f_frsize == 64 << 20
+def test_m1_a_small_shm_does_not_matter(run):
+    """Arrays of 200 MB go in and come out where /dev/shm has 64 MB, in at most twice the time."""
+    run("""
+import subprocess
 large = np.zeros(200 << 20, np.uint8)
 large[-1] = 7
-assert quiet(tasks.last_of, range(4), shared={"elevation": large}).tolist() == [7.0] * 4
-del large
-nbshare.shutdown()
-rows = quiet(tasks.zeros_but_last, range(4), shared={"nbytes": 50 << 20})
-assert rows.nbytes == 200 << 20
-assert rows[:, -1].tolist() == [0, 1, 2, 3]
+def map_all(mebibytes):
+    size = f"remount,size={mebibytes}m"
+    subprocess.run(["mount", "-o", size, "/dev/shm"], check=True)
+    status = os.statvfs("/dev/shm")
+    assert status.f_blocks * status.f_frsize == mebibytes << 20
+    nbshare.shutdown()  # gives warm memory back
+    tasks.check_double()
+    start = time.perf_counter()
+    assert quiet(tasks.last_of, range(4), shared={"elevation": large}).tolist() == [7.0] * 4
+    rows = quiet(tasks.zeros_but_last, range(4), shared={"nbytes": 50 << 20})
+    seconds = time.perf_counter() - start
+    assert rows.nbytes == 200 << 20
+    assert rows[:, -1].tolist() == [0, 1, 2, 3]
+    return seconds
+pairs = [(map_all(1024), map_all(64)) for _ in range(2)]
+large_s, small_s = map(min, zip(*pairs))
+assert small_s <= 2 * large_s, pairs
 """)
 
 
@@ -794,6 +810,34 @@ tasks.check_double()
     assert subject.stderr == ""
 
 
+def test_c6_an_alarm_that_an_item_has_set(lab):
+    """It rings neither in an idle worker nor in the items of the next call."""
+    lab.run("""
+def set_alarm(i):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.01)
+    time.sleep(0.01)
+pair(set_alarm, range(8))
+workers = helpers()[1]
+time.sleep(0.3)
+pair(functools.partial(tasks.pause, 0.2), range(4))
+assert helpers()[1] == workers
+""")
+
+
+def test_c6_a_crash_in_c_after_an_item_has_set_handlers(lab):
+    """The stack is shown as it is without them."""
+    subject = lab.run("""
+from nbshare.errors import WorkerDiedError
+pair(functools.partial(tasks.litter, "handles signals"), range(2))
+try:
+    pair(functools.partial(tasks.stumble, "segfaults"), [f"stone-{i}" for i in range(4)])
+except WorkerDiedError as error:
+    assert "SIGSEGV" in str(error)
+""")
+    assert "Fatal Python error: Segmentation fault" in subject.stderr
+
+
 def test_p1_two_threads_call_at_once(lab):
     """Calls from several threads at once each get their own results."""
     lab.run("""
@@ -818,10 +862,17 @@ for n, pairs in found.items():
 """)
 
 
+# A forked child of a kernel cannot end as a script does: its main loop is the parent's.
+LEAVE = """
+def leave():
+    os._exit(0) if "ipykernel" in sys.modules else sys.exit(0)
+"""
+
+
 @pytest.mark.parametrize("child_does", ["calls", "ends", "shuts down", "is killed in a call"])
-def test_p2_the_owner_forks(lab, child_does):
+def test_p2_the_owner_forks(run, child_does):
     """A forked child has workers of its own or none; the parent's workers are unaffected."""
-    lab.run(f"""
+    run(f"""{LEAVE}
 tasks.check_double()
 kept = quiet(tasks.double, range(1000))
 workers = helpers()[1]
@@ -830,11 +881,14 @@ if child == 0:
     status = 1
     try:
         if {child_does!r} == "ends":
-            sys.exit(0)
+            leave()
         if {child_does!r} == "shuts down":
             nbshare.shutdown()
         if {child_does!r} == "is killed in a call":
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            def strike():
+                wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Thread(target=strike).start()
             pair(functools.partial(tasks.hang, "gil"), range(4, 12))
         assert kept[-1] == 1998.0
         for _ in range(3):
@@ -877,11 +931,11 @@ tasks.check_double()
         ("poke", "dies"),
     ],
 )
-def test_w1_shared_inputs_cannot_be_written(lab, kind, how, outcome):
+def test_w1_shared_inputs_cannot_be_written(run, kind, how, outcome):
     """Whatever a worker tries, the shared bytes stay as they are, and it is told."""
     if kind == "SharedArray" and how in ("pwrite", "mmap"):
         pytest.skip("a writable segment is open to its own user's descriptors")
-    lab.run(f"""
+    run(f"""
 from nbshare.errors import WorkerDiedError
 elevation = np.ones(1 << 18)
 given = nbshare.share(elevation) if {kind!r} == "SharedArray" else elevation
@@ -900,9 +954,9 @@ assert quiet(tasks.first_of, range(2), shared={{"elevation": given}}).tolist() =
 
 
 @pytest.mark.parametrize("who", ["owner", "worker", "stranger"])
-def test_w1_nobody_can_write_to_what_was_shared_read_only(lab, who):
+def test_w1_nobody_can_write_to_what_was_shared_read_only(run, who):
     """Writing, the flag, mprotect and the descriptor: the kernel refuses all, to the owner too."""
-    lab.run(
+    run(
         guarded(f"""
 array = nbshare.share(np.ones(1 << 18), mode="r")
 if {who!r} == "owner":
@@ -920,9 +974,9 @@ assert (array == 1.0).all()
     )
 
 
-def test_w2_the_caller_changes_its_arrays_during_a_call(lab):
+def test_w2_the_caller_changes_its_arrays_during_a_call(run):
     """Workers see the values of the call's start of plain arrays, and the present of shared."""
-    lab.run("""
+    run("""
 rows, plain = np.ones((3, 5000)), np.ones(5000)
 live = nbshare.share(np.ones(5000))
 found = {}
@@ -944,9 +998,9 @@ assert found["shared"] == [(1.0, 9.0)] * 3, found
 
 
 @pytest.mark.parametrize("given", ["plain", "SharedArray", "result"])
-def test_w4_a_worker_keeps_an_input(lab, given):
+def test_w4_a_worker_keeps_an_input(run, given):
     """Memory that a worker keeps a view of is not used again, whatever the calls after it do."""
-    lab.run(f"""
+    run(f"""
 one = functools.partial(quiet, max_workers=1)
 elevation = np.full(400_000, 3.0)
 if {given!r} == "SharedArray":
@@ -964,9 +1018,9 @@ for i in range(20):
 """)
 
 
-def test_w4_a_stranger_keeps_a_result(lab):
+def test_w4_a_stranger_keeps_a_result(run):
     """Memory that a process of another pool has a view of is not used again."""
-    lab.run(
+    run(
         guarded("""
 with SPAWN.Pool(1) as pool:
     result = quiet(tasks.zeros_but_last, [7], shared={"nbytes": 3_200_000})
@@ -1032,11 +1086,12 @@ process.join(10)
 
 
 @pytest.mark.parametrize("way", WAYS_TO_SEND)
-def test_w5_an_array_arrives_after_its_senders_last_reference_died(lab, way):
+def test_w5_an_array_arrives_after_its_senders_last_reference_died(run, way):
     """What is under way is held until it has arrived, and no longer."""
-    lab.run(
+    run(
         guarded(f"""
 nbshare.zeros(5)
+before = faultlab.memfd_bytes([os.getpid()])
 arrays = [nbshare.full(1000, float(i)) for i in range(3)]
 def let_go():
     gc.collect()
@@ -1050,16 +1105,20 @@ found = later = None
 def held():
     gc.collect()
     return faultlab.memfd_bytes([os.getpid()])
-wait_until(lambda: held() <= 4096, 2, lambda: f"{{held()}} bytes are kept")
+wait_until(lambda: held() <= before + 4096, 2, lambda: f"{{held()}} bytes are kept")
 """)
     )
 
 
-def test_w6_garbage_is_collected_in_any_thread(lab):
+def test_w6_garbage_is_collected_in_any_thread(run):
     """Arrays in cyclic garbage are freed by whatever thread collects, the dispatcher's too."""
-    subject = lab.run("""
+    subject = run("""
+nbshare.shutdown()
+before = faultlab.memfd_bytes([os.getpid()])
 seen = set()
-gc.callbacks.append(lambda phase, info: seen.add(threading.get_native_id()))
+def see(phase, info):
+    seen.add(threading.get_native_id())
+gc.callbacks.append(see)
 tasks.check_double()
 threads = set(map(int, os.listdir("/proc/self/task")))
 gc.set_threshold(3, 2, 2)
@@ -1080,10 +1139,11 @@ ended.set()
 thread.join()
 assert seen & (threads - {os.getpid()}), "the dispatcher never collected: nothing is tested"
 gc.set_threshold(700, 10, 10)
+gc.callbacks.remove(see)
 del result
 gc.collect()
 nbshare.shutdown()
-wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is kept")
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "memory is kept")
 """)
     assert subject.stderr == ""
 
@@ -1108,9 +1168,11 @@ del lost
     assert "Exception ignored" not in subject.stderr
 
 
-def test_w6_garbage_is_collected_in_a_forked_child(lab):
+def test_w6_garbage_is_collected_in_a_forked_child(run):
     """A forked child that collects its parent's garbage takes nothing from the parent."""
-    subject = lab.run("""
+    subject = run(
+        LEAVE
+        + """
 import warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 gc.disable()
@@ -1126,19 +1188,21 @@ for how in (lambda: None, tasks.check_double, lambda: tasks.make_ring(9), nbshar
         gc.collect()
         how()
         assert kept[0] == 4.0 and view[1, -1] == 1.0
-        sys.exit(0)
+        leave()
 for child in children:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+gc.enable()
 gc.collect()
 tasks.check_double()
 assert (kept == 4.0).all() and view[1, -1] == 1.0
-""")
+"""
+    )
     assert subject.stderr == ""
 
 
-def test_w3_a_result_outlives_its_workers(lab):
+def test_w3_a_result_outlives_its_workers(run):
     """Results, partial results and their views stay readable and writable after everything."""
-    lab.run("""
+    run("""
 rows = quiet(tasks.row_of, range(200))
 column, plain = rows[::2, 3], np.asarray(rows)[5:]
 try:
@@ -1163,9 +1227,9 @@ assert (plain == 8.0).all() and (column[3:] == 8.0).all() and (partial[3] == 9.0
 """)
 
 
-def test_w3_partial_results_can_be_changed(lab):
+def test_w3_partial_results_can_be_changed(run):
     """Partial results are the caller's: rows can be assigned, done ones and missing ones."""
-    lab.run("""
+    run("""
 try:
     pair(functools.partial(tasks.row_of, fail_at=5), range(8))
 except ValueError:
@@ -1294,9 +1358,9 @@ os._exit(0)
 """
 
 
-def test_h1_a_stale_handle_is_an_error_at_once(lab):
+def test_h1_a_stale_handle_is_an_error_at_once(run):
     """Whatever the descriptor's number means by now, it is refused, and nothing blocks."""
-    lab.run(f"""
+    run(f"""
 import pickle, subprocess
 owner = subprocess.Popen([sys.executable, "-c", {LETS_GO!r}], stdin=-1, stdout=-1)
 sent = pickle.load(owner.stdout)
@@ -1311,9 +1375,9 @@ tasks.check_double()
 
 
 @pytest.mark.parametrize("word", ["pid", "started", "device", "inode", "nbytes", "name"])
-def test_h1_a_forged_handle_is_an_error_at_once(lab, word):
+def test_h1_a_forged_handle_is_an_error_at_once(run, word):
     """A handle that is wrong in one word is refused; so is that of a recycled process number."""
-    lab.run(
+    run(
         guarded(f"""
 from nbshare.errors import StaleReferenceError
 from nbshare.memory import handle_of, segment_of
@@ -1341,12 +1405,11 @@ class Elsewhere:
     enter: str  # what it does when it has read the reference
     reason: str  # that it must be given
 
-    def visit(self, lab: Lab, code: str) -> None:
+    def visit(self, run: Callable[[str], Any], code: str) -> None:
         """Run code there; a reference to an array of ours is in a file."""
         command = [*self.wrapper.split(), "true"]
         if os.getuid() or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("to get there takes privileges that this process lacks")
-        lab.folder.chmod(0o777)
         there = f"""
 import ctypes, os, subprocess, sys
 from pathlib import Path
@@ -1360,8 +1423,9 @@ reference = Path("reference").read_bytes()
 {self.enter}
 {code}
 """
-        lab.run(f"""
+        run(f"""
 import pickle, subprocess
+os.chmod(".", 0o777)
 array = nbshare.full(1000, 3.0)
 Path("reference").write_bytes(tasks.reference_to(array))
 command = [*{self.wrapper.split()!r}, sys.executable, "-c", {there!r}]
@@ -1384,11 +1448,11 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_h2_a_receiver_out_of_reach(lab, where):
+def test_h2_a_receiver_out_of_reach(run, where):
     """Who cannot have the memory is told why and what to do, at once; the owner is unaffected."""
     place = ELSEWHERE[where]
     place.visit(
-        lab,
+        run,
         f"""
 text = tasks.refusal(reference)
 assert {place.reason!r} in text and "numpy.array" in text, text
@@ -1397,10 +1461,10 @@ assert {place.reason!r} in text and "numpy.array" in text, text
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_h2_own_workers_are_unaffected(lab, where):
+def test_h2_own_workers_are_unaffected(run, where):
     """A process that cannot have another's memory has its own arrays and workers all the same."""
     ELSEWHERE[where].visit(
-        lab,
+        run,
         """
 if os.access(sys.executable, os.X_OK) and os.access(os.__file__, os.R_OK):
     tasks.check_double()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import termios
 import time
 
 import pytest
-from faultlab import PREAMBLE, SOON_S, Lab, wait_until
+from faultlab import PREAMBLE, SOON_S, wait_until
 from test_kernel import Kernel
 
 from nbshare.memory import Segment
@@ -429,21 +430,23 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is ke
 """)
 
 
-def test_d7_the_server_is_killed_while_workers_start(lab):
-    """A server that ends at any moment of a cold call is replaced unnoticed."""
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_d7_the_server_is_lost_while_workers_start(lab, how):
+    """A server that ends or stands still at any moment of a cold call is replaced unnoticed."""
     lab.run(
-        """
-for i in range(12):
+        f"""
+for i in range(8):
     nbshare.shutdown()
     def strike():
         (server,) = wait_until(lambda: helpers()[0])
-        time.sleep(0.015 * i)
-        os.kill(server, signal.SIGKILL)
+        time.sleep(0.02 * i)
+        os.kill(server, signal.{how})
     thread = threading.Thread(target=strike)
     thread.start()
     start = time.monotonic()
-    tasks.check_double()
-    assert time.monotonic() - start < 2 * faultlab.SOON_S
+    found = quiet(tasks.double, range(40), max_workers=6, chunksize=1)
+    assert found.tolist() == [2.0 * i for i in range(40)]
+    assert time.monotonic() - start < 2 * faultlab.SOON_S  # twice as long as a cold start alone
     thread.join()
     tasks.check_double()
 """,
@@ -591,15 +594,19 @@ AS_ANOTHER = [
 ]
 
 
-def test_r2_no_more_processes(lab):
-    """Where no thread or process may be started the error says so, and it ends with the limit."""
-    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
-        pytest.skip("to become a user without privileges takes privileges")
-    code = f"""{PREAMBLE}{CENSUS}
+LIMIT = """
 import resource
 from nbshare.errors import WorkerDiedError
 def limit(n):
     resource.setrlimit(resource.RLIMIT_NPROC, (n, 500))
+"""
+
+
+def test_r2_no_more_processes(lab):
+    """Where no thread or process may be started the error says so, and it ends with the limit."""
+    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
+        pytest.skip("to become a user without privileges takes privileges")
+    code = f"""{PREAMBLE}{CENSUS}{LIMIT}
 before, n_right = census(), 0
 for n in (1, 2, 3, 5, 20):
     limit(n)
@@ -623,6 +630,39 @@ tasks.check_double()
 import subprocess
 subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, timeout=20)
 """)
+
+
+def test_r2_no_more_processes_in_a_kernel(lab):
+    """The cell's error says so, the kernel goes on, and with the limit gone the call is right."""
+    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
+        pytest.skip("to become a user without privileges takes privileges")
+    for folder in (lab.folder, lab.tmp):
+        folder.chmod(0o777)
+    kernel = Kernel(lab, wrapper=AS_ANOTHER)
+    try:
+        cell = kernel.run_well(f"""{CENSUS}{LIMIT}
+assert os.getuid() == 54321
+for limit_of in (1, census()["threads"] + 1, census()["threads"] + 2):
+    limit(limit_of)
+    start = time.monotonic()
+    try:
+        tasks.check_double()
+    except WorkerDiedError as error:
+        assert "process" in str(error) or "thread" in str(error), error
+    else:
+        raise AssertionError(f"no error where {{limit_of}} threads are allowed")
+    finally:
+        limit(500)
+    assert time.monotonic() - start < 2 * faultlab.SOON_S, limit_of
+    tasks.check_double()
+    nbshare.shutdown()
+wait_until(lambda: not any(helpers()), 2, "helpers are left")
+""")
+        assert "Traceback" not in cell.stderr
+    finally:
+        kernel.close()
+        for folder in lab.tmp.glob("tmp*"):  # IPython's, to whom access(2) denies the user's own
+            shutil.rmtree(folder)
 
 
 # -------------------------------------------------------------------- P: in parallel
@@ -747,20 +787,6 @@ thread.join()
 # ------------------------------------------------------------------------ in a kernel
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory):
-    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    lab = Lab(tmp_path_factory.mktemp("common"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            yield lab, kernel
-        finally:
-            kernel.close()
-    finally:
-        lab.close()
-
-
 IN_A_KERNEL = {
     "D4-idle-workers-killed": "tasks.check_double()\nkill(helpers()[1])",
     "D7-server-killed": "tasks.check_double()\nkill(helpers()[0])",
@@ -780,6 +806,76 @@ except WorkerDiedError as error:
     assert "SIGKILL" in str(error)
 else:
     raise AssertionError("no error")
+""",
+    "D7-server-stopped": """
+tasks.check_double()
+(server,) = helpers()[0]
+os.kill(server, signal.SIGSTOP)
+kill(helpers()[1])
+""",
+    "D6-stopped-worker": """
+def stops(i):
+    if i == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return i
+try:
+    pair(stops, range(4), timeout=0.5)
+except TimeoutError as error:
+    assert "item 1 (1)" in str(error)
+else:
+    raise AssertionError("no error")
+""",
+    "D3-module-broken": """
+Path("brittle.py").write_text("def same(x): return x")
+sys.path.insert(0, os.getcwd())
+import brittle
+Path("brittle.py").write_text("import not_there")
+start = time.monotonic()
+try:
+    pair(brittle.same, range(4))
+except ModuleNotFoundError as error:
+    assert error.name == "not_there"
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 3
+""",
+    "I2-while-workers-start": """
+handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+for delay_s in (0.001, 0.01, 0.03, 0.1):
+    nbshare.shutdown()
+    start = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        pair(functools.partial(tasks.pause, 3.0), range(2))
+    except KeyboardInterrupt:
+        assert time.monotonic() - start < faultlab.SOON_S
+    else:
+        raise AssertionError("the interrupt is lost")
+signal.signal(signal.SIGALRM, handler)
+""",
+    "I3-many-interrupts": """
+import random
+dice = random.Random(20261121)
+handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+def count():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), sum(map(len, helpers()))
+for k in range(30):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.1))
+            pair(functools.partial(tasks.pause, 0.001), range(200))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    if dice.random() < 0.3:
+        kill(list(helpers()[1])[:1])
+    tasks.check_double()
+    if k == 9:
+        before = count()
+wait_until(lambda: count() <= before, 2, lambda: f"{count()}, before {before}")
+signal.signal(signal.SIGALRM, handler)
 """,
     "T1-time-out": """
 start = time.monotonic()
@@ -851,6 +947,20 @@ assert time.monotonic() - start < faultlab.SOON_S
 """)
     assert cell.status == "ok", cell.traceback
     assert cell.stderr == ""
+
+
+def test_m4_a_failed_cell_keeps_no_memory(common):
+    """Though the kernel keeps its last traceback, the memory of a failed call is free again."""
+    _, kernel = common
+    kernel.run_well("nbshare.shutdown(); before = faultlab.memfd_bytes([os.getpid()])")
+    cell = kernel.run("pair(tasks.zeros_but_last, range(5), shared=dict(nbytes=20<<20, fail_at=4))")
+    assert cell.error == "ValueError"
+    kernel.run_well("""
+assert sys.last_value is not None
+tasks.check_double()
+nbshare.shutdown()
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "memory is kept")
+""")
 
 
 def test_p1_maps_in_an_asyncio_cell(common):

@@ -86,6 +86,12 @@ def test_nothing_else_looks_public():
     assert all(inspect.ismodule(getattr(nbshare, name)) for name in others)
 
 
+def test_no_public_name_is_a_module_s_too():
+    """Whoever imports the module would find it in the place of the function."""
+    modules = {path.stem for path in (ROOT / "nbshare").iterdir()}
+    assert modules & set(nbshare.__all__) == {"errors"}
+
+
 FUNCTIONS = [name for name in nbshare.__all__ if inspect.isfunction(getattr(nbshare, name))]
 CLASSES = [
     getattr(module, name)

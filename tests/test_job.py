@@ -18,7 +18,7 @@ import tasks
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
-from nbshare.errors import NotBuiltYetError, PartialResultWarning
+from nbshare.errors import PartialResultWarning
 from nbshare.mapping import MapOptions
 
 LONG_S = 60.0
@@ -255,8 +255,8 @@ def test_wrong_use_is_refused_at_once():
         map_async(tasks.double)
     with pytest.raises(ValueError, match="background"):
         map_async(tasks.double, [1], backend="serial")
-    with pytest.raises(NotBuiltYetError, match="plot"):
-        map_async(tasks.double, [1], plot="image")
+    with pytest.raises(ValueError, match="plot"):
+        map_async(tasks.double, [1], plot="images")
     with pytest.raises(TypeError, match="typo"):
         map_async(tasks.double, [1], typo=1)
 

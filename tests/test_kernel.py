@@ -13,11 +13,12 @@ import queue
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from faultlab import LIMIT_S, PREAMBLE, SOON_S, STUMBLES, Lab, cpu_s, may_mount, wait_until
+from faultlab import LIMIT_S, PREAMBLE, SOON_S, STUMBLES, Lab, cpu_s, wait_until
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 
@@ -31,7 +32,9 @@ class Cell:
     traceback: str = ""  # as shown
     stdout: str = ""
     stderr: str = ""
+    result: str = ""  # of its last line
     displays: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    mimetypes: set[str] = field(default_factory=set)  # of what was displayed
 
     @property
     def rows(self) -> list[str]:
@@ -42,11 +45,12 @@ class Cell:
 class Kernel:
     """A kernel of a laboratory, and the front end that it talks to."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, wrapper: Iterable[str] = ()) -> None:
         self._lab = lab
         spec = lab.folder / "kernels" / "lab" / "kernel.json"
         spec.parent.mkdir(parents=True)
-        argv = lab.command("-m", "ipykernel_launcher", "-f", "{connection_file}")
+        module = "-m", "ipykernel_launcher", "-f", "{connection_file}"
+        argv = lab.command(*module, wrapper=wrapper)
         spec.write_text(json.dumps({"argv": argv, "display_name": "lab", "language": "python"}))
         specs = KernelSpecManager(kernel_dirs=[str(spec.parents[1])], ensure_native_kernel=False)
         self.manager = KernelManager(
@@ -55,6 +59,7 @@ class Kernel:
             connection_file=str(lab.folder / "connection.json"),
         )
         self._cells: dict[str, Cell] = defaultdict(Cell)
+        self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._log = lab.folder.joinpath("stderr-kernel").open("wb")
         self.manager.start_kernel(
@@ -94,9 +99,20 @@ class Kernel:
         wait_until(lambda: self._listen() or self._cells[request].rows, what="no bar")
         time.sleep(0.1)
 
+    def await_busy(self, request: str) -> None:
+        """Wait until a cell runs, and a moment more: it is to be in the middle of something."""
+        wait_until(lambda: self._listen() or request in self._begun, what="the cell waits")
+        time.sleep(0.1)
+
     def run(self, code: str) -> Cell:
         """Execute a cell."""
         return self.finish(self.start(code))
+
+    def run_well(self, code: str) -> Cell:
+        """Execute a cell that must end well."""
+        cell = self.run(code)
+        assert cell.status == "ok", cell.traceback
+        return cell
 
     def _listen(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -119,6 +135,11 @@ class Kernel:
             case "display_data" | "update_display_data":
                 name = content["transient"]["display_id"]
                 cell.displays[name].append(content["data"]["text/plain"])
+                cell.mimetypes.update(content["data"])
+            case "execute_result":
+                cell.result = content["data"]["text/plain"]
+            case "status" if content["execution_state"] == "busy":
+                self._begun.add(request)
             case "status" if content["execution_state"] == "idle":
                 self._ended.add(request)
 
@@ -139,21 +160,10 @@ def kernel(lab):
         kernel.close()
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory):
-    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    lab = Lab(tmp_path_factory.mktemp("common"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            yield lab, kernel
-        finally:
-            kernel.close()
-    finally:
-        lab.close()
-
-
 # ------------------------------------------------------------ E, D: items that fail
+
+
+PLOTTED = "E1-exception", "E3-result-unpicklable", "D1-SIGKILL", "D3-exit"
 
 
 @pytest.mark.parametrize("row", STUMBLES, ids=lambda row: row.id)
@@ -165,6 +175,38 @@ def test_a_failing_item(common, row):
     cell = kernel.run(f"faultlab.provoke({row.way!r})")
     assert cell.status == "ok", cell.traceback
     row.check(lab.facts)
+
+
+@pytest.mark.parametrize("row", [s for s in STUMBLES if s.id in PLOTTED], ids=lambda row: row.id)
+def test_a_failing_item_under_a_live_plot(common, row):
+    """The failure is the same with a picture of the results on the page, which stays."""
+    lab, kernel = common
+    for path in lab.folder.glob("returned-*"):
+        path.unlink()
+    kernel.run_well("parallel_map(tasks.double, range(4), plot='line')")  # imports Matplotlib
+    cell = kernel.run_well(f"faultlab.provoke({row.way!r}, plot='line')")
+    row.check(lab.facts)
+    assert "image/png" in cell.mimetypes
+    assert "Traceback" not in cell.stderr
+
+
+def test_t1_an_item_takes_too_long_under_a_live_plot(common):
+    """The time-out is the same with a picture of the results on the page, which stays."""
+    _, kernel = common
+    cell = kernel.run_well("""
+start = time.monotonic()
+try:
+    parallel_map(functools.partial(tasks.hang, "gil"), range(6), max_workers=2, chunksize=1,
+                 timeout=0.5, plot="line")
+except TimeoutError as error:
+    assert "(4)" in str(error) or "(5)" in str(error), error
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < 0.5 + faultlab.SOON_S
+assert last_job().partial()[:4].tolist() == [0.0, 10.0, 20.0, 30.0]
+tasks.check_double()
+""")
+    assert "image/png" in cell.mimetypes
 
 
 def test_e1_what_a_failed_cell_shows(common):
@@ -229,6 +271,31 @@ def test_i1_i4_the_kernel_is_interrupted(lab, kernel, how, presses):
     assert time.monotonic() - start < SOON_S
 
 
+def test_i1_the_kernel_is_interrupted_under_a_live_plot(common):
+    """■ ends the cell at once, keeps what is done and the picture of it; the next call works."""
+    lab, kernel = common
+    for path in lab.folder.glob("busy-*"):
+        path.unlink()
+    interrupted = kernel.start("""
+task = functools.partial(tasks.hang, "gil")
+parallel_map(task, range(8), max_workers=2, chunksize=1, plot="line")
+""")
+    lab.await_flag("busy-*", 2)
+    kernel.await_row(interrupted)
+    at = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    cell = kernel.finish(interrupted)
+    assert time.monotonic() - at < SOON_S
+    assert cell.error == "MapInterrupted"
+    assert "image/png" in cell.mimetypes
+    kernel.run_well("""
+assert last_job().partial().compressed().tolist() == [0.0, 10.0, 20.0, 30.0]
+start = time.monotonic()
+tasks.check_double()
+assert time.monotonic() - start < faultlab.SOON_S
+""")
+
+
 def test_i2_the_kernel_is_interrupted_while_inputs_are_copied(kernel):
     """■ in the middle of a copy ends the cell in one line, and frees the memory."""
     kernel.run("tasks.check_double()")
@@ -276,17 +343,3 @@ def test_nobody_outlives_a_kernel(lab, kernel, end, during):
         cell = kernel.run("tasks.check_double(); print('right')")
         assert cell.stdout == "right\n", cell
         assert cell.stderr == ""
-
-
-# -------------------------------------------------------------------- M: memory
-
-
-@pytest.mark.skipif(not may_mount(), reason="no private /dev/shm of 64 MB: mounting is refused")
-def test_m1_a_small_shm_does_not_kill_the_kernel(kernel):
-    """An array of 200 MB goes in where /dev/shm has 64 MB."""
-    cell = kernel.run("""
-large = np.zeros(200 << 20, np.uint8)
-large[-1] = 7
-print(quiet(tasks.last_of, range(4), shared={"elevation": large}))
-""")
-    assert cell.stdout == "[7. 7. 7. 7.]\n", cell

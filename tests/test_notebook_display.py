@@ -321,6 +321,22 @@ def test_a_terminal_shows_tqdm_with_the_true_count():
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("progress", "last"),
+    [("None", ""), ("False", ""), ("True", "abs: 100%|"), ("'a job'", "a job: 100%|")],
+)
+def test_a_job_has_a_bar_in_a_terminal_if_it_is_asked_for(progress, last):
+    shown = at_a_terminal(f"nbshare.map_async(abs, range(40), progress={progress}).result()")
+    assert shown.rstrip().split("\r")[-1].startswith(last)
+    assert bool(shown) == bool(last)
+
+
+def test_a_job_writes_a_line_to_a_log_if_it_is_asked_for():
+    line = "job = nbshare.map_async(abs, range(40), progress='job'); job.wait(); repr(job)"
+    done = subprocess.run(script(line), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert re.fullmatch(r"job done: 40/40 in .*\n", done.stderr)
+
+
 def test_a_terminal_and_a_log_count_without_an_end():
     line = "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, {}until=40, seconds=0.3)"
     last = at_a_terminal(line.format("")).rstrip().split("\r")[-1]
@@ -366,6 +382,7 @@ def test_a_log_gets_lines_only_when_asked(progress, expected):
 def test_a_log_gets_a_line_for_each_good_step_and_is_never_silent_for_long(monkeypatch, capsys):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(bar, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(PlayedJob, "elapsed_s", property(lambda job: clock.now))
     job = PlayedJob(np.zeros(100))
     lines = bar.LogLines(job, "horizon")
     job.state = "running"

@@ -995,6 +995,12 @@ WRONG = {
         TypeError,
         "chunksize='2'",
     ),
+    "a number for items": (lambda: parallel_map(tasks.double, 3), TypeError, r"int.*range\(n\)"),
+    "an array without rows": (
+        lambda: parallel_map(tasks.double, np.array(3)),
+        TypeError,
+        "0-d array.*shared=",
+    ),
     "too few arguments": (lambda: parallel_map(tasks.add, [1]), TypeError, "add.*'y'"),
     "too many arguments": (lambda: parallel_map(tasks.double, [1], [2]), TypeError, "double"),
     "unknown name": (lambda: parallel_map(tasks.double, [1], shared={"dem": 1}), TypeError, "dem"),

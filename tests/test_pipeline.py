@@ -16,7 +16,10 @@ from plumbing import ROWS
 
 import nbshare
 from nbshare import last_job
-from nbshare.errors import WorkerDiedError
+from nbshare.arguments import checked_request
+from nbshare.engine.call import prepare
+from nbshare.engine.local import dispatcher
+from nbshare.engine.single import SingleRun
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 
@@ -59,6 +62,14 @@ def test_few_slots_and_many_workers_come_to_an_end(slots):
     stages = [plumbing.unevenly_doubled, plumbing.unevenly_doubled, plumbing.total]
     done = pipeline(partial(plumbing.numbers, 400), *stages, workers=3, slots=slots)
     assert done.results.tolist() == [4 * sum(block) for block in blocks(400)]
+
+
+def test_unordered_blocks_overtake_each_other(tmp_path):
+    """The last stage gets a block before an earlier one; the results are in their order."""
+    meet = partial(plumbing.first_waits, flag=tmp_path / "second is through")
+    tell = partial(plumbing.second_tells, flag=tmp_path / "second is through")
+    done = pipeline(partial(plumbing.numbers, 12), meet, tell, workers=(2, 1), ordered=False)
+    assert done.results.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("n", [0, 1, ROWS, ROWS + 1], ids=["none", "one row", "one", "two"])
@@ -127,6 +138,44 @@ def test_results_of_any_size_and_kind():
     assert done.results == [0, "text"]
 
 
+def test_constants_reach_those_who_take_them():
+    """Loader and stages get what they have parameters for: read-only, once in memory, unchanged."""
+    scale = np.arange(1, ROWS + 1)
+    stages = [partial(plumbing.scaled_numbers, 10), plumbing.scaled, plumbing.addressed]
+    done = pipeline(*stages, shared={"scale": scale, "offset": 100}, workers=2)
+    factors = (scale**2).tolist()
+    values, writable, places = zip(*done.results, strict=True)
+    assert list(values) == [
+        [i * k + 100 for i, k in zip(block, factors, strict=False)] for block in blocks(10)
+    ]
+    assert set(writable) == {False}
+    assert len(set(places)) == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "SharedArray"])
+def test_constants_cannot_be_written_to(kind):
+    """A stage that tries is told the ways out; the caller's array is as it was."""
+    table = np.zeros(2000) if kind == "plain" else nbshare.zeros(2000)
+
+    def spoils(block, table):
+        table[0] = 1
+
+    _, text = raised(ValueError, plumbing.endless, spoils, shared={"table": table})
+    assert "read-only in the workers" in text
+    assert not table.any()
+
+
+def test_what_all_stages_print_is_shown(capfd):
+    """Loader and stages print; all of it is there when the pipeline is over."""
+
+    def load():
+        print("loads", flush=True)
+        yield [0] * ROWS
+
+    pipeline(load, partial(plumbing.says, word="scales"), partial(plumbing.says, word="stores"))
+    assert sorted(capfd.readouterr().out.splitlines()) == ["loads", "scales 0", "stores 0"]
+
+
 def test_a_file_streams_through(tmp_path):
     """A recording is read block by block into the slots; its spectrogram is that of the whole."""
     path = tmp_path / "recording.raw"
@@ -178,18 +227,6 @@ def test_an_error_names_stage_and_block(place, workers):
         assert job.partial()[kept].tolist() == (expected if place == 2 else [*map(sum, expected)])
 
 
-@pytest.mark.parametrize("place", [1, 2])
-def test_a_killed_worker_names_stage_and_block(place):
-    """A worker that dies in a block ends all stages; the next pipeline has workers again."""
-    stages = [partial(plumbing.numbers, 400), plumbing.whole, plumbing.total]
-    stages[place] = partial(plumbing.broken, at=5, how="kill")
-    error, text = raised(WorkerDiedError, *stages, workers=2)
-    assert "SIGKILL" in text
-    assert "block 5 in stage 'broken'" in text
-    assert error.index == 5
-    assert pipeline(partial(plumbing.numbers, 4), plumbing.total).results.tolist() == [6]
-
-
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
@@ -201,6 +238,8 @@ def test_a_killed_worker_names_stage_and_block(place):
         ([plumbing.takes_no_slot, plumbing.total], "for slot in slots"),
         ([plumbing.endless, plumbing.gives_out, plumbing.total], "how many rows are filled"),
         ([plumbing.endless, plumbing.gives_unloadable], "cannot be unpickled here"),
+        ([plumbing.endless, plumbing.halved, plumbing.total], "float64 does not .*int64: say dty"),
+        ([plumbing.seven, plumbing.total], "returned 7: it must be a generator function"),
     ],
 )
 def test_bad_blocks_and_results_say_what_to_do(stages, says):
@@ -218,7 +257,16 @@ def test_bad_blocks_and_results_say_what_to_do(stages, says):
         ([plumbing.total], {"workers": 0}, "workers=0"),
         ([plumbing.total], {"slots": 0}, "slots=0"),
         ([plumbing.total], {"progress": 3}, "progress=3"),
-        ([3], {}, "int"),
+        ([plumbing.total], {"timeout": 0}, "timeout=0"),
+        ([plumbing.total], {"shared": [3]}, "mapping of argument names"),
+        ([plumbing.total], {"shared": {"scale": 3}}, "neither endless nor total has a parameter"),
+        ([plumbing.scaled, plumbing.total], {}, "takes 3 positional .* shared={name: value}"),
+        ([plumbing.total], {"shared": {"block": 3}}, "takes 0 positional"),
+        ([plumbing.total], {"max_workers": 3}, "say workers="),
+        ([plumbing.total], {"on_error": "return"}, "catch the error in the stage"),
+        ([plumbing.total], {"sotls": 3}, "unexpected keyword argument 'sotls'"),
+        ([3], {}, "not int; what else"),
+        ([plumbing.total], {"slots": "3"}, "slots='3'"),
     ],
 )
 def test_wrong_use_is_refused(stages, options, says):
@@ -227,47 +275,24 @@ def test_wrong_use_is_refused(stages, options, says):
         pipeline(plumbing.endless, *stages, **options)
 
 
-def test_an_interrupt_keeps_what_is_finished(lab):
-    """Ctrl-C ends all stages within a second; results so far are those of the first blocks."""
-    subject = lab.start("""
-import sys, nbshare
-sys.path.insert(0, str(faultlab.TESTS / "workers"))
-import plumbing
-load = functools.partial(plumbing.endless, started="started")
-try:
-    nbshare.pipeline(load, plumbing.doubled, plumbing.total, shape=4, dtype=int, progress=False)
-except nbshare.MapInterrupted:
-    back = time.monotonic()
-    job = nbshare.last_job()
-    kept = job.partial()
-    n = job.n_done
-    assert n > 5
-    assert kept[:n].tolist() == [8 * i for i in range(n)]
-    load = functools.partial(plumbing.numbers, 8)
-    done = nbshare.pipeline(load, plumbing.total, shape=4, dtype=int)
-    tell(back=back, state=job.state, after=done.results.tolist())
-""")
-    lab.await_flag("started")
-    at = subject.interrupt()
-    assert subject.wait() == 0, subject.stderr
-    facts = lab.told()
-    assert facts["back"] - at < 2
-    assert facts["state"] == "interrupted"
-    assert facts["after"] == [6, 22]
+def test_a_loader_that_is_no_function_is_refused():
+    """Blocks, or the generator itself, in the place of the function that gives them."""
+    for load in ([[1, 2, 3, 4]], plumbing.numbers(8)):
+        with pytest.raises(TypeError, match=r"pipeline\(load, ...\), not"):
+            pipeline(load, plumbing.total)
 
 
-def test_no_orphans_when_the_owner_is_killed(lab):
-    """SIGKILL of the owner ends loader and stages with it."""
-    subject = lab.start("""
-import sys, nbshare
-sys.path.insert(0, str(faultlab.TESTS / "workers"))
-import plumbing
-load = functools.partial(plumbing.endless, started="started")
-nbshare.pipeline(load, plumbing.doubled, plumbing.total, shape=4, dtype=int, workers=2)
-""")
-    lab.await_flag("started")
-    subject.signal(9)
-    wait_until(lab.nobody_left, 2)
+def test_a_call_that_is_stopped_before_it_is_submitted_never_begins():
+    """One stage may fail before the others have begun; the engine goes on."""
+    engine = dispatcher()
+    request, _, _ = checked_request(plumbing.total, [range(3)])
+    run = SingleRun(prepare(request, engine.warm_up), engine)
+    run.stop()
+    run.start()
+    assert run.wait(20)
+    assert run.state == "stopped"
+    assert nbshare.parallel_map(abs, [-1, -2], progress=False).tolist() == [1, 2]
+    assert dispatcher() is engine
 
 
 def test_nothing_is_left_behind():

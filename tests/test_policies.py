@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import warnings
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -725,6 +726,26 @@ def test_two_threads_have_their_own_initializers(tmp_path):
         thread.join()
     for value in (1, 2):
         assert [result.tolist() for result in seen[value]] == [[value] * 20] * 5
+
+
+def test_what_an_initializer_changes_in_its_process_stays(tmp_path, cold, monkeypatch):
+    """Items find its settings in every call that it counts for, whatever other items have done."""
+    monkeypatch.setenv("UNSETTLED", "yes")
+    look = partial(parallel_map, policies.look_and_litter, out="list")
+    (before,) = look([0], max_workers=1)
+    options = {"initializer": policies.settle, "initargs": (str(tmp_path),)}
+    calls = [look([0], max_workers=n, **options) for n in (1, 1, 2)]
+    (found,) = calls[0]
+    assert found["environ"] == ["yes", None, "3", before["environ"][-1]]
+    assert found["cwd"] == str(tmp_path)
+    assert found["path"] == [*before["path"], str(tmp_path)]
+    assert all(found[name] != before[name] for name in found), found
+    assert calls == [[found]] * 3
+    monkeypatch.chdir(tmp_path.parent)
+    assert look([0], max_workers=1, **options) == [found]
+    assert look([0], max_workers=1, initializer=abs, initargs=(1,)) == [
+        {**before, "cwd": str(tmp_path.parent)}
+    ]
 
 
 def test_a_time_out_is_not_for_the_initializer(cold):

@@ -365,3 +365,24 @@ def test_one_version_of_the_code_in_all_windows(tmp_path, monkeypatch):
     assert set(pair(streams.version, items(3000), shared=shared).tolist()) == {1}
     assert set(pair(streams.version, items(2), shared=shared).tolist()) == {2}
     sys.modules.pop("stream_version")
+
+
+def test_another_map_renews_the_workers_meanwhile(tmp_path, monkeypatch):
+    """Windows after it run on workers of the code of the stream's start, too."""
+    path = tmp_path / "stream_other.py"
+    path.write_text("VERSION = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("stream_other")
+    others = []
+
+    def source():
+        for i in range(1000):
+            if i == 500:
+                path.write_text("VERSION = 2")
+                others.append(pair(streams.other_version, range(2)).tolist())
+            yield i
+
+    assert pair(streams.other_version, source()).tolist() == [1] * 1000
+    assert others == [[2, 2]]
+    assert pair(streams.other_version, range(2)).tolist() == [2, 2]
+    sys.modules.pop("stream_other")

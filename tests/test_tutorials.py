@@ -32,7 +32,7 @@ def execute(path):
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=100,
+        timeout=240,  # seconds a cell
         coalesce_streams=True,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
@@ -51,6 +51,7 @@ def test_the_tutorial_uses_the_demo_s_functions():
     assert (FOLDER / "terrain.py").read_text() == Path(terrain.__file__).read_text()
 
 
+@pytest.mark.timeout(300)  # it computes what a reader would, beside other tests
 @each_notebook
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
     """A copy of the folder is enough; no cell fails, and what it shows are the saved kinds."""
@@ -127,7 +128,7 @@ def test_the_readme_sets_up_with_two_commands():
         assert "\n" not in command
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
     assert commands["demo command"].endswith(".venv/bin/python -m nbshare demo")
-    assert commands["test command"].endswith(".venv/bin/python -m pytest")
+    assert commands["test command"].endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
 
 
 def test_the_readme_s_tour_runs(tmp_path):

@@ -17,56 +17,28 @@ from __future__ import annotations
 
 import io
 import pickle
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.apart import PLAIN, take_apart
 from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_parts, lenders
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
-from nbshare.memory import Mode, Segment, View, aligned, as_bytes, segment_of
+from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
 
-__all__ = ["Arena", "ArrayReference", "Inputs", "Packed"]
+__all__ = ["Arena"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
 COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
-BLOCK_ITEMS = 2048  # items pickled together at most: the cost of a pickle is spread over them
-BLOCK_BYTES = 32 << 10  # and about this much, since a worker loads blocks whole
-
-
-class Span(NamedTuple):
-    """Bytes in one of the call's segments."""
-
-    segment: int  # index in the call's list; 0 is the arena
-    offset: int  # bytes
-    nbytes: int
-
-
-class Packed(NamedTuple):
-    """Where a pickle and its buffers lie."""
-
-    pickle: Span
-    buffers: tuple[Span, ...]
-
-
-class ArrayReference(NamedTuple):
-    """An array in one of the call's segments."""
-
-    segment: int  # index, as in Span
-    offset: int  # bytes
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # bytes
-    dtype: np.dtype[Any]
-    is_shared: bool  # arrives as a SharedArray
-    is_writable: bool  # if its segment is
+BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
+BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
 
 class Arena:
@@ -112,7 +84,7 @@ class Arena:
         if not items:
             return 1, []
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
-        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 64))
+        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 32))
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -171,7 +143,7 @@ class Arena:
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        for segment in list(_lenders):
+        for segment in list(lenders):
             offset = address - segment.address
             if 0 <= offset <= segment.nbytes - raw.nbytes:
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
@@ -224,66 +196,6 @@ class Arena:
         ) from problem
 
 
-class Inputs:
-    """The worker's side: loads what an `Arena` packed from the call's segments.
-
-    Parameters
-    ----------
-    segments : sequence of View
-        In the arena's order, the arena itself first.
-    """
-
-    def __init__(self, segments: Sequence[View]) -> None:
-        self._segments = segments
-
-    def load(self, packed: Packed) -> Any:
-        """Load an object; arrays in it are views of the segments."""
-        data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
-        lenders = (segment_of(self._segments[span.segment].root) for span in packed.buffers)
-        _lenders.update(lender[0] for lender in lenders if lender is not None)
-        with _attached_to(self._segments):
-            return pickle.loads(data, buffers=buffers)
-
-    def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
-        """Return the array that a reference means."""
-        segment, offset, shape, strides, dtype, is_shared, is_writable = reference
-        array = self._segments[segment].array(dtype, shape, offset, strides)
-        if not is_writable:
-            array.flags.writeable = False
-        return shared_view(array) if is_shared else array
-
-    def _bytes(self, span: Span) -> memoryview:
-        return self._segments[span.segment].array(np.uint8, (span.nbytes,), span.offset).data
-
-
-# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
-# a buffer is can be told by its address only.
-_lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
-
-_current: Sequence[View] = ()
-
-
-@contextmanager
-def _attached_to(segments: Sequence[View]) -> Iterator[None]:
-    # A global, since a pickle can name functions only. A worker loads in one thread.
-    global _current
-    before, _current = _current, segments
-    try:
-        yield
-    finally:
-        _current = before
-
-
-def _attach(*reference: Any) -> npt.NDArray[Any]:
-    return Inputs(_current).array(ArrayReference(*reference))
-
-
-def _attach_parts(rebuild: Callable[..., Any], parts: list[Any]) -> Any:
-    return rebuild(
-        *(_attach(*part) if isinstance(part, ArrayReference) else part for part in parts)
-    )
-
-
 @cache
 def _pickler_class(by_value: bool) -> Any:
     """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
@@ -316,13 +228,13 @@ def _pickler_class(by_value: bool) -> Any:
             if array.dtype.hasobject or array.dtype.char == "T":
                 return None
             if type(array) in PLAIN:
-                return _attach, tuple(self.arena.refer(array, writable=self.writable))
+                return attach, tuple(self.arena.refer(array, writable=self.writable))
             return take_apart(array)
 
         def _reduce_parts(self, obj: ByReference) -> Any:
             rebuild, parts = obj._reduce_by_reference()
             writable = self.writable or obj.is_tool
-            return _attach_parts, (
+            return attach_parts, (
                 rebuild,
                 [
                     self.arena.refer(part, writable=writable)

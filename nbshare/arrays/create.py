@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Segment
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["checked_dtype", "checked_shape", "empty", "empty_like", "full", "zeros", "zeros_like"]
 
@@ -19,6 +20,7 @@ Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
 
+@shown_from_the_call
 def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
     """Return a new array in shared memory.
 
@@ -67,6 +69,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     return shared_view(segment.array(dtype, lengths))
 
 
+@shown_from_the_call
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
     """Return a new array of zeros in shared memory; see `empty`.
 
@@ -93,6 +96,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     return empty(shape, dtype, order)
 
 
+@shown_from_the_call
 def full(
     shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: Order = "C"
 ) -> SharedArray:
@@ -126,6 +130,7 @@ def full(
     return array
 
 
+@shown_from_the_call
 def empty_like(
     prototype: Any,
     dtype: npt.DTypeLike | None = None,
@@ -168,6 +173,7 @@ def empty_like(
     )
 
 
+@shown_from_the_call
 def zeros_like(
     prototype: Any,
     dtype: npt.DTypeLike | None = None,

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, Inputs, Packed
+from nbshare.arrays.arena import Arena
 from nbshare.arrays.by_reference import ByReference, Reduced
+from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Mode, Segment, View, segment_of
 
@@ -91,11 +92,11 @@ def place(obj: Any, mode: Mode) -> SharedObject:
     packed = arena.pack(obj, "the object")
     segment = Segment.filled(*arena.contents())
     # The mapping that could still write goes.
-    segments = [Segment.attach(segment.read_only_fd(), mode)]
+    segments = [Segment.attach(segment.read_only(), mode)]
     for other, other_mode in arena.segments:
         other.was_kept_elsewhere = True  # by this object, for as long as it lives
         same = other.mode == other_mode
-        segments.append(other if same else Segment.attach(other.read_only_fd(), other_mode))
+        segments.append(other if same else Segment.attach(other.read_only(), other_mode))
     return SharedObject(segments, packed)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from numbers import Real
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -19,47 +17,16 @@ from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape
 from nbshare.arrays.lease import Lease
 from nbshare.arrays.monitor import Monitor
-from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens, layout_of
+from nbshare.arrays.ring_memory import RingMemory
+from nbshare.arrays.ring_statistics import RingStatistics
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens
 from nbshare.errors import RingClosedError
-from nbshare.memory import ALIGNMENT
 
 __all__ = ["RingBuffer", "RingStatistics"]
 
 OnDeath = Literal["reclaim", "fail"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
-
-
-@dataclass(frozen=True)
-class RingStatistics:
-    """What a ring buffer has done, and where its time goes.
-
-    Whoever waits is not the bottleneck: producers that wait want more consumers, and consumers
-    that wait want more producers.
-
-    Attributes
-    ----------
-    queued, reading, filling, free : int
-        Slots now: waiting for a consumer, held by one, held by a producer, and the rest.
-    n_put, n_got : int
-        Slots queued so far, and given back by consumers. (Somebody killed in the very act of
-        queueing one may count.)
-    n_reclaimed : int
-        Slots taken back from processes that died.
-    producers_waited_s, consumers_waited_s : float
-        Seconds that all of them together have waited for a slot, up to 0.1 s ago for those who
-        wait now.
-    """
-
-    queued: int
-    reading: int
-    filling: int
-    free: int
-    n_put: int
-    n_got: int
-    n_reclaimed: int
-    producers_waited_s: float
-    consumers_waited_s: float
 
 
 class RingBuffer(ByReference):
@@ -135,12 +102,15 @@ class RingBuffer(ByReference):
     copy them: ``slot.copy()``.
 
     A block that ends by an exception: a producer's slot is not queued; a consumer's counts as
-    read. A process that dies, by whatever signal, never blocks the others for good: they see it
-    within some tenths of a second. A consumer's slot that is queued again may have been read in
-    part or in whole (*at least once*), and may kill the next consumer in the same way; with
+    read. A process that dies with a slot, by whatever signal, never blocks the others for good:
+    they see it within some tenths of a second. A consumer's slot that is queued again may have been
+    read in part or in whole (*at least once*), and may kill the next consumer in the same way; with
     ``on_death="fail"`` no slot is read twice. At the end of the data consumers do not wait for
     each other: the slot of one that dies after the others are done stays queued, as `statistics`
     shows, for whoever asks next.
+
+    A producer that dies without a slot leaves nothing to see. Whoever has started it should close
+    the ring at its end, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
 
     The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
     through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
@@ -161,7 +131,10 @@ class RingBuffer(ByReference):
         on_death: OnDeath = "reclaim",
         in_order: bool = False,
     ) -> None:
-        n_slots = operator.index(slots)
+        try:
+            n_slots = operator.index(slots)
+        except TypeError:
+            raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
         if n_slots < 1:
             raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
         if on_death not in ("reclaim", "fail"):
@@ -170,30 +143,18 @@ class RingBuffer(ByReference):
         self.slots = n_slots
         self.shape, self.dtype = checked_shape(shape, checked_dtype(dtype))
         self._on_death, self._in_order = on_death, bool(in_order)
-        self._attach(SharedBuffer(SharedBuffer.nbytes_for(self._layout())), fresh=True)
+        self._attach(RingMemory(n_slots, self.shape, self.dtype), fresh=True)
 
-    def _layout(self) -> dict[str, tuple[Any, str]]:
-        nbytes = math.prod(self.shape) * self.dtype.itemsize
-        stride = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
-        return {
-            **layout_of(self.slots),
-            "waited_s": (2, "f8"),
-            "data": ((self.slots, stride), "u1"),
-        }
-
-    def _attach(self, buffer: SharedBuffer, *, fresh: bool) -> None:
-        arrays = {k: np.asarray(v) for k, v in buffer.layout(self._layout()).items()}
-        self._buffer = buffer
-        self._data = arrays["data"]
+    def _attach(self, memory: RingMemory, *, fresh: bool) -> None:
+        self._memory = memory
         rows = self.shape[0] if self.shape else 1
-        self._tokens = Tokens(arrays, rows, fresh=fresh, in_order=self._in_order)
-        events = _address(arrays["events"]) + 4 * (sys.byteorder == "big")
+        self._tokens = Tokens(memory.arrays, rows, fresh=fresh, in_order=self._in_order)
         self._monitor = Monitor(
             self._tokens,
-            buffer.lock,
-            [events + 8 * event for event in (FREED, FILLED)],
-            arrays["waited_s"].data,
-            partial(_slot, arrays["data"], self.shape, self.dtype, self._tokens.rows),
+            memory.buffer.lock,
+            memory.event_addresses,
+            memory.waited_s,
+            memory.slot,
             self._on_death == "fail",
         )
 
@@ -264,8 +225,8 @@ class RingBuffer(ByReference):
         n = operator.index(rows)
         if not self.shape or not 0 <= n <= self.shape[0]:
             raise ValueError(f"rows={rows}: a slot has the shape {self.shape}")
-        index, beyond = divmod(_address(slot) - _address(self._data), self._data.strides[0])
-        if beyond or not self._tokens.trim(index, n):
+        index = self._memory.index_of(slot)
+        if index is None or not self._tokens.trim(index, n):
             raise ValueError("that array is no slot which this process has from the ring's put()")
 
     def get(self, timeout: float | None = None) -> Lease:
@@ -274,7 +235,7 @@ class RingBuffer(ByReference):
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for one; default without limit.
+            As of `put`.
 
         Returns
         -------
@@ -285,10 +246,8 @@ class RingBuffer(ByReference):
         ------
         nbshare.errors.RingClosedError
             If the ring is closed and all is read, or in other consumers' hands; an `EOFError`.
-        nbshare.errors.RingAbortedError
-            If the ring was aborted.
-        nbshare.errors.RingTimeoutError
-            If no slot was filled in time; a `TimeoutError`.
+        nbshare.errors.RingAbortedError, nbshare.errors.RingTimeoutError
+            As by `put`.
 
         Examples
         --------
@@ -348,7 +307,7 @@ class RingBuffer(ByReference):
         (1, 1, 1, 0)
         """
         self._monitor.look_for_the_dead()
-        with self._buffer.lock:
+        with self._memory.buffer.lock:
             queued, reading, filling, free = self._tokens.states()
             n_put = self._tokens.counts[N_PUT]
             n_reclaimed = self._tokens.counts[N_RECLAIMED]
@@ -377,21 +336,9 @@ class RingBuffer(ByReference):
         )
 
     def _reduce_by_reference(self) -> Reduced:
-        _, memory = self._buffer._reduce_by_reference()
+        _, memory = self._memory.buffer._reduce_by_reference()
         form = self.slots, self.shape, self.dtype, self._on_death, self._in_order
         return _arrive, (*memory, *form)
-
-
-def _slot(
-    data: npt.NDArray[Any],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    rows: Sequence[int],
-    index: int,
-) -> SharedArray:
-    """Return the array of a slot, as far as it is filled."""
-    array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=data[index])
-    return shared_view(array[: rows[index]] if shape and rows[index] < shape[0] else array)
 
 
 def _arrive(
@@ -408,17 +355,13 @@ def _arrive(
     ring._on_death, ring._in_order = on_death, in_order
     buffer = SharedBuffer.__new__(SharedBuffer)
     buffer._attach(block, lock)
-    ring._attach(buffer, fresh=False)
+    ring._attach(RingMemory(slots, ring.shape, ring.dtype, buffer), fresh=False)
     return ring
 
 
-def _checked_timeout(timeout: float | None) -> float:
+def _checked_timeout(timeout: Any) -> float:
     if timeout is None:
         return math.inf
-    if not timeout >= 0:
-        raise ValueError(f"timeout={timeout}: must be seconds, 0 or more, or None for no limit")
-    return timeout
-
-
-def _address(array: npt.NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+    if not isinstance(timeout, Real) or not float(timeout) >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for no limit")
+    return float(timeout)

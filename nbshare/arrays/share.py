@@ -12,6 +12,7 @@ from nbshare.arrays.create import checked_dtype
 from nbshare.arrays.objects import SharedObject, place
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Mode, Segment, pool, segment_of
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["share"]
 
@@ -26,6 +27,7 @@ def share(
 ) -> SharedArray: ...
 @overload
 def share(obj: T, *, mode: Mode = ..., wrap: Literal[False] = ...) -> T: ...
+@shown_from_the_call
 def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     """Put an array, or any object with its arrays, into shared memory.
 
@@ -111,5 +113,5 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
     segment = Segment.filled(plain.nbytes, [(0, plain)])
     # The mapping that could still write goes.
-    segment = Segment.attach(segment.read_only_fd(), mode)
+    segment = Segment.attach(segment.read_only(), mode)
     return shared_view(segment.array(dtype, plain.shape))

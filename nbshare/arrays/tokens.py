@@ -142,8 +142,6 @@ class Tokens:
 
     def trim(self, index: int, rows: int) -> bool:
         """Note how many rows are filled; False if this process is not filling the slot."""
-        if not 0 <= index < len(self.words):
-            return False
         _, word, holder = self._held(index)
         if word >> SHIFT != FILLING or holder != identity():
             return False

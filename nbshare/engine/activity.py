@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nbshare.engine.reports import reported
 from nbshare.engine.schedule import ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
 
 __all__ = ["WorkerActivity", "activity_of"]
@@ -26,6 +27,10 @@ class WorkerActivity:
         The first one's `repr`, cut at 200 characters.
     since_s : float
         Seconds since it began them.
+    fraction : float or None
+        How far the item is, from 0 to 1, if it has told by `nbshare.report`.
+    report : str
+        What else it has told.
     n_items : int
         Items that it has run.
     memory_bytes : int
@@ -37,6 +42,8 @@ class WorkerActivity:
     items: range
     text: str
     since_s: float
+    fraction: float | None
+    report: str
     n_items: int
     memory_bytes: int
 
@@ -52,9 +59,9 @@ def activity_of(board: Board, start: int, text_of: Callable[[int], str]) -> list
                 items = range(start + first, start + max(row[ITEM_STOP], first + 1))
             since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
             text = text_of(first) if items else ""
-            activity.append(
-                WorkerActivity(pid, items, text, since_s, row[N_ITEMS], _resident_bytes(pid))
-            )
+            told = reported(row) if len(items) == 1 else (None, "")
+            memory = _resident_bytes(pid)
+            activity.append(WorkerActivity(pid, items, text, since_s, *told, row[N_ITEMS], memory))
     return activity
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
@@ -34,7 +34,7 @@ from nbshare.memory import Mode, Segment, segment_of
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Call", "Callbacks", "State", "Team", "prepare"]
+__all__ = ["Call", "Callbacks", "Code", "State", "Team", "prepare"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
@@ -44,13 +44,23 @@ _numbers = itertools.count()
 State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
+class Code(NamedTuple):
+    """What the workers of a call run."""
+
+    generation: int  # theirs: they were started for these files, environment and initializer
+    sources: Mapping[str, Source]  # that those who start late are to have
+
+
+NO_CODE = Code(0, {})
+
+
 @dataclass(eq=False)
 class Team:
     """Calls that share their workers: a stream's. Equal is only the same."""
 
     n_workers: int
     map_id: int = 0  # id of the first of them, when it has begun
-    sources: Mapping[str, Source] = field(default_factory=dict)  # what all of them run
+    code: Code = NO_CODE  # that all of them run
 
 
 @dataclass(eq=False)
@@ -69,12 +79,13 @@ class Call:
     results: Results
     free_slots: list[int]
     id: int = field(default_factory=lambda: next(_numbers) % MAX_ID + 1)
-    sources: Mapping[str, Source] = field(default_factory=dict)  # what workers run
+    code: Code = NO_CODE  # that its workers run; given when it begins
     begun_ns: int = field(default_factory=time.monotonic_ns)
     state: State = "starting"
     error: BaseException | None = None
     workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
     n_replaced: int = 0  # workers that died before they had begun an item
+    n_unborn: int = 0  # workers that died before they had started
     kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
     is_over: bool = False

@@ -15,8 +15,9 @@ from nbshare.functions import (
     overridden_names,
     register_files,
 )
+from nbshare.memory import opened
 
-__all__ = ["Context", "apply_context", "current_context", "encoded_environ"]
+__all__ = ["Context", "apply_context", "current_context", "encoded_environ", "keep", "settings"]
 
 
 class Context(NamedTuple):
@@ -39,7 +40,7 @@ def current_context() -> Context:
         "cwd": _cwd(),
         "warnings": _picklable_filters(),
         "umask": _umask(),
-        "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": _affinity(),
         "files": imported_files(),
         "overridden": overridden_names(),
     }
@@ -51,6 +52,7 @@ def current_context() -> Context:
 
 
 _applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
+_kept: dict[str, Any] = {}  # what has been set here, and stays whatever the caller has
 
 
 def apply_context(path: list[str], rest: bytes) -> None:
@@ -58,9 +60,10 @@ def apply_context(path: list[str], rest: bytes) -> None:
     global _applied
     if rest != _applied[0]:
         _applied = rest, pickle.loads(rest)
-    values = _applied[1]  # set each time: an item may have changed them
-    if sys.path != path:
-        sys.path[:] = path
+    # Set each time: an item may have changed them.
+    values = {**_applied[1], "path": path, **_kept}
+    if sys.path != values["path"]:
+        sys.path[:] = values["path"]
     import_as_the_caller(values["overridden"])
     register_files(values["files"])
     os.umask(values["umask"])
@@ -73,6 +76,22 @@ def apply_context(path: list[str], rest: bytes) -> None:
     if values["affinity"] is not None:
         with suppress(OSError):  # the cpuset was changed in between
             os.sched_setaffinity(0, values["affinity"])
+
+
+def settings() -> dict[str, Any]:
+    """Return what `apply_context` sets, as it is in this process."""
+    return {
+        "path": list(sys.path),
+        "umask": _umask(),
+        "warnings": list(warnings.filters),
+        "cwd": _cwd(),
+        "affinity": _affinity(),
+    }
+
+
+def keep(settings: dict[str, Any]) -> None:
+    """Apply these from now on, instead of the caller's; in a worker."""
+    _kept.update(settings)
 
 
 _last_environ: tuple[Any, dict[str, str]] = None, {}
@@ -100,14 +119,15 @@ def _cwd() -> str | None:
         return None
 
 
+def _affinity() -> set[int] | None:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
     with suppress(OSError):
-        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.read(fd, 256)  # it is in the second line
-        finally:
-            os.close(fd)
+        file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        status = os.read(file.fileno(), 256)  # it is in the second line
         _, found, after = status.partition(b"Umask:")
         if found:
             return int(after.split(maxsplit=1)[0], 8)

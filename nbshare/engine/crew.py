@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from nbshare import errors
-from nbshare.engine.call import Call
+from nbshare.engine.call import Call, Code
 from nbshare.engine.context import Context
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes, Prints
-from nbshare.engine.process import FORK_S, Nursery, WorkerProcess
+from nbshare.engine.process import FORK_S, LOOK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 
 __all__ = ["Crew"]
@@ -33,6 +33,8 @@ class Crew:
         Where new ones come from.
     pipes : PrintPipes
         What they print into.
+    calls : mapping
+        Those that run.
     hear, lose : callable
         Called with a worker that has sent a message, or has died.
 
@@ -46,13 +48,16 @@ class Crew:
         events: Events,
         nursery: Nursery,
         pipes: PrintPipes,
+        calls: Mapping[int, Call],
         hear: Callable[[WorkerProcess], None],
         lose: Callable[[WorkerProcess], None],
     ) -> None:
         self._events, self._nursery, self._pipes = events, nursery, pipes
+        self._calls = calls
         self._hear, self._lose = hear, lose
         self._members: dict[WorkerProcess, None] = {}
         self._idle: dict[WorkerProcess, float] = {}  # since when
+        self._look_at = 0.0  # the server, if some worker is not ready by then
         self._generation = 0
         self._born_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
@@ -65,12 +70,12 @@ class Crew:
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(list(self._members))
 
-    def renew_if_stale(self, context: Context, initializer: bytes | None) -> Mapping[str, Source]:
+    def renew_if_stale(self, context: Context, initializer: bytes | None) -> Code:
         """Have new workers if the environment, a file or the initializer is not theirs any more.
 
-        Returns the files that the call's workers are to run, however late they start. A file that
-        none of them has imported is among them until all have been through a call: after that
-        nobody asks whether it has been edited.
+        Returns what the call's workers are to run, however late they start. A file that none of
+        them has imported is among it until all have been through a call: after that nobody asks
+        whether it has been edited.
         """
         born_under = (context.environ, context.path)
         stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
@@ -81,17 +86,18 @@ class Crew:
             # Not while workers that were born with them have yet to say what they import.
             if len(self._idle) == len(self._members) and self._sources.keys() - self._stamps.keys():
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
-            return self._sources
+            return Code(self._generation, self._sources)
         self._born_under = born_under
         self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
         self._generation += 1
-        for worker in list(self._idle):
-            self.dismiss(worker)
-        return self._sources
+        self.end_outdated()
+        return Code(self._generation, self._sources)
 
-    def note_imports(self, stamps: Mapping[str, Stamp | None]) -> None:
+    def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
+        if worker.generation != self._generation:  # those of this one have other versions
+            return
         new = stamps.keys() - self._stamps.keys()
         for path, stamp in stamps.items():
             # Of two versions at least one is old: no file is like that.
@@ -105,7 +111,7 @@ class Crew:
         message: Any,
         fds: Sequence[int],
         environ: Mapping[str, str],
-        sources: Mapping[str, Source],
+        code: Code,
         prints: Prints,
     ) -> WorkerProcess:
         """Give a message to an idle worker, to one that is about to be idle, or to a new one.
@@ -115,7 +121,7 @@ class Crew:
         WorkerDiedError, OSError
             If none can be started.
         """
-        while (free := self._free_worker()) is not None:
+        while (free := self._free_worker(code.generation)) is not None:
             self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
@@ -124,23 +130,24 @@ class Crew:
             else:
                 self._idle.pop(free, None)
                 return free
-        worker = self._start(environ, sources)
+        worker = self._start(environ, code)
         self._pipes.turn(worker, prints)
         with suppress(OSError):  # it is dead already, and we shall hear of that
             worker.channel.send(message, fds, wait=False)
         return worker
 
-    def _free_worker(self) -> WorkerProcess | None:
+    def _free_worker(self, generation: int) -> WorkerProcess | None:
         """Return an idle worker, the last that became so, or one that is about to be idle.
 
         Such a one has just been started, or its call has ended without it: it will find nothing to
         do there, and then its next message.
         """
-        if self._idle:
-            return next(reversed(self._idle))
+        for worker in reversed(self._idle):
+            if worker.generation == generation:
+                return worker
         for worker in self._members:
             is_free = worker.call is None or worker.call.is_over
-            if is_free and worker.generation == self._generation:
+            if is_free and worker.generation == generation:
                 return worker
         return None
 
@@ -148,10 +155,12 @@ class Crew:
         """Start workers in the place of those that were ended with a call, for the next one."""
         with suppress(errors.WorkerDiedError):  # who needs them will be told
             for _ in range(n):
-                self._start(call.request.context.environ, call.sources)
+                self._start(call.request.context.environ, call.code)
 
-    def _start(self, environ: Mapping[str, str], sources: Mapping[str, Source]) -> WorkerProcess:
-        worker = self._nursery.start(environ, sources, self._generation)
+    def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
+        worker = self._nursery.start(environ, code)
+        if (now := time.monotonic()) > self._look_at:
+            self._look_at = now + LOOK_S
         self._members[worker] = None
         self._pipes.add(worker)
         self._events.watch(worker.channel.fileno(), partial(self._hear, worker))
@@ -166,10 +175,18 @@ class Crew:
 
     def rest(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do, unless it is outdated."""
-        if worker.generation == self._generation:
-            self._idle[worker] = time.monotonic()
-        else:
-            self.dismiss(worker)
+        self._idle[worker] = time.monotonic()
+        if worker.generation != self._generation:
+            self.end_outdated()
+
+    def end_outdated(self) -> None:
+        """End idle workers that run what no call does, and no call will."""
+        outdated = [worker for worker in self._idle if worker.generation != self._generation]
+        if outdated:
+            wanted = {call.code.generation for call in self._calls.values()}
+            for worker in outdated:
+                if worker.generation not in wanted:
+                    self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
@@ -185,7 +202,9 @@ class Crew:
     def deadlines(self) -> Iterator[float]:
         """Yield when `end_overdue` has something to do."""
         yield from (since + IDLE_S for since in self._idle.values())
-        yield from (worker.ready_by for worker in self._members if not worker.is_ready)
+        for worker in self._members:
+            if not worker.is_ready:
+                yield min(worker.ready_by, self._look_at)
 
     def end_overdue(self) -> None:
         """End workers that have been idle for long, and give up those that do not start."""
@@ -193,7 +212,11 @@ class Crew:
         for worker, since in list(self._idle.items()):
             if now - since >= IDLE_S:
                 self.dismiss(worker)
-        overdue = [w for w in self._members if not w.is_ready and now >= w.ready_by]
+        awaited = [w for w in self._members if not w.is_ready]
+        if awaited and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._nursery.end_if_stopped()
+        overdue = [w for w in awaited if now >= w.ready_by]
         for worker in overdue:
             self._hear(worker)  # it may have said so meanwhile, and be in an item
         overdue = [w for w in overdue if not w.is_ready and w in self._members]

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import _thread
 import errno
-import os
 import time
 from typing import Any
 
 from nbshare import errors
-from nbshare.arrays.arena import ArrayReference
+from nbshare.arrays.inputs import ArrayReference
 from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.deadlines import GRACE_S, Deadlines
@@ -50,7 +49,7 @@ class Dispatcher:
     Notes
     -----
     `warm_up`, `submit`, `stop`, `withdraw` and `shutdown` may be called from any thread; all else
-    happens in its own.
+    happens in the one that makes it and calls `run`.
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
@@ -64,8 +63,10 @@ class Dispatcher:
             self._events.close()
             raise
         self._pipes = PrintPipes(self._events)
-        self._crew = Crew(self._events, self._nursery, self._pipes, self._hear, self._lose)
         self._calls: dict[int, Call] = {}
+        self._crew = Crew(
+            self._events, self._nursery, self._pipes, self._calls, self._hear, self._lose
+        )
         self._deadlines = Deadlines(
             self._calls,
             self._hear_all,
@@ -78,11 +79,6 @@ class Dispatcher:
         self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
-        try:
-            _thread.start_new_thread(self._run, ())
-        except RuntimeError as error:
-            self._end()
-            raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
 
     # ------------------------------------------------------------- from any thread
 
@@ -124,12 +120,14 @@ class Dispatcher:
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
-        self._is_closing = True
-        self._nursery.forget()
+        if not self._is_closing:
+            self._nursery.forget()
+            self._is_closing = True
 
     # ------------------------------------------------------------------- main loop
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do what is to be done, until `shutdown`."""
         try:
             while not self._is_closing:
                 self._events.wait(self._until_s())
@@ -170,13 +168,15 @@ class Dispatcher:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
+        if call.is_over:  # stopped by another thread before it was submitted
+            return
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:
-            call.sources = self._crew.renew_if_stale(call.request.context, call.initializer_key)
+            call.code = self._crew.renew_if_stale(call.request.context, call.initializer_key)
         else:  # a stream is one map: its later calls run the files of the first
-            call.sources = call.team.sources
+            call.code = call.team.code
         if call.team is not None and call.team.map_id == 0:
-            call.team.map_id, call.team.sources = call.id, call.sources
+            call.team.map_id, call.team.code = call.id, call.code
         self._man(call)
         self._advance(call)
 
@@ -201,28 +201,17 @@ class Dispatcher:
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots.pop()
-        message, fds = self._message(call, slot)
-        try:
-            environ = call.request.context.environ
-            worker = self._crew.put_to_work(
-                message, fds, environ, call.sources, call.request.prints
-            )
-        finally:
-            for fd in fds[1:]:  # opened for the purpose; the first is the board's own
-                os.close(fd)
+        message = CallMessage(call.id, call.map_id, slot, call.n_threads, call.brief)
+        files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
+        fds = [call.board.segment.fd, *(file.fileno() for file in files)]
+        if call.bell_fd is not None:
+            fds.append(call.bell_fd)
+        environ, prints = call.request.context.environ, call.request.prints
+        worker = self._crew.put_to_work(message, fds, environ, call.code, prints)
         worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
-
-    def _message(self, call: Call, slot: int) -> tuple[CallMessage, list[int]]:
-        message = CallMessage(call.id, call.map_id, slot, call.n_threads, call.brief)
-        fds = [call.board.segment.fd]
-        for segment, mode in call.segments:
-            fds.append(os.dup(segment.fd) if mode == "r+" else segment.read_only_fd())
-        if call.bell_fd is not None:
-            fds.append(os.dup(call.bell_fd))
-        return message, fds
 
     def _advance(self, call: Call) -> None:
         """Finish the call, or see to it that somebody works on what is left."""
@@ -258,11 +247,13 @@ class Dispatcher:
     def _replace(self, call: Call) -> None:
         """Put another worker to work in the place of one that has died."""
         try:
-            if call.n_replaced > MAX_REPLACED:
+            # With their server all are lost that it has yet to start.
+            max_unborn = call.request.max_workers + MAX_REPLACED
+            if call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn:
                 raise errors.WorkerDiedError(
-                    f"{call.n_replaced} workers died one after the other before they began an "
-                    "item. Something that they import may end them, memory may be short, or the "
-                    "system may allow no more processes."
+                    f"{call.n_replaced + call.n_unborn} workers died one after the other before "
+                    "they began an item. Something that they import may end them, memory may be "
+                    "short, or the system may allow no more processes."
                 )
             self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
@@ -293,6 +284,7 @@ class Dispatcher:
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
         self._pass_on(call)
+        self._crew.end_outdated()
 
     def _pass_on(self, call: Call) -> None:
         """Put workers that a call of a stream does without to work on the stream's next ones."""
@@ -340,7 +332,7 @@ class Dispatcher:
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
             case ("finished", call_id, stamps, are_gone):
-                self._crew.note_imports(stamps)
+                self._crew.note_imports(worker, stamps)
                 worker.give_back(call_id, are_gone=are_gone)
                 if worker.call is not None and worker.call.id == call_id:
                     self._release(worker)
@@ -416,7 +408,8 @@ class Dispatcher:
         slot = call.workers.pop(worker)
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
         # One that had not turned to the call died while it was idle: that says nothing of the call.
-        call.n_replaced += not items and (not worker.is_ready or call.board.has_begun(slot))
+        call.n_unborn += not worker.is_ready
+        call.n_replaced += not items and call.board.has_begun(slot)
         call.past_slots.append(call.board.slots[slot].tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
@@ -441,10 +434,8 @@ class Dispatcher:
         """Handle the death of a worker in the middle of items: whether they are tried again."""
         if call.board.stopped:
             return False
-        attempts, retries = (
-            call.board.attempts[items.start : items.stop],
-            call.request.policy.retries,
-        )
+        attempts = call.board.attempts_to_count(items.start, items.stop)
+        retries = call.request.policy.retries
         if len(items) > 1 and retries:
             attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
             return True

@@ -150,7 +150,7 @@ def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
         if mode == "r+":
             return View(segment)
-        view = View(Segment.attach(segment.read_only_fd(), mode))
+        view = View(Segment.attach(segment.read_only(), mode))
         seen.append(weakref.ref(view.root))
         return view
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.arena import ArrayReference, Inputs
+from nbshare.arrays.inputs import ArrayReference, Inputs
 
 __all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
 
-CLOCK_EVERY = 32  # items between looks at the clock: tiny ones, so it is late by 1 ms at most
+CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
 
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 

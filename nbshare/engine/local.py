@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+from typing import Any
 
+from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.memory import pool, slab
 
@@ -15,17 +17,47 @@ __all__ = ["dispatcher", "shutdown"]
 PLAIN_START = "NBSHARE_PLAIN_START"
 
 _dispatcher: Dispatcher | None = None
-_lock = _thread.allocate_lock()
+_lock = _thread.allocate_lock()  # for the threads of dispatchers
 
 
 def dispatcher() -> Dispatcher:
-    """Return the dispatcher of this process, a new one if there is none at work."""
-    global _dispatcher
-    with _lock:  # the first calls of two threads would make two, of which one would be forgotten
-        if _dispatcher is None or _dispatcher.is_closed:
-            use_server = hasattr(os, "fork") and not os.environ.get(PLAIN_START)
-            _dispatcher = Dispatcher(use_server)
+    """Return the dispatcher of this process, a new one if there is none at work.
+
+    Raises
+    ------
+    WorkerDiedError, OSError
+        If the system allows no more threads, or no more open files.
+    """
+    if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher
+    made = _thread.allocate_lock()
+    made.acquire()
+    outcome: list[Any] = []
+    try:
+        _thread.start_new_thread(_live, (outcome, made))
+    except RuntimeError as error:
+        raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
+    made.acquire()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]  # type: ignore[no-any-return]
+
+
+def _live(outcome: list[Any], made: Any) -> None:
+    """Make the dispatcher and be its thread: no interrupt arrives here, and nothing gets lost."""
+    global _dispatcher
+    new = None
+    with _lock:  # of two threads that begin at once one would be forgotten
+        try:
+            if _dispatcher is None or _dispatcher.is_closed:
+                use_server = hasattr(os, "fork") and not os.environ.get(PLAIN_START)
+                _dispatcher = new = Dispatcher(use_server)
+            outcome.append(_dispatcher)
+        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            outcome.append(error)
+    made.release()
+    if new is not None:
+        new.run()
 
 
 def shutdown() -> None:
@@ -39,10 +71,8 @@ def shutdown() -> None:
     >>> import nbshare
     >>> nbshare.shutdown()
     """
-    global _dispatcher
-    ended, _dispatcher = _dispatcher, None
-    if ended is not None:
-        ended.shutdown()
+    if _dispatcher is not None:
+        _dispatcher.shutdown()
     pool.drop()
     slab.drop()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,22 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import RingBuffer, SharedArray
-from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.activity import WorkerActivity
+from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import Callbacks, State
-from nbshare.engine.collect import as_masked, collect, masked
-from nbshare.engine.growing import GrowingArray
+from nbshare.engine.collect import as_masked
 from nbshare.engine.log import unpack
-from nbshare.engine.output import OutputSpec, spec_for
-from nbshare.engine.request import Request
-from nbshare.engine.results import MISSING
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, Place
+from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, NO_BLOCK, SINCE, Place
 from nbshare.engine.stats import StageStatistics, WorkerStats
-from nbshare.errors import NbshareError
+from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
 from nbshare.errors import RingAbortedError as Aborted
 
 __all__ = ["Pipe", "Stage"]
+
+LOOK_S = 0.1  # between looks for a block that takes too long
 
 
 class Stage(NamedTuple):
@@ -43,12 +43,12 @@ class Pipe:
 
     Parameters
     ----------
-    request : Request
-        For the job: what has no meaning here is empty.
     stages : sequence of Stage
         The loader first.
     rings : sequence of RingBuffer
         Behind each stage; the last takes the results' frames.
+    timeout_s : float, optional
+        How long a stage may work on a block.
 
     Notes
     -----
@@ -56,12 +56,20 @@ class Pipe:
     """
 
     def __init__(
-        self, request: Request, stages: Sequence[Stage], rings: Sequence[RingBuffer]
+        self,
+        stages: Sequence[Stage],
+        rings: Sequence[RingBuffer],
+        timeout_s: float | None = None,
     ) -> None:
-        self.request = request
+        n_workers = sum(len(stage.desk) for stage in stages)
+        self.request = replace(  # for the job: what has no meaning here is empty
+            stages[-1].run.request, iterables=(), n_tasks=0, out=None, max_workers=n_workers
+        )
         self.error: BaseException | None = None
         self.is_over = False
         self._stages, self._rings = stages, list(rings)
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._next_look = 0.0 if timeout_s else math.inf  # for a block that takes too long
         self._results = BlockResults()
         self._failed_block: int | None = None
         self._is_stopping = False
@@ -205,14 +213,18 @@ class Pipe:
         """Keep the first error; what it brings about in the other stages is none."""
         stage = self._stages[k]
         places = [i for i, found in stage.run.errors.items() if found is error]
-        block = int(stage.desk[places[0], BLOCK]) if places else None
-        with self._lock:
-            is_later = self.error is not None
-            if is_later and (isinstance(error, Aborted) or not isinstance(self.error, Aborted)):
-                return
-            self.error, self._failed_block = error, block
-        if block is not None:
+        block = int(stage.desk[places[0], BLOCK]) if places else NO_BLOCK
+        if self._keep_error(error, block) and places:
             _name_block(error, Place(stage.name, places[0]), places[0], block)
+
+    def _keep_error(self, error: BaseException, block: int) -> bool:
+        """Keep an error, if it is the first of its own making; returns whether it is."""
+        with self._lock:
+            is_later = self._is_stopping or self.error is not None
+            if is_later and (isinstance(error, Aborted) or not isinstance(self.error, Aborted)):
+                return False
+            self.error, self._failed_block = error, None if block == NO_BLOCK else block
+        return True
 
     def _collect(self) -> None:
         """Take the results until all stages are over."""
@@ -233,84 +245,45 @@ class Pipe:
 
     def _take_from(self, frames: RingBuffer) -> None:
         parts: dict[int, npt.NDArray[np.uint8]] = {}
-        for slot in frames:
-            frame = np.asarray(slot)
-            block, nbytes, start = frame[:HEADER_NBYTES].view(np.int64).tolist()
-            part = frame[HEADER_NBYTES:]
-            if block not in parts:
-                parts[block] = np.empty(nbytes, np.uint8)
-            parts[block][start : start + len(part)] = part
-            if start + len(part) == nbytes:
-                self._results.put(block, unpack(block, parts.pop(block)))
+        while True:
+            self._end_if_late()
+            try:
+                with frames.get(LOOK_S if self._timeout_s < math.inf else None) as slot:
+                    self._take(np.asarray(slot), parts)
+            except RingTimeoutError:
+                continue
+            except RingClosedError:
+                return
 
+    def _take(self, frame: npt.NDArray[np.uint8], parts: dict[int, npt.NDArray[np.uint8]]) -> None:
+        """Take a frame of a result; `parts` are those of which some have come."""
+        block, nbytes, start = frame[:HEADER_NBYTES].view(np.int64).tolist()
+        part = frame[HEADER_NBYTES:]
+        if block not in parts:
+            parts[block] = np.empty(nbytes, np.uint8)
+        parts[block][start : start + len(part)] = part
+        if start + len(part) == nbytes:
+            self._results.put(block, unpack(block, parts.pop(block)))
 
-class BlockResults:
-    """The results of the last stage by block: rows of one array as long as they fit."""
-
-    def __init__(self) -> None:
-        self._spec: OutputSpec | None = None  # of the first
-        self._rows: GrowingArray | None = None
-        self._others: dict[int, Any] = {}  # that are no rows of the array
-        self._order: list[int] = []  # blocks, as they came
-        self._n = 0  # blocks up to the last that has come
-        self._lock = _thread.allocate_lock()  # the array is made larger by one at a time
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def put(self, block: int, value: Any) -> None:
-        """Keep a result."""
-        spec = spec_for(value)
-        if self._spec is None:
-            self._spec = spec
-            self._rows = GrowingArray(spec) if spec.dtype is not None else None
-        if self._rows is not None and spec[:2] == self._spec[:2]:
-            self._array(block, block + 1)[0] = value
-        else:
-            self._others[block] = value
-        self._n = max(self._n, block + 1)
-        self._order.append(block)  # last: others may look in between
-
-    def newest(self, n: int) -> list[tuple[int, Any]]:
-        """Return what has come after the first `n`, in the order in which it came."""
-        return [(i, self._get(i)) for i in self._order[n:]]
-
-    def _get(self, block: int) -> Any:
-        if self._rows is None or block in self._others:
-            return self._others[block]
-        assert self._spec is not None
-        value = self._array(block, block + 1)[0]
-        if isinstance(value, np.ndarray):
-            return value.copy()
-        return value.item() if self._spec.number else value
-
-    def present(self, n: int | None) -> npt.NDArray[np.bool_]:
-        """Return of which blocks results are there."""
-        order = list(self._order)
-        present = np.zeros(n if n is not None else max(order, default=-1) + 1, np.bool_)
-        present[order] = True
-        return present
-
-    def partial(self, n: int | None) -> Any:
-        """Return what is there: a masked array, or a list with gaps; None before the first."""
-        if self._spec is None:
-            return None
-        present = self.present(n)
-        if self._rows is None or self._others:
-            return [self._get(i) if is_there else MISSING for i, is_there in enumerate(present)]
-        return masked(self._array(0, len(present)), ~present)
-
-    def final(self) -> Any:
-        """Return all results: one array if they fit, else a list."""
-        if self._rows is None or self._others:
-            return collect([self._get(i) for i in range(self._n)])
-        return shared_view(self._array(0, self._n))
-
-    def _array(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return rows of the array, and make it larger if need be; the collector writes to it."""
-        assert self._rows is not None
-        with self._lock:
-            return self._rows.rows(start, stop)
+    def _end_if_late(self) -> None:
+        """End all stages if one takes too long for a block."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_S
+        for stage in self._stages:
+            rows = np.asarray(stage.desk)
+            since_s = np.where(rows[:, SINCE] > 0, rows[:, SINCE] / 1e9, math.inf)
+            place = int(since_s.argmin())
+            if since_s[place] + self._timeout_s < time.monotonic():
+                block = int(rows[place, BLOCK])
+                text = (
+                    f"block {block} in stage {stage.name!r} took longer than "
+                    f"timeout={self._timeout_s:g} s; its worker was ended, and the other stages"
+                )
+                self._keep_error(TaskTimeoutError(text, block), block)
+                self._halt(f"stage {stage.name!r} took too long")
+                self._next_look = math.inf
+                return
 
 
 def _elapsed_s(desk: SharedArray) -> float:
@@ -323,6 +296,8 @@ def _elapsed_s(desk: SharedArray) -> float:
 def _name_block(error: BaseException, place: Place, item: int, block: int) -> None:
     """Let an error name stage and block instead of the worker that stands for them."""
     before, now = f"item {item} ({place!r})", f"block {block} in stage {place.stage!r}"
+    if block == NO_BLOCK:
+        before, now = f"worked on {before}", f"waited for a block in stage {place.stage!r}"
     if isinstance(error, NbshareError) and error.args:
         error.args = (str(error.args[0]).replace(before, now), *error.args[1:])
         if hasattr(error, "index"):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Arena, Packed
+from nbshare.arrays.arena import Arena
+from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.request import Request
 from nbshare.errors import UnsendableError

@@ -19,16 +19,16 @@ from nbshare import errors
 from nbshare.engine.blas import ONE_THREAD
 from nbshare.engine.messages import Channel, channel_pair
 from nbshare.engine.prints import STREAMS
-from nbshare.functions import Source
 from nbshare.memory import Segment, scratch_file
 
 if TYPE_CHECKING:
-    from nbshare.engine.call import Call
+    from nbshare.engine.call import Call, Code
 
-__all__ = ["FORK_S", "Nursery", "WorkerProcess"]
+__all__ = ["FORK_S", "LOOK_S", "Nursery", "WorkerProcess"]
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
+LOOK_S = 0.1  # between looks whether a server has been stopped that does not do what it was asked
 REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
@@ -157,18 +157,17 @@ class Nursery:
         self.use_server = use_server
         self.is_proven = False  # the server has forked a worker that was ready
         self._n_distrusted = 0
-        self.lock_fd = scratch_file()
+        self._lock = scratch_file()
+        self.lock_fd = self._lock.fileno()
         try:
             self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
         except OSError:
-            os.close(self.lock_fd)
+            self._lock.close()
             raise
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(
-        self, environ: Mapping[str, str], sources: Mapping[str, Source], generation: int
-    ) -> WorkerProcess:
+    def start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
         """Start a worker; it says by itself when it is ready.
 
         Raises
@@ -187,7 +186,7 @@ class Nursery:
                 popen = None if self.use_server else self._spawn(fds)
                 if popen is None:
                     self._fork(fds)
-            ours.send((dict(environ), dict(sources)), wait=False)
+            ours.send((dict(environ), dict(code.sources)), wait=False)
         except OSError as error:
             for fd, _ in pipes:
                 os.close(fd)
@@ -195,7 +194,7 @@ class Nursery:
         finally:
             for _, fd in pipes:
                 os.close(fd)
-        return WorkerProcess(ours, [fd for fd, _ in pipes], self, popen, generation)
+        return WorkerProcess(ours, [fd for fd, _ in pipes], self, popen, code.generation)
 
     def reap(self, pid: int) -> int | None:
         """Return the exit status of a dead child of the server; None if nobody knows it."""
@@ -203,13 +202,32 @@ class Nursery:
             return None
         try:
             self._channel.send(("reap", pid), wait=False)
+            until = time.monotonic() + REAP_S
             while True:
-                (_, reaped, status), _ = self._channel.receive(timeout_s=REAP_S)
-                if reaped == pid:
-                    return status  # type: ignore[no-any-return]
+                try:
+                    (_, reaped, status), _ = self._channel.receive(timeout_s=LOOK_S)
+                except TimeoutError:
+                    if self._is_stopped() or time.monotonic() > until:
+                        raise
+                else:
+                    if reaped == pid:
+                        return status  # type: ignore[no-any-return]
         except (OSError, EOFError):
             self._end_server()
             return None
+
+    def end_if_stopped(self) -> None:
+        """End a server that somebody has stopped; whoever it has yet to start is lost with it."""
+        if self._is_stopped():
+            self._end_server()
+
+    def _is_stopped(self) -> bool:
+        if self._server is None:
+            return False
+        with suppress(ChildProcessError):  # ended, and somebody else has asked for its status
+            look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._server.pid, look) is not None
+        return False
 
     def distrust(self) -> None:
         """End a server whose worker did not come; after the second time do without."""
@@ -223,7 +241,7 @@ class Nursery:
         os.close(self._life_write)
         self._end_server()
         os.close(self._life_read)
-        os.close(self.lock_fd)
+        self._lock.close()
 
     def forget(self) -> None:
         """Let go of what a forked child of the owner has inherited."""

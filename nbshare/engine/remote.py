@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import ArrayReference, Inputs
+from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.engine import streams
 from nbshare.engine.context import apply_context
 from nbshare.engine.failures import describe

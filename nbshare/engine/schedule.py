@@ -2,9 +2,11 @@
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are, prints
+    header   next item, stop flag, number of ranges given back, what the results are, prints,
+             whether any item has failed
     ranges   items that a dead worker had claimed and left for others
-    slots    per worker: the items it is in the middle of, since when; its chunk; its figures
+    slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
+             the item reports of itself
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
     index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
     attempts per item: how often it has failed, or its worker died   (likewise)
@@ -33,7 +35,7 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board", "Claims", "FileL
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED = range(5)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT = range(6)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -41,7 +43,9 @@ ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
 SLOWEST = 12  # N_SLOWEST pairs of item and ns
 N_SLOWEST = 3
-SLOT_WORDS = 24  # whole cache lines: two workers writing to one would slow each other down
+REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
+SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
 NUMBER_BYTES = 8
@@ -103,6 +107,16 @@ class Board:
         """Make a slot ready for another worker."""
         self.slots[slot] = 0
         self.slots[slot, ITEM] = NO_ITEM
+
+    def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the words `attempts` of items one of which has failed, for the caller to count."""
+        self.header[HURT] = 1
+        return self.attempts[start:stop]
+
+    def has_failed(self, start: int, stop: int) -> bool:
+        """Whether one of these items has failed before."""
+        # The flag saves the common case from reading, hence allocating, pages of `attempts`.
+        return bool(self.header[HURT]) and bool(self.attempts[start:stop].any())
 
     def n_done(self) -> int:
         """Count the results that are there; 20 µs for a million."""

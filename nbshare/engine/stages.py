@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from nbshare.arrays import RingBuffer, SharedArray
 from nbshare.arrays.lease import Lease
+from nbshare.engine.failures import safe_repr
 from nbshare.engine.log import pack
 from nbshare.errors import RingClosedError
 
@@ -33,6 +35,7 @@ __all__ = [
     "FRAME_NBYTES",
     "HEADER_NBYTES",
     "NO_BLOCK",
+    "SINCE",
     "Desk",
     "Place",
     "feed",
@@ -44,7 +47,7 @@ __all__ = [
 FRAME_NBYTES = 1 << 18  # of a result, in one slot
 HEADER_NBYTES = 24  # block, size of the whole, offset
 
-BLOCK, BEGUN, ENDED = range(3)  # places in a worker's row of the desk
+BLOCK, SINCE, BEGUN, ENDED = range(4)  # places in a worker's row of the desk
 NO_BLOCK = -1
 
 
@@ -64,7 +67,7 @@ class Desk:
     Parameters
     ----------
     rows : SharedArray
-        Of its stage: int64 of shape (workers, 3).
+        Of its stage: int64 of shape (workers, 4).
     place : Place
         The worker.
     """
@@ -73,15 +76,26 @@ class Desk:
         self._row = np.asarray(rows)[place.worker].data
 
     def begin(self, block: int | None) -> None:
-        """Note which block is being worked on from now on."""
+        """Note which block is being worked on from now on; None: it waits for one."""
+        self._row[SINCE] = 0  # the next block's time, and never with the number of the last one
         self._row[BLOCK] = NO_BLOCK if block is None else block
+        if block is not None:
+            self.resume()
+
+    def pause(self) -> None:
+        """Note that time is not the block's from now on: it waits for a slot."""
+        self._row[SINCE] = 0
+
+    def resume(self) -> None:
+        """Note that it is again."""
+        self._row[SINCE] = time.monotonic_ns()
 
     def __enter__(self) -> Desk:
         self._row[BEGUN] = time.monotonic_ns()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._row[ENDED] = time.monotonic_ns()
+        self._row[SINCE], self._row[ENDED] = 0, time.monotonic_ns()
         is_busy = self._row[BLOCK] != NO_BLOCK  # else it may be of some other ring, in the function
         return kind is RingClosedError and not is_busy
 
@@ -89,16 +103,24 @@ class Desk:
 # ------------------------------------------------------------------------- the loops
 
 
-def feed(func: Callable[..., Any], sink: RingBuffer, rows: SharedArray, place: Place) -> None:
+def feed(
+    func: Callable[..., Any],
+    sink: RingBuffer,
+    rows: SharedArray,
+    place: Place,
+    /,
+    **shared: Any,
+) -> None:
     """Queue all blocks that a loader yields, or that it says it has filled in."""
-    with Desk(rows, place) as desk, contextlib.closing(Slots(sink)) as slots:
+    func = partial(func, **shared)
+    with Desk(rows, place) as desk, contextlib.closing(Slots(sink, desk)) as slots:
         desk.begin(0)
         if n_arguments(func) == 1:
-            for n, n_rows in enumerate(func(slots), 1):
+            for n, n_rows in enumerate(blocks_of(func(slots)), 1):
                 slots.queue(n_rows)
                 desk.begin(n)
             return
-        for n, block in enumerate(func(), 1):
+        for n, block in enumerate(blocks_of(func()), 1):
             slots.queue(copy_to(next(slots), block))
             desk.begin(n)
 
@@ -106,16 +128,18 @@ def feed(func: Callable[..., Any], sink: RingBuffer, rows: SharedArray, place: P
 class Slots(Iterator[SharedArray]):
     """The empty slots that a loader fills in place: each is queued when it yields."""
 
-    def __init__(self, ring: RingBuffer) -> None:
-        self._ring = ring
+    def __init__(self, ring: RingBuffer, desk: Desk) -> None:
+        self._ring, self._desk = ring, desk
         self._lease: Lease | None = None
         self._slot: SharedArray | None = None
         self._n_queued = 0
 
     def __next__(self) -> SharedArray:
         if self._slot is None:
+            self._desk.pause()
             self._lease = self._ring.put()
             self._slot = self._lease.__enter__()
+            self._desk.resume()
         return self._slot
 
     def queue(self, rows: int | None) -> None:
@@ -135,9 +159,16 @@ class Slots(Iterator[SharedArray]):
 
 
 def process(
-    func: Callable[..., Any], source: RingBuffer, sink: RingBuffer, rows: SharedArray, place: Place
+    func: Callable[..., Any],
+    source: RingBuffer,
+    sink: RingBuffer,
+    rows: SharedArray,
+    place: Place,
+    /,
+    **shared: Any,
 ) -> None:
     """Make a block of the next ring from each block of the one before, to the end of the data."""
+    func = partial(func, **shared)
     in_place = n_arguments(func) == 2
     with Desk(rows, place) as desk:
         while True:
@@ -150,14 +181,22 @@ def process(
 
 
 def finish(
-    func: Callable[..., Any], source: RingBuffer, sink: RingBuffer, rows: SharedArray, place: Place
+    func: Callable[..., Any],
+    source: RingBuffer,
+    sink: RingBuffer,
+    rows: SharedArray,
+    place: Place,
+    /,
+    **shared: Any,
 ) -> None:
     """Send the caller the last stage's result for each block."""
     with Desk(rows, place) as desk:
         while True:
             with (got := source.get()) as block:
                 desk.begin(got.number)
-                send(sink, got.number or 0, func(block))
+                result = func(block, **shared)
+                desk.pause()
+                send(sink, got.number or 0, result)
                 desk.begin(None)
 
 
@@ -172,6 +211,16 @@ def n_arguments(func: Callable[..., Any]) -> int:
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def blocks_of(loaded: Any) -> Iterable[Any]:
+    """Return what a loader gives, if it can be iterated over."""
+    if not isinstance(loaded, Iterable):
+        raise TypeError(
+            f"the loader returned {safe_repr(loaded)}: it must be a generator function, which "
+            "yields one block after the other"
+        )
+    return loaded
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
@@ -191,10 +240,15 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
             "shape=, one for all stages or a list with what each stage gets. A block may have "
             "fewer rows."
         )
+    if not np.can_cast(array.dtype, out.dtype, "same_kind"):
+        raise TypeError(
+            f"a block of {array.dtype} does not fit the slots of {out.dtype}: say dtype=, one for "
+            "all stages or a list with what each stage gets"
+        )
     if not out.ndim:
         out[...] = array
         return None
-    np.copyto(out[: len(array)], array, casting="same_kind")
+    out[: len(array)] = array
     return len(array)
 
 

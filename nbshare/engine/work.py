@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Inputs, Packed
-from nbshare.engine import streams
+from nbshare.arrays.inputs import Inputs, Packed
+from nbshare.engine.belongings import changes_stay
 from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
 from nbshare.engine.log import LogKey
 from nbshare.engine.output import OutputSpec, ResultStore
+from nbshare.engine.reports import Desk
 from nbshare.engine.schedule import (
     ATTEMPTS,
     BEGUN,
@@ -118,6 +119,7 @@ class Work:
         self._policy = order.policy
         self._board = board
         self._slot = board.slots[slot].data
+        self._desk = Desk(board.slots[slot])
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         self._first = order.first
@@ -148,7 +150,8 @@ class Work:
         """Claim and run a chunk; returns whether there may be more."""
         chunk = self._claims.claim(self._item_s)
         start_ns = time.monotonic_ns()
-        goes_on = bool(chunk) and self._run_chunk(chunk)
+        with self._desk:
+            goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
         return goes_on
@@ -199,7 +202,7 @@ class Work:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         # Those that have failed are run one by one: what happens now is theirs.
-        return 0 if self._board.attempts[position : position + n].any() else n
+        return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run items one by one; returns how many are done, None to stop."""
@@ -256,7 +259,8 @@ class Work:
                 return n_stored
             n_more = self._overcome(items[n], error)
             return None if n_more is None else n + n_more
-        return self._store_all(items, [*values, *odd])
+        values += odd
+        return self._store_all(items, values)
 
     def _store_all(self, items: range, values: list[Any]) -> int | None:
         """Store results; returns how many are done, None to stop."""
@@ -275,9 +279,9 @@ class Work:
 
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
-        attempts = self._board.attempts
-        attempts[i] += 1
-        if isinstance(error, Exception) and attempts[i] & ATTEMPTS <= self._policy.retries:
+        attempts = self._board.attempts_to_count(i, i + 1)
+        attempts += 1
+        if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
         self._caller.failed(self._first + i, error, self._item(i))
         if self._policy.on_error == "raise":
@@ -323,12 +327,12 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
     if _initialized == [key]:
         return
     try:
-        initializer(*initargs)
+        with changes_stay():
+            initializer(*initargs)
     except BaseException as error:
         error.add_note("raised by the initializer")
         raise
     _initialized[:] = [key]
-    streams.keep()
 
 
 def _peak_bytes() -> int:

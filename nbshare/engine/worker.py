@@ -11,16 +11,14 @@ It never runs the caller's ``__main__`` and it dies with its owner (`nbshare.eng
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from nbshare.engine import orphans, streams
-from nbshare.engine.blas import limit_threads, thread_variables
-from nbshare.engine.context import encoded_environ
+from nbshare.engine.belongings import Belongings, show_crashes
 from nbshare.engine.mappings import KEEP_S, Mappings
 from nbshare.engine.messages import Channel
 from nbshare.engine.remote import work_on
@@ -57,9 +55,9 @@ def run(birth: Endowment) -> NoReturn:
     try:
         channel = _settle_in(birth)
         channel.send(("ready", os.getpid()))
-    except (EOFError, ConnectionError):  # the owner has given it up
-        os._exit(1)
-    belongings, mappings = _Belongings(), Mappings()
+    except (EOFError, ConnectionError, RuntimeError):
+        os._exit(1)  # the owner has given it up, or no thread may be started: it will be told
+    belongings, mappings = Belongings(), Mappings()
     imports = ImportLog(_stamp_at_birth)
     first_map = 0
     while True:
@@ -80,7 +78,7 @@ def run(birth: Endowment) -> NoReturn:
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: of a next message descriptors may come, and would take the numbers of closed ones.
-        streams.restore()
+        belongings.restore_after()
 
 
 def _settle_in(birth: Endowment) -> Channel:
@@ -97,8 +95,7 @@ def _settle_in(birth: Endowment) -> Channel:
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with suppress(RuntimeError, ValueError, AttributeError):  # there may be no such output
-        faulthandler.enable()  # the stack of a crash in C goes to the standard error output
+    show_crashes()
     channel = Channel.from_fd(birth.channel_fd)
     (environ, sources), _ = channel.receive()
     born_with(sources)
@@ -108,24 +105,6 @@ def _settle_in(birth: Endowment) -> Channel:
     if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
-
-
-class _Belongings:
-    """What each call finds as this worker was born with it, whatever the items before have done."""
-
-    def __init__(self) -> None:
-        self._environ = dict(os.environ)
-        self._restored: Any = None  # the environment as it was last set, encoded
-        self._n_threads = 0
-
-    def restore(self, n_threads: int) -> None:
-        """Set the environment, and threads of libraries right."""
-        # Encoded it is compared in 3 µs, else in 100.
-        if n_threads != self._n_threads or encoded_environ() != self._restored:
-            os.environ.clear()
-            os.environ.update({**thread_variables(n_threads), **self._environ})
-            self._restored, self._n_threads = encoded_environ(), n_threads
-        limit_threads(n_threads)
 
 
 def _stamp_at_birth(path: str) -> Stamp | None:

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from nbshare.functions.freshness import Stamp, stamp_of
 from nbshare.functions.imports import UncachedLoader
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["import_file", "imported_files", "other_module", "register_files"]
 
@@ -35,6 +36,7 @@ class _FileFinder:
         return spec_from_file_location(name, file, loader=UncachedLoader(name, file))
 
 
+@shown_from_the_call
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
     """Import the module in a file, fresh: again if the file has changed since.
 

@@ -91,8 +91,8 @@ def bind_arguments(
         names = [*["item"] * n_iterables, *(f"{name}=..." for name in shared)]
         raise TypeError(
             f"{label_of(given)}{signature} cannot be called as {label_of(given)}"
-            f"({', '.join(names)}): {error}. Each iterable gives one positional argument, "
-            "shared= the keyword arguments."
+            f"({', '.join(names)}): {error}. Each iterable, or block of a "
+            "pipeline, gives one positional argument, shared= the keyword arguments."
         ) from None
     if type(func) is types.FunctionType:
         _known_to_fit[func] = form

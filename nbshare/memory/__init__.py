@@ -4,6 +4,7 @@ from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
+from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity
 from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
@@ -13,6 +14,7 @@ from nbshare.memory.warm import pool
 
 __all__ = [
     "ALIGNMENT",
+    "Descriptor",
     "Handle",
     "Identity",
     "Mode",
@@ -27,6 +29,7 @@ __all__ = [
     "hush",
     "identity",
     "open_handle",
+    "opened",
     "pool",
     "scratch_file",
     "segment_of",

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.memory import budget, names
+from nbshare.memory.descriptors import Descriptor
 from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
 
 __all__ = ["NewFile", "choice", "hush", "new_file", "scratch_file"]
@@ -37,7 +38,7 @@ _is_hushed = False
 class NewFile(NamedTuple):
     """Fresh zeros, of whole pages."""
 
-    fd: int
+    file: Descriptor
     nbytes: int
     name: str
     kind: Kind
@@ -82,13 +83,13 @@ def new_file(nbytes: int) -> NewFile:
     )
 
 
-def scratch_file() -> int:
+def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
     kinds, _ = _automatic()  # not the setting: that is where large data lie, maybe on a network
     name = names.new_name()
-    fd = kinds[0].open(name)
+    file = kinds[0].open(name)
     names.drop(name)
-    return fd
+    return file
 
 
 def choice() -> tuple[Kind, ...]:
@@ -141,12 +142,11 @@ def _automatic() -> Choice:
     for setting, maker in zip(("memfd", "named", "file"), makers, strict=True):
         try:
             kind = maker()
-            file = _make(kind, mmap.PAGESIZE)
+            new = _make(kind, mmap.PAGESIZE)
             try:  # not every file system lets its files be mapped
-                mmap.mmap(file.fd, file.nbytes).close()
+                mmap.mmap(new.file.fileno(), new.nbytes).close()
             finally:
-                os.close(file.fd)
-                names.drop(file.name)
+                names.drop(new.name)
         except OSError as error:
             if error.errno in SHORT:
                 raise
@@ -173,16 +173,15 @@ def _temporary() -> MappedFile:
 def _make(kind: Kind, nbytes: int) -> NewFile:
     name = names.new_name()
     try:
-        fd = kind.open(name)
+        file = kind.open(name)
         try:
-            kind.reserve(fd, nbytes)
+            kind.reserve(file.fileno(), nbytes)
         except BaseException:
-            os.close(fd)
             names.drop(name)
             raise
     except (ImportError, AttributeError) as error:  # this system's Python has not the call
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
-    return NewFile(fd, nbytes, name, kind)
+    return NewFile(file, nbytes, name, kind)
 
 
 def _free(kind: Kind) -> str:

@@ -14,6 +14,7 @@ import stat
 from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
+from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.names import name_of, open_shm
 from nbshare.memory.processes import start_of
 from nbshare.memory.receipts import Receipt, receipts
@@ -77,7 +78,7 @@ def open_handle(handle: Handle) -> Segment:
     return segment
 
 
-def _open(handle: Handle) -> int:
+def _open(handle: Handle) -> Descriptor:
     access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
     try:
         found = open_shm(handle.name, access) if handle.has_name else _find(handle)
@@ -91,22 +92,19 @@ def _open(handle: Handle) -> int:
             f"the array's owner, process {handle.pid}, has ended or let go of it. Keep the array "
             "in the sender until it has been received, or send a copy: numpy.array(x)."
         ) from None
-    try:
-        status = os.fstat(found)
-        name = handle.name if handle.has_name else name_of(found)
-        proof = (status.st_dev, status.st_ino, status.st_size, name)
-        expected = (handle.device, handle.inode, handle.nbytes, handle.name)
-        if not stat.S_ISREG(status.st_mode) or proof != expected:
-            raise StaleReferenceError(
-                f"process {handle.pid} has let go of the array. Keep it there until it has been "
-                "received, or send a copy: numpy.array(x)."
-            )
-        return os.dup(found) if handle.has_name else os.open(f"/proc/self/fd/{found}", access)
-    finally:
-        os.close(found)
+    status = os.fstat(found.fileno())
+    name = handle.name if handle.has_name else name_of(found.fileno())
+    proof = (status.st_dev, status.st_ino, status.st_size, name)
+    expected = (handle.device, handle.inode, handle.nbytes, handle.name)
+    if not stat.S_ISREG(status.st_mode) or proof != expected:
+        raise StaleReferenceError(
+            f"process {handle.pid} has let go of the array. Keep it there until it has been "
+            "received, or send a copy: numpy.array(x)."
+        )
+    return found if handle.has_name else opened(os.open, f"/proc/self/fd/{found.fileno()}", access)
 
 
-def _find(handle: Handle) -> int:
+def _find(handle: Handle) -> Descriptor:
     if _namespace() != handle.namespace:
         raise StaleReferenceError(
             "the array belongs to a process of another container (another namespace of process "
@@ -115,7 +113,7 @@ def _find(handle: Handle) -> int:
     if start_of(handle.pid) != handle.started:
         raise FileNotFoundError
     # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
-    return os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_PATH | os.O_CLOEXEC)
+    return opened(os.open, f"/proc/{handle.pid}/fd/{handle.fd}", os.O_PATH | os.O_CLOEXEC)
 
 
 def _namespace() -> int:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from nbshare.memory import budget, names
+from nbshare.memory.descriptors import Descriptor, opened
 
 __all__ = ["Kind", "MappedFile", "Memfd", "Named", "keeps_size"]
 
@@ -44,7 +45,7 @@ class Kind(Protocol):
     def folder(self) -> str:
         """The directory whose room it takes; '' if none."""
 
-    def open(self, name: str) -> int:
+    def open(self, name: str) -> Descriptor:
         """Make an empty file."""
 
     def reserve(self, fd: int, nbytes: int) -> None:
@@ -61,8 +62,8 @@ class Memfd:
     setting: ClassVar = "memfd"
     folder: ClassVar = ""
 
-    def open(self, name: str) -> int:  # noqa: D102
-        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def open(self, name: str) -> Descriptor:  # noqa: D102
+        return opened(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
     def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
         import fcntl  # late: not on every system
@@ -103,15 +104,15 @@ class Named(_InFolder):
     setting: ClassVar = "named"
     folder: str = "/dev/shm" if os.path.isdir("/dev/shm") else ""  # noqa: S108
 
-    def open(self, name: str) -> int:  # noqa: D102
+    def open(self, name: str) -> Descriptor:  # noqa: D102
         if self.folder:
             names.sweep(self.folder)
-        fd = names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        file = names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         if names.has_proc():
             names.remove(name)
         else:
             names.keep(name)
-        return fd
+        return file
 
 
 @dataclass(frozen=True)
@@ -124,13 +125,13 @@ class MappedFile(_InFolder):
     def setting(self) -> str:  # noqa: D102
         return f"file:{self.folder}"
 
-    def open(self, name: str) -> int:  # noqa: D102
+    def open(self, name: str) -> Descriptor:  # noqa: D102
         names.sweep(self.folder)
         path = os.path.join(self.folder, name)
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        file = opened(os.open, path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         with suppress(FileNotFoundError):  # somebody swept
             os.unlink(path)
-        return fd
+        return file
 
 
 def keeps_size(fd: int) -> bool:

@@ -12,7 +12,10 @@ import os
 import re
 from contextlib import suppress
 
+from nbshare.memory.descriptors import Descriptor, opened
+
 __all__ = [
+    "Standing",
     "drop",
     "has_proc",
     "is_kept",
@@ -73,12 +76,11 @@ def sweep(folder: str) -> None:
                         os.unlink(entry.path)
 
 
-def open_shm(name: str, flags: int) -> int:
+def open_shm(name: str, flags: int) -> Descriptor:
     """Open POSIX shared memory; never by `multiprocessing`, whose tracker removes others' too."""
     import _posixshmem  # type: ignore[import-not-found]  # late: some systems have none
 
-    fd: int = _posixshmem.shm_open(f"/{name}", flags, mode=0o600)
-    return fd
+    return opened(_posixshmem.shm_open, f"/{name}", flags, 0o600)
 
 
 def keep(name: str) -> None:
@@ -95,6 +97,18 @@ def drop(name: str) -> None:
     """Remove a name that this process has kept; others are left alone."""
     if _kept.pop(name, None) == os.getpid():
         remove(name)
+
+
+class Standing:
+    """Whoever holds this holds up a name of this process; it is dropped with the last of them."""
+
+    _drop = staticmethod(drop)  # at exit the module's own may be gone before
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __del__(self) -> None:
+        self._drop(self._name)
 
 
 def remove(name: str) -> None:

@@ -11,8 +11,10 @@ import _thread
 import os
 import time
 from contextlib import suppress
+from typing import Any
 
 from nbshare.memory.choice import scratch_file
+from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.segment import Segment
 
 __all__ = ["HOLD_S", "Receipt", "receipts"]
@@ -32,25 +34,26 @@ class Receipts:
     """
 
     def __init__(self) -> None:
-        self._fd = -1
+        self._file: Descriptor | None = None
         self._inode = 0
         self._n_sent = 0
         self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
-        self._last: tuple[tuple[int, int, int], int] = ((0, 0, 0), -1)  # whose file, opened
+        self._last: tuple[Any, Descriptor | None] = None, None  # whose file, opened
         self._lock = _thread.allocate_lock()
 
     def hold(self, segment: Segment) -> Receipt:
         """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
         with self._lock:
-            if self._fd < 0:
-                self._fd = scratch_file()
-                self._inode = os.fstat(self._fd).st_ino
+            if self._file is None:
+                self._file = scratch_file()
+                self._inode = os.fstat(self._file.fileno()).st_ino
+            fd = self._file.fileno()
             place = self._n_sent
             self._n_sent += 1
             if not self._held:
                 _thread.start_new_thread(self._look, ())
             self._held[place] = (time.monotonic() + HOLD_S, segment)
-        return self._fd, self._inode, place
+        return fd, self._inode, place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
         """Tell the sender of a reference that it has arrived."""
@@ -58,25 +61,20 @@ class Receipts:
         # If the sender is gone nobody waits for it.
         with suppress(OSError), self._lock:
             file = self._file_of(sender, fd, inode)
-            if file >= 0:
-                os.pwrite(file, b"\1", place)
+            if file is not None:
+                os.pwrite(file.fileno(), b"\1", place)
 
-    def _file_of(self, sender: int, fd: int, inode: int) -> int:
-        """Open a sender's file of receipts, or -1 if it is another file now; the last one is kept.
+    def _file_of(self, sender: int, fd: int, inode: int) -> Descriptor | None:
+        """Open a sender's file of receipts, unless it is another file now; the last one is kept.
 
         Opening it takes a third of the time that a reference takes to arrive.
         """
         if self._last[0] != (sender, fd, inode):
-            found = os.open(f"/proc/{sender}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
-            try:
-                if os.fstat(found).st_ino != inode:
-                    return -1
-                file = os.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_CLOEXEC)
-            finally:
-                os.close(found)
-            before, self._last = self._last[1], ((sender, fd, inode), file)
-            if before >= 0:
-                os.close(before)
+            found = opened(os.open, f"/proc/{sender}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+            if os.fstat(found.fileno()).st_ino != inode:
+                return None
+            path = f"/proc/self/fd/{found.fileno()}"
+            self._last = (sender, fd, inode), opened(os.open, path, os.O_WRONLY | os.O_CLOEXEC)
         return self._last[1]
 
     def forget(self) -> None:
@@ -87,9 +85,10 @@ class Receipts:
         while True:
             time.sleep(LOOK_S)
             with self._lock:
-                now = time.monotonic()
+                assert self._file is not None
+                now, fd = time.monotonic(), self._file.fileno()
                 for place in list(self._held):  # not the segment: the name would hold it
-                    if now > self._held[place][0] or os.pread(self._fd, 1, place) == b"\1":
+                    if now > self._held[place][0] or os.pread(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
                     return

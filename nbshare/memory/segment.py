@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
 from nbshare.memory.choice import NewFile, new_file
+from nbshare.memory.descriptors import Descriptor, opened, owned
 from nbshare.memory.kinds import Kind, keeps_size
 from nbshare.memory.view import View
 
@@ -50,8 +51,10 @@ class Segment(mmap.mmap):
 
     Attributes
     ----------
+    file : Descriptor
+        What it is mapped from; closed when the object is gone.
     fd : int
-        Descriptor; closed with the object.
+        The number of that.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
@@ -71,10 +74,11 @@ class Segment(mmap.mmap):
 
     Notes
     -----
-    Creating and attaching are safe from any thread. `__del__` makes one system call and takes no
-    lock, since it may run inside any allocation of any thread.
+    Creating and attaching are safe from any thread. The end may come inside any allocation of any
+    thread: it takes no lock, and runs no Python, which would swallow an interrupt.
     """
 
+    file: Descriptor
     fd: int
     nbytes: int
     address: int
@@ -85,27 +89,21 @@ class Segment(mmap.mmap):
     n_borrowed: int
     was_kept_elsewhere: bool
     _name: str | None
+    _standing: names.Standing | None
 
-    # Bound here because the modules may be gone when the last segment is, at exit.
-    _close: ClassVar[Any] = staticmethod(os.close)
-    _drop_name: ClassVar[Any] = staticmethod(names.drop)
-
-    def __new__(cls, fd: int, nbytes: int, mode: Mode) -> Self:  # noqa: D102
+    def __new__(cls, file: Descriptor, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
         flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
         try:
-            self = super().__new__(cls, fd, nbytes, flags, protection, **_MAP_OPTIONS)
-            # From here on `__del__` closes it, and nobody else may: an interrupt can come before
-            # our caller has the object, and by then the number may be another thread's.
-            self.fd = fd
-        except BaseException as error:
-            os.close(fd)
-            if getattr(error, "errno", None) != errno.ENOMEM:
+            self = super().__new__(cls, file.fileno(), nbytes, flags, protection, **_MAP_OPTIONS)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
                 raise
             raise OutOfMemoryError(
                 f"{budget.in_words(nbytes)} more cannot be mapped into this process; a limit of "
                 "its address space (ulimit -v) may be in the way"
             ) from None
+        self.file, self.fd = file, file.fileno()
         self.nbytes = nbytes
         self.mode = mode
         self.kind = None
@@ -113,7 +111,7 @@ class Segment(mmap.mmap):
         self.has_name = False
         self.n_borrowed = 0
         self.was_kept_elsewhere = False
-        self._name = None
+        self._name = self._standing = None
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
@@ -136,20 +134,20 @@ class Segment(mmap.mmap):
         every later mapping and descriptor is read-only by the kernel's hand, as far as the kind of
         memory allows (`nbshare.memory.kinds`).
         """
-        file = new_file(nbytes)
+        new = new_file(nbytes)
         parts = list(parts)
         try:
             # write(2) into fresh pages costs half of what page faults through a mapping do.
             plain = [part for part in parts if not _is_strided(part[1])]
-            copying.run([job for part in plain for job in copying.write_jobs(file.fd, *part)])
+            fd = new.file.fileno()
+            copying.run([job for part in plain for job in copying.write_jobs(fd, *part)])
         except BaseException:
-            os.close(file.fd)
-            names.drop(file.name)
+            names.drop(new.name)
             raise
-        self = cls._own(file)
+        self = cls._own(new)
         self.refill(part for part in parts if _is_strided(part[1]))
         if sealed:
-            file.kind.protect(file.fd)
+            new.kind.protect(self.fd)
             self.is_sealed = True
         return self
 
@@ -162,12 +160,12 @@ class Segment(mmap.mmap):
         copying.run(jobs)
 
     @classmethod
-    def attach(cls, fd: int, mode: Mode, *, name: str | None = None) -> Self:
-        """Map a segment whose descriptor was received; takes the descriptor over.
+    def attach(cls, file: Descriptor | int, mode: Mode, *, name: str | None = None) -> Self:
+        """Map a segment whose descriptor was opened or received; takes the descriptor over.
 
         Parameters
         ----------
-        fd : int
+        file : Descriptor or int
             Descriptor that allows what `mode` says.
         mode : {"r+", "r", "c"}
             As `Segment.mode`.
@@ -179,28 +177,26 @@ class Segment(mmap.mmap):
         ValueError
             If its owner could shrink it: reading past the end would kill this process (SIGBUS).
         """
-        try:
-            if not keeps_size(fd):
-                raise ValueError(f"descriptor {fd} is not sealed against shrinking")
-            nbytes = os.fstat(fd).st_size
-        except BaseException:
-            os.close(fd)
-            raise
-        self = cls(fd, nbytes, mode)
+        file = owned(file) if isinstance(file, int) else file
+        fd = file.fileno()
+        if not keeps_size(fd):
+            raise ValueError(f"descriptor {fd} is not sealed against shrinking")
+        self = cls(file, os.fstat(fd).st_size, mode)
         if name is not None:
             self._name, self.has_name = name, True
         return self
 
     @classmethod
-    def _own(cls, file: NewFile) -> Self:
+    def _own(cls, new: NewFile) -> Self:
         try:
-            self = cls(file.fd, file.nbytes, "r+")
+            self = cls(new.file, new.nbytes, "r+")
         except BaseException:
-            names.drop(file.name)
+            names.drop(new.name)
             raise
-        self.kind = file.kind
-        if names.is_kept(file.name):
-            self._name, self.has_name = file.name, True
+        self.kind = new.kind
+        if names.is_kept(new.name):
+            self._name, self.has_name = new.name, True
+            self._standing = names.Standing(new.name)
         return self
 
     def grown(self, needed: int, nbytes: int) -> Segment:
@@ -222,10 +218,10 @@ class Segment(mmap.mmap):
         budget.check_room(needed - self.nbytes)
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.kind.reserve(self.fd, size)
-        larger = type(self)(os.dup(self.fd), size, self.mode)
+        larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind
         larger._name, larger.has_name = self._name, self.has_name
-        self.has_name = False  # the name goes with the last mapping
+        larger._standing = self._standing
         return larger
 
     def array(
@@ -246,20 +242,13 @@ class Segment(mmap.mmap):
         _known[self._name] = self
         return self._name
 
-    def read_only_fd(self) -> int:
-        """Open a descriptor through which the segment can only be read; the caller closes it."""
+    def read_only(self) -> Descriptor:
+        """Open a descriptor through which the segment can only be read."""
         if names.has_proc():
-            return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+            return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         if self.has_name:
             return names.open_shm(self.name, os.O_RDONLY)
-        return os.dup(self.fd)  # read-only by its seal, or by good will
-
-    def __del__(self) -> None:
-        fd, self.fd = getattr(self, "fd", -1), -1
-        if fd >= 0:
-            self._close(fd)
-            if self.has_name:
-                self._drop_name(self._name)
+        return opened(os.dup, self.fd)  # read-only by its seal, or by good will
 
 
 # The segments of this process that have been asked for their name, by it.

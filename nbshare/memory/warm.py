@@ -37,19 +37,26 @@ SHARE = 0.25  # of what is available may be kept at most
 Lease = npt.NDArray[np.uint8]
 
 
+class _Lent(weakref.ref[Lease]):
+    """A lease, which this does not hold, and its segment, which it does."""
+
+    __slots__ = ("segment",)
+    segment: Segment
+
+
 class WarmPool:
     """Gives out segments and takes them back by itself.
 
     Notes
     -----
-    Safe from any thread. A lease may end inside any allocation of any thread; its finalizer only
-    appends to a deque.
+    Safe from any thread. A lease may end inside any allocation of any thread: all that happens then
+    is that a deque is appended to, and no Python is run, which would swallow an interrupt.
     """
 
     def __init__(self) -> None:
-        self._returned: deque[Segment] = deque()
+        self._returned: deque[_Lent] = deque()
         self._kept: list[tuple[float, Segment]] = []  # since when
-        self._leases: dict[int, tuple[weakref.ref[Lease], Segment]] = {}
+        self._leases: dict[int, _Lent] = {}  # by their own ids
         self._is_trimming = False
         self._lock = _thread.allocate_lock()
 
@@ -97,18 +104,13 @@ class WarmPool:
         """Return the array that every view of the segment descends from."""
         lease = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL:
-            key = id(lease)
-            returned, leases = self._returned, self._leases
-
-            def end(_: object) -> None:
-                returned.append(segment)
-                leases.pop(key, None)
-
-            self._leases[key] = weakref.ref(lease, end), segment
+            lent = _Lent(lease, self._returned.append)
+            lent.segment = segment
+            self._leases[id(lent)] = lent
             with self._lock:
                 if not self._is_trimming:
-                    self._is_trimming = True
                     _thread.start_new_thread(self._trim, ())
+                    self._is_trimming = True
         return lease
 
     def _trim(self) -> None:
@@ -127,8 +129,8 @@ class WarmPool:
         """Give up for reuse what the child will see as well; holds the lock until after."""
         self._lock.acquire()
         self._kept.clear()
-        for _, segment in [*self._leases.values()]:
-            segment.was_kept_elsewhere = True
+        for lent in [*self._leases.values()]:
+            lent.segment.was_kept_elsewhere = True
 
     def after_fork(self, *, is_child: bool) -> None:
         """Go on; in the child without the thread that has stayed behind."""
@@ -141,10 +143,13 @@ class WarmPool:
         now = time.monotonic()
         came = 0
         while self._returned:
-            segment = self._returned.popleft()
-            if not segment.was_kept_elsewhere:
-                self._kept.append((now, segment))
+            lent = self._returned[0]  # until all is noted, since an interrupt may come
+            # If not known, an interrupt came before it was given out.
+            is_known = self._leases.pop(id(lent), None) is not None
+            if is_known and not lent.segment.was_kept_elsewhere:
+                self._kept.append((now, lent.segment))
                 came += 1
+            self._returned.popleft()
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
         if came:
             held = sum(segment.nbytes for _, segment in self._kept)

@@ -1,10 +1,11 @@
 """Everything that draws: the row of a running map, and its picture.
 
 A map is seen only through its job (:class:`~nbshare.notebook.base.JobView`), and drawing happens
-only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map:
-no thread is started here, and a display that fails costs one warning, never the map.
+only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map;
+a job in the background has one for that. A display that fails costs one warning, never the map.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
+``showing``      a job in the background, and a job that is shown in another cell
 ``row``          the row of a notebook
 ``stop_button``  the button in it
 ``bar``          a terminal's bar, a log's lines, and the words of all three
@@ -20,38 +21,70 @@ no thread is started here, and a display that fails costs one warning, never the
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import time
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from nbshare.errors import DisplayWarning, is_ours, warn
+from nbshare.errors import DisplayWarning, is_ours, users_line, warn
 from nbshare.notebook.base import NEVER_S, CannotDrawError
 from nbshare.notebook.environment import is_static, surroundings
 from nbshare.notebook.live_plot import LivePlot, Plot, as_plots
+from nbshare.notebook.showing import Showing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbshare.notebook.base import Drawer, JobView
+    from nbshare.notebook.environment import KernelOutput
 
-__all__ = ["Display", "LivePlot", "Plot", "check_display", "open_display"]
+__all__ = ["Display", "LivePlot", "Plot", "Showing", "check_display", "open_display"]
 
 
 class Display:
-    """What is shown of one map while somebody waits for it.
+    """What is shown of one map.
 
     Parameters
     ----------
     drawers
         What draws; none where nothing is to be seen.
+    outputs
+        Those of a cell that they draw into.
     live
         False: only the last frame is drawn.
+    warn
+        Tells of a failure.
     """
 
-    def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
+    def __init__(
+        self,
+        drawers: Sequence[Drawer],
+        outputs: Sequence[KernelOutput] = (),
+        *,
+        live: bool = True,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self._live = live
         self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
+        self._outputs = outputs
+        self._warn = warn or _warn
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def begin(self) -> None:
+        """Take the places of all outputs, in the cell that is running."""
+        self.update()
+        for output in self._outputs:
+            output.reserve()
+
+    def show_again(self) -> bool:
+        """Show all outputs in the cell that is running too; returns False if there are none."""
+        for output in self._outputs:
+            output.show_again()
+        return bool(self._outputs)
 
     def update(self) -> float:
         """Redraw what is due.
@@ -80,10 +113,10 @@ class Display:
             pause_s = drawer.draw(final=final)
         except CannotDrawError as error:
             self._due.pop(drawer, None)
-            _warn(str(error))
+            self._warn(str(error))
         except Exception as error:  # noqa: BLE001  a plot function or front end may raise anything
             self._due.pop(drawer, None)
-            _warn(
+            self._warn(
                 "Drawing failed and is off for the rest of this call; the map itself is not "
                 f"affected.\n\n{_traceback(error)}"
             )
@@ -119,7 +152,9 @@ def check_display(progress: Any, plot: Any) -> None:
     as_plots(plot)
 
 
-def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Display:
+def open_display(
+    job: JobView, *, progress: Any = None, plot: Any = None, in_background: bool = False
+) -> Display:
     """Decide what is shown of a job, and where.
 
     Parameters
@@ -128,6 +163,8 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
         The running map.
     progress, plot
         As checked by :func:`check_display`.
+    in_background
+        Whether a thread of its own draws it, while its user does something else.
 
     Returns
     -------
@@ -136,6 +173,7 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
     """
     place = surroundings()
     drawers: list[Drawer] = []
+    outputs: list[KernelOutput] = []
     # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
     if place != "log" if progress is None else progress is not False:
         from nbshare.notebook import bar, row
@@ -143,7 +181,11 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
         if isinstance(progress, type):
             drawers.append(bar.ForeignBar(job, job.label, progress))
         elif place == "kernel":
-            drawers.append(row.NotebookRow(job, job.label, timed=not is_static()))
+            line = row.NotebookRow(
+                job, job.label, timed=not is_static(), in_background=in_background
+            )
+            drawers.append(line)
+            outputs.append(line.output)
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job, job.label))
         else:
@@ -151,8 +193,11 @@ def open_display(job: JobView, *, progress: Any = None, plot: Any = None) -> Dis
     if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
         from nbshare.notebook.frames import LiveFrames
 
-        drawers.append(LiveFrames(job, plot, job.label))
-    return Display(drawers, live=not (place == "kernel" and is_static()))
+        frames = LiveFrames(job, plot, job.label, in_background=in_background)
+        drawers.append(frames)
+        outputs.append(frames.output)
+    live = not (place == "kernel" and is_static())
+    return Display(drawers, outputs, live=live, warn=_warner() if in_background else None)
 
 
 def _is_bar_class(progress: Any) -> bool:
@@ -161,12 +206,21 @@ def _is_bar_class(progress: Any) -> bool:
     )
 
 
-def _warn(message: str) -> None:
+def _warn(message: str, line: tuple[str, int] | None = None) -> None:
     """Warn; where warnings are made errors, say it without ending the map."""
     try:
-        warn(message, DisplayWarning)
+        if line is None:
+            warn(message, DisplayWarning)
+        else:
+            warnings.warn_explicit(message, DisplayWarning, *line)
     except DisplayWarning:
         sys.stderr.write(f"DisplayWarning: {message}\n")
+
+
+def _warner() -> Callable[[str], None]:
+    """Return what warns later, in any thread, as if it was here and now: below the same cell."""
+    context, line = contextvars.copy_context(), users_line()
+    return lambda message: context.run(_warn, message, line)
 
 
 def _traceback(error: Exception) -> str:

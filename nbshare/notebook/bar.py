@@ -26,8 +26,8 @@ class Pace:
 
     def __init__(self, job: JobView) -> None:
         self._job = job
-        self._began = self._counted_at = time.monotonic()
-        self._counted = self._first = job.n_done
+        self._counted_at = time.monotonic()
+        self._counted = job.n_done
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
@@ -42,11 +42,6 @@ class Pace:
         return n_done
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the job is watched."""
-        return time.monotonic() - self._began
-
-    @property
     def rate(self) -> float:
         """Results a second, of late; 0.0 before the first."""
         seconds = self._seconds()
@@ -55,7 +50,7 @@ class Pace:
     @property
     def mean_rate(self) -> float:
         """Results a second, over the whole time."""
-        return (self._counted - self._first) / max(self.elapsed_s, 1e-9)
+        return self._counted / max(self._job.elapsed_s, 1e-9)
 
     @property
     def left_s(self) -> float | None:
@@ -79,17 +74,17 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     n_failed = len(job.errors)
     failed = f" · ✗ {n_failed} failed" if n_failed else ""
     if job.state == "done":
-        timing = f" in {duration(pace.elapsed_s)} ({_rate(pace.mean_rate)})"
-        if pace.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
+        timing = f" in {duration(job.elapsed_s)} ({_rate(pace.mean_rate)})"
+        if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
             timing = f" in under {_SHORTEST_S} s"
         return count, (timing if timed and n_done else "") + failed
     details = [] if job.n_tasks is None else [f"{percent(n_done, job.n_tasks)} %"]
     if timed and is_live and pace.rate:
-        details += [_rate(pace.rate), f"{duration(int(pace.elapsed_s))} elapsed"]
+        details += [_rate(pace.rate), f"{duration(int(job.elapsed_s))} elapsed"]
         if pace.left_s is not None:
             details.append(f"{duration(int(pace.left_s))} left")
     elif timed and not is_live:
-        details.append(f"after {duration(pace.elapsed_s)}")
+        details.append(f"after {duration(job.elapsed_s)}")
     return count, "".join(f" · {detail}" for detail in details) + failed
 
 

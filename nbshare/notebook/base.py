@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -41,6 +41,10 @@ class JobView(Protocol):
         """Where the map stands."""
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds from its beginning until now, or its end."""
+
+    @property
     def label(self) -> str:
         """What the map is called in front of the user; may be empty."""
 
@@ -70,6 +74,12 @@ class JobView(Protocol):
 
     def partial(self) -> np.ma.MaskedArray[Any, Any] | list[Any] | None:
         """Return the results so far: a masked array without a copy, a list, or None before any."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        """Have a function called in another thread when it is over."""
 
     def stop(self) -> None:
         """End the map early; results that are there are kept."""

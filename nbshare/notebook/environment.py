@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from nbshare.errors import DisplayWarning, warn
 
-Make: TypeAlias = Callable[[], tuple[dict[str, str], dict[str, Any] | None] | None]  # MIME bundle
+_Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
+Make: TypeAlias = Callable[[], _Bundle | None]
 
 _MAX_OWN = 8  # maps of a cell with a row and a picture of their own
 _SHARED_INTERVAL_S = 0.25  # between changes of an output that several maps have
@@ -39,6 +40,11 @@ def _in_kernel() -> bool:
     # Where a kernel runs IPython is loaded. It is not imported just to learn that it was not.
     get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None
+
+
+def cell_number() -> int:
+    """Return the number of the cell that is running; of a kernel."""
+    return int(cast(Any, sys.modules["IPython"]).get_ipython().execution_count)
 
 
 class KernelOutput:
@@ -75,6 +81,14 @@ class KernelOutput:
         """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
         return self._place.is_shared
 
+    def reserve(self) -> None:
+        """Take the place in the cell, if nothing has been shown yet."""
+        self._place.reserve()
+
+    def show_again(self) -> None:
+        """Show it in the cell that is running too: what comes replaces both."""
+        self._place.show_again()
+
     def show(self, make: Make, *, final: bool) -> None:
         """Show what `make` returns, in the place of what was shown before.
 
@@ -85,6 +99,8 @@ class KernelOutput:
         self._place.show(make, at_once=self._cell.is_over)
         if final and self._place.is_shared:
             self._cell.free[self._kind].append(self._place)
+        if final and self._cell.is_over:
+            self._place.send_again_in_next_cell()
 
 
 class _Place:
@@ -95,7 +111,7 @@ class _Place:
 
         self.handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.is_shared = is_shared
-        self._is_shown = False
+        self._shown: _Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
 
@@ -111,13 +127,31 @@ class _Place:
         made = make() if make is not None else None
         if made is None:
             return
-        bundle, metadata = made
         self._sent_at = time.monotonic()
-        if self._is_shown:
+        show = self.handle.display if self._shown is None else self.handle.update
+        show(made[0], metadata=made[1], raw=True)
+        self._shown = made
+
+    def reserve(self) -> None:
+        if self._shown is None:
+            self.show(lambda: ({"text/plain": ""}, None), at_once=True)
+
+    def show_again(self) -> None:
+        if self._shown is not None:
+            self.handle.display(self._shown[0], metadata=self._shown[1], raw=True)
+
+    def send_again_in_next_cell(self) -> None:
+        """Send the last state once more: nbclient takes in what comes while a cell runs only."""
+        if self._shown is None:
+            return
+        events: Any = cast(Any, sys.modules["IPython"]).get_ipython().events
+        bundle, metadata = self._shown
+
+        def send(*_: object) -> None:
+            events.unregister("pre_run_cell", send)
             self.handle.update(bundle, metadata=metadata, raw=True)
-        else:
-            self.handle.display(bundle, metadata=metadata, raw=True)
-            self._is_shown = True
+
+        events.register("pre_run_cell", send)
 
 
 class _Cell:

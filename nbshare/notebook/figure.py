@@ -73,10 +73,15 @@ class LiveFigure:
         What `nbshare.notebook.live_plot.as_plots` takes; not None.
     label
         What the title calls the job.
+    in_users_style
+        Whether matplotlib's settings are left as they are.
     """
 
-    def __init__(self, job: JobView, plot: Any, label: str) -> None:
+    def __init__(
+        self, job: JobView, plot: Any, label: str, *, in_users_style: bool = False
+    ) -> None:
         self._job, self._label = job, label
+        self._in_users_style = in_users_style
         self._plots = as_plots(plot)
         self._build()
         self._n = 0
@@ -87,18 +92,38 @@ class LiveFigure:
         width, height = _PANEL[columns]
         rows = math.ceil(len(plots) / columns)
         size = (columns * width / DPI, rows * height / DPI)
-        with _styled("default"):
+        with self._styled("default"):
             self.figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-            self.figure.set_facecolor("white")
+            if not self._in_users_style:
+                self.figure.set_facecolor("white")
             self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
         if len(plots) == 1:
             places: list[FigureBase] = [self.figure]
         else:
             grid = self.figure.subfigures(rows, columns, squeeze=False)
             places = list(cast(Any, grid).flat)
-        self._painters = [_painter(self._job, *pair) for pair in zip(places, plots, strict=False)]
+        self._painters = [self._painter(*pair) for pair in zip(places, plots, strict=False)]
         self._n_frames = 0
         self._title = ""
+
+    def _painter(self, figure: FigureBase, plot: LivePlot) -> Painter:
+        """Make the axes of a plot, and what draws into them."""
+        if plot.is_drawn_by_user:
+            return FunctionPainter(figure, plot)
+        with self._styled("default"):
+            axes = figure.add_subplot()
+            match plot.kind:
+                case "line":
+                    return LinePainter(axes, plot, self._job.inputs)
+                case "hist":
+                    return HistPainter(axes, plot)
+                case _:
+                    return ImagePainter(axes, plot)
+
+    def _styled(self, style: str | None) -> contextlib.AbstractContextManager[Any]:
+        if style is None or self._in_users_style:
+            return contextlib.nullcontext()
+        return matplotlib.style.context(style)
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
@@ -115,13 +140,13 @@ class LiveFigure:
         self._n = present.size
         shown = []
         for painter in self._painters:
-            with _styled(painter.style):
+            with self._styled(painter.style):
                 shown.append(painter.paint(partial, present, final=final))
         n_shown = min(n for n, _ in shown)
         of = f"{n_shown} of {present.size}" if self._job.n_tasks is not None else str(n_shown)
         title = (shown[0][1] if len(shown) == 1 else "{}").format(of)
         title = f"{self._label}: {title}" if self._label else title
-        with _styled(self._painters[0].style):
+        with self._styled(self._painters[0].style):
             self._write_title(title)
             self._lay_out(final=final)
             palette = self._painters[0].palette if len(shown) == 1 else None
@@ -157,21 +182,6 @@ class LiveFigure:
         self.figure.set_layout_engine("none")
 
 
-def _painter(job: JobView, figure: FigureBase, plot: LivePlot) -> Painter:
-    """Make the axes of a plot, and what draws into them."""
-    if plot.is_drawn_by_user:
-        return FunctionPainter(figure, plot)
-    with _styled("default"):
-        axes = figure.add_subplot()
-        match plot.kind:
-            case "line":
-                return LinePainter(axes, plot, job.inputs)
-            case "hist":
-                return HistPainter(axes, plot)
-            case _:
-                return ImagePainter(axes, plot)
-
-
 def render(job: JobView, plot: Any = "image") -> bytes:
     """Draw a job as it is now.
 
@@ -196,7 +206,3 @@ def render(job: JobView, plot: Any = "image") -> bytes:
     if frame is None:
         raise ValueError("There is nothing to draw: the job has no result yet.")
     return frame.png
-
-
-def _styled(style: str | None) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if style is None else matplotlib.style.context(style)

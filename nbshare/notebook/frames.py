@@ -31,11 +31,15 @@ class LiveFrames:
         As for `nbshare.parallel_map`; not None.
     label
         What the title calls the job.
+    in_background
+        Whether the user may be drawing meanwhile.
     """
 
-    def __init__(self, job: JobView, plot: Any, label: str) -> None:
+    def __init__(self, job: JobView, plot: Any, label: str, *, in_background: bool) -> None:
         self._job, self._plot, self._label = job, plot, label
-        self._output = KernelOutput("picture")
+        # matplotlib has one style for all threads: the user's stays as it is.
+        self._in_users_style = in_background
+        self.output = KernelOutput("picture")
         self._interval_s = max(each.interval for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame
@@ -46,7 +50,7 @@ class LiveFrames:
         if not final and self._job.n_done == self._n_done and self._is_complete:
             return min(_LOOK_S, self._interval_s) if self._n_done else _FIRST_LOOK_S
         began, first = time.monotonic(), not self._n_done
-        self._output.show(lambda: self._frame(final=final), final=final)
+        self.output.show(lambda: self._frame(final=final), final=final)
         if not self._n_done:
             return _FIRST_LOOK_S
         # The first frame's cost is mostly that of starting up: it tells nothing of the next one.
@@ -58,7 +62,9 @@ class LiveFrames:
         if self._figure is None:
             from nbshare.notebook.figure import LiveFigure  # loads matplotlib
 
-            self._figure = LiveFigure(self._job, self._plot, self._label)
+            self._figure = LiveFigure(
+                self._job, self._plot, self._label, in_users_style=self._in_users_style
+            )
         frame = self._figure.frame(final=final)
         if frame is None:
             return None

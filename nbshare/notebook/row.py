@@ -54,20 +54,22 @@ class NotebookRow:
         What it is called.
     timed
         False: nothing that differs from one run to the next (seconds, rates, workers).
+    in_background
+        Whether cells go on meanwhile.
     """
 
-    def __init__(self, job: JobView, label: str, *, timed: bool) -> None:
+    def __init__(self, job: JobView, label: str, *, timed: bool, in_background: bool) -> None:
         self._job, self._label, self._timed = job, label, timed
         self._pace = Pace(job)
-        self._output = KernelOutput("row")
-        self._stop = StopButton(job, self._output)
+        self.output = KernelOutput("row")
+        self._stop = StopButton(job, self.output, in_loop=not in_background)
         self._shown: dict[str, str] = {}
 
     def draw(self, *, final: bool) -> float:
         """Send the row if it differs from the one that is shown."""
         bundle = self._bundle(final=final)
         if final or bundle != self._shown:
-            self._output.show(lambda: (bundle, None), final=final)
+            self.output.show(lambda: (bundle, None), final=final)
             self._shown = bundle
         return _INTERVAL_S
 
@@ -76,8 +78,8 @@ class NotebookRow:
         glyph, colour = _LOOKS[job.state]
         word = f"starting {_workers(job.n_workers)}…" if job.state == "starting" else job.state
         count, details = describe(job, self._pace, timed=self._timed)
-        if self._output.is_shared:
-            details += f" · map {self._output.number} of this cell"
+        if self.output.is_shared:
+            details += f" · map {self.output.number} of this cell"
         name = " ".join(filter(None, [self._label, word]))
         plain = "\n".join(
             [f"{glyph} {name}  {count}{details}", *(stage_lines(job) if self._timed else [])]
@@ -132,7 +134,7 @@ class NotebookRow:
             return f"<details>{inside}</details>"
         # Each update replaces the elements: a fold that the user has opened is opened again. What
         # is saved in the end has no script.
-        name = f"nbshare-{self._output.id}"
+        name = f"nbshare-{self.output.id}"
         remember = f"(window.nbshareOpen=window.nbshareOpen||{{}})['{name}']=this.open"
         restore = (
             f"if((window.nbshareOpen||{{}})['{name}'])document.getElementById('{name}').open=true"
@@ -144,17 +146,17 @@ class NotebookRow:
 
     def _activity(self) -> str:
         workers = self._job.activity
-        rows = [
-            (
-                worker.pid,
-                _doing(worker),
-                _short(worker.since_s) if worker.items else "",
-                worker.n_items,
-                _memory(worker.memory_bytes),
-            )
-            for worker in workers
-        ]
-        return _table(("worker", "now", "for", "items done", "memory"), rows)
+        columns: dict[str, list[object]] = {
+            "worker": [worker.pid for worker in workers],
+            "now": [_doing(worker) for worker in workers],
+            "for": [_short(worker.since_s) if worker.items else "" for worker in workers],
+            "reports": [_report(worker) for worker in workers],
+            "items done": [worker.n_items for worker in workers],
+            "memory": [_memory(worker.memory_bytes) for worker in workers],
+        }
+        if not any(columns["reports"]):
+            del columns["reports"]
+        return _table(columns, zip(*columns.values(), strict=True))
 
     def _stats(self) -> str:
         stats = self._job.stats
@@ -182,6 +184,11 @@ def _doing(worker: WorkerActivity) -> str:
     if len(items) > 1:
         return f"items {items[0]} to {items[-1]}"
     return _item(items[0], worker.text)
+
+
+def _report(worker: WorkerActivity) -> str:
+    far = "" if worker.fraction is None else f"<b>{int(100 * worker.fraction)} %</b>"
+    return " ".join(filter(None, [far, html.escape(_cut(worker.report))]))
 
 
 def _failures(job: JobView) -> str:

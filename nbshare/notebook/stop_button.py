@@ -42,14 +42,16 @@ class StopButton:
         The map.
     output
         Where its row is shown.
+    in_loop
+        Whether the cell waits for the map, and may have more of them to come.
 
     Notes
     -----
     `press` is called in the kernel's control thread, all else in the one that waits for the map.
     """
 
-    def __init__(self, job: JobView, output: KernelOutput) -> None:
-        self._job, self._cell = job, output.cell
+    def __init__(self, job: JobView, output: KernelOutput, *, in_loop: bool) -> None:
+        self._job, self._cell = job, output.cell if in_loop else None
         self._is_pressed = False
         kernel_id = _kernel_id()
         self.markup = ""  # to be shown while the map runs; empty where nobody can press it
@@ -74,7 +76,9 @@ class StopButton:
             return False
         with _lock:
             is_again, self._is_pressed = self._is_pressed, True
-            is_second, _stopped_cell = _stopped_cell == self._cell, self._cell
+            is_second = False
+            if self._cell is not None:
+                is_second, _stopped_cell = _stopped_cell == self._cell, self._cell
         if is_again:
             return True
         if is_second:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from faultlab import wait_until
 
 ROWS = 4  # of a block
 
@@ -122,6 +124,20 @@ def slow(block, pause_s=0.02):
     return block
 
 
+def first_waits(block, flag):
+    """Hold the first block until the second one is through."""
+    if block[0] == 0:
+        wait_until(flag.exists)
+    return block
+
+
+def second_tells(block, flag):
+    """Return the number of the block."""
+    if block[0] == ROWS:
+        flag.touch()
+    return block[0] // ROWS
+
+
 def broken(block, at, how):
     """Fail in some way in one block."""
     if block[0] == at * ROWS:
@@ -136,6 +152,16 @@ def broken(block, at, how):
 def too_large(block):
     """Return more than the next slot takes."""
     return np.zeros(2 * ROWS)
+
+
+def halved(block):
+    """Return another kind of numbers."""
+    return block / 2
+
+
+def seven():
+    """Give no blocks."""
+    return 7
 
 
 def gives_out(block, out):
@@ -177,3 +203,62 @@ def unlike(block):
 def nothing_of(block):
     """Hand on an empty block in place of every second one."""
     return block[:0] if block[0] // ROWS % 2 else block
+
+
+def killed_as_it_sends(block):
+    """Die in the middle of sending a large result, from the second block on."""
+    if block[0] >= ROWS:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+    return np.full(12 << 20, block[0])  # 100 MB
+
+
+# ---------------------------------------------------------------- with something shared
+
+
+def scaled_numbers(n, scale):
+    """Yield numbers, each times a constant."""
+    for block in numbers(n):
+        yield block * scale[: len(block)]
+
+
+def scaled(block, out, scale, *, offset=0):
+    """Fill the slot in place."""
+    out[: len(block)] = block * scale[: len(block)] + offset
+    return len(block)
+
+
+def addressed(block, scale):
+    """Return the result, what may be done to the constant, and where it lies."""
+    from nbshare.memory import segment_of
+
+    segment, _ = segment_of(scale)
+    return block.tolist(), scale.flags.writeable, os.fstat(segment.fd).st_ino
+
+
+# ------------------------------------------------------------------------ that take long
+
+
+def waits(block, for_s=0.0, at=-1, how="sleep"):
+    """Take long in one block."""
+    if block[0] == at * ROWS:
+        Path(f"busy-{os.getpid()}").touch()
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif how == "gil":
+            ctypes.PyDLL(None).sleep(40)
+        time.sleep(for_s)
+    return block
+
+
+def numbers_late(n, at, for_s):
+    """Yield blocks, one of them late."""
+    for i, block in enumerate(numbers(n)):
+        time.sleep(for_s if i == at else 0)
+        yield block
+
+
+def says(block, word):
+    """Print, and hand on."""
+    print(word, block[0], flush=True)
+    return block

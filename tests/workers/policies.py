@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +179,50 @@ def prepare(folder, value):
     """Leave a mark for each run, and set what the items read."""
     Path(folder, f"{os.getpid()}-{uuid.uuid4()}").touch()
     state["value"] = value
+
+
+def settle(folder):
+    """Change what an initializer may want otherwise than the caller has it."""
+    os.environ["SETTLED"] = "yes"
+    os.environ.pop("UNSETTLED")
+    os.environ["OMP_NUM_THREADS"] = "3"
+    os.chdir(folder)
+    os.umask(0o027)
+    sys.path.append(folder)
+    warnings.filterwarnings("ignore", "settled")
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    sys.stdout = io.StringIO()
+
+
+def surroundings():
+    umask = os.umask(0)
+    os.umask(umask)
+    names = ("SETTLED", "UNSETTLED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {
+        "environ": [os.environ.get(name) for name in names],
+        "cwd": os.getcwd(),
+        "umask": umask,
+        "path": list(sys.path),
+        "warnings": [str(each) for each in warnings.filters],
+        "affinity": os.sched_getaffinity(0),
+        "signal": str(signal.getsignal(signal.SIGUSR1)),
+        "stdout": type(sys.stdout).__name__,
+    }
+
+
+def look_and_litter(i):
+    """Return what is found, and change it all."""
+    found = surroundings()
+    os.environ.clear()
+    os.chdir("/")
+    os.umask(0)
+    sys.path.append("/elsewhere")
+    warnings.resetwarnings()
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    sys.stdout = None
+    return found
 
 
 def read_together(i, folder, n):

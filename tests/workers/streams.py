@@ -82,3 +82,9 @@ def version(i, edit, path):
     if i == 3:
         Path(path).write_text(edit)
     return VERSION
+
+
+def other_version(i):
+    from stream_other import VERSION
+
+    return VERSION

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, Never, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import checked_count, checked_request
-from nbshare.arrays import RingBuffer, full
+from nbshare.arguments import checked_count, checked_policy, checked_request, checked_shared
+from nbshare.arrays import RingBuffer, full, share
 from nbshare.engine.call import prepare
 from nbshare.engine.local import dispatcher
 from nbshare.engine.pipe import Pipe, Stage
@@ -23,15 +24,25 @@ from nbshare.engine.stages import (
     Place,
     feed,
     finish,
-    n_arguments,
     process,
 )
 from nbshare.engine.stats import StageStatistics
 from nbshare.engine.worker import is_worker
-from nbshare.functions import label_of, resolve
+from nbshare.functions import label_of
 from nbshare.job import unwrapped
 from nbshare.mapping import run_and_draw
+from nbshare.memory import segment_of
 from nbshare.notebook import Plot, check_display
+from nbshare.stage_arguments import (
+    check_functions,
+    functions_of,
+    is_list_of_dtypes,
+    is_list_of_shapes,
+    one_each,
+    refuse,
+    taken_by,
+)
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["PipelineResult", "pipeline"]
 
@@ -62,6 +73,7 @@ class PipelineResult:
         return f"<PipelineResult: {kind}; {' → '.join(parts)}>"
 
 
+@shown_from_the_call
 def pipeline(
     load: Callable[..., Iterable[Any]] | str,
     /,
@@ -71,8 +83,11 @@ def pipeline(
     slots: int = 4,
     workers: int | Sequence[int] = 1,
     ordered: bool = True,
+    shared: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
     progress: bool | str | type | None = None,
     plot: Plot = None,
+    **others: Never,
 ) -> PipelineResult:
     """Load blocks of data, process and store them, all at the same time.
 
@@ -116,16 +131,25 @@ def pipeline(
         True (default): each stage gets the blocks in their order, so that a last stage with one
         worker can write a file. False: a block that is done overtakes others. The results are in
         the order of the blocks in any case.
+    shared : mapping of str to object, optional
+        Keyword arguments that are the same for all blocks, placed in shared memory once. Loader
+        and stages get those that they have parameters for. Arrays are read-only there.
+    timeout : float, optional
+        Seconds that a stage may take for one block, waiting not counted, or the loader to give
+        one. Past it all stages end. Default: no limit.
     progress : None, bool, str or tqdm class, optional
         As in `parallel_map`; the row has a line for each stage.
     plot : optional
         As in `parallel_map`: a picture of the results so far.
+    **others
+        There are no others; those of `parallel_map` are refused with what to do instead.
 
     Returns
     -------
     PipelineResult
         Its ``results`` are as those of `parallel_map`: one array ``(n, *shape)`` if what the last
-        stage returns fits one, else a list; its ``stages`` tell what each stage waited for.
+        stage returns fits one, else a list; its ``stages`` tell what each stage waited for. After
+        Stop those of the blocks that are through, with a `PartialResultWarning`.
 
     Raises
     ------
@@ -133,6 +157,8 @@ def pipeline(
         Wrong use; before any worker starts.
     nbshare.errors.WorkerDiedError
         A worker was killed or crashed; the message names stage and block.
+    nbshare.errors.TaskTimeoutError
+        A block took longer than `timeout`; the message names it and the stage. A `TimeoutError`.
     nbshare.MapInterrupted
         The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
     Exception
@@ -160,23 +186,27 @@ def pipeline(
 
     Notes
     -----
-    When one stage fails or dies all end at once. What the last stage has finished by then is in
-    ``nbshare.last_job().partial()``; blocks under way are lost.
+    When one stage fails or dies all end at once, as they do at Stop or an interrupt. What the last
+    stage has finished by then is in ``nbshare.last_job().partial()``; blocks under way are lost.
 
     At any time there are as many blocks in memory as there are slots. Results are collected in
     memory: of a stage that writes to a file, return little or None. One pipeline may run at a time
     in each of several threads; in a worker there can be none.
     """
+    for name in others:
+        refuse(name)
     check_display(progress, plot)
     if is_worker():
         raise RuntimeError("a worker cannot run a pipeline; call the stages one after the other")
-    functions = [resolve(func) for func in (load, *stages)]
-    _check_arguments(functions)
+    functions = functions_of(load, stages)
+    keywords = taken_by(functions, checked_shared(shared))
+    check_functions(functions, keywords)
+    timeout_s = checked_policy("raise", 0, timeout, None).timeout_s
     n_stages = len(stages)
-    counts = _one_each("workers", workers, n_stages, isinstance(workers, Sequence))
+    counts = one_each("workers", workers, n_stages, isinstance(workers, list | tuple))
     n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
-    shapes = _one_each("shape", shape, n_stages, _is_list_of_shapes(shape))
-    dtypes = _one_each("dtype", dtype, n_stages, _is_list_of_dtypes(dtype))
+    shapes = one_each("shape", shape, n_stages, is_list_of_shapes(shape))
+    dtypes = one_each("dtype", dtype, n_stages, is_list_of_dtypes(dtype))
     names = [label_of(func) for func in functions]
     made: list[Pipe] = []
 
@@ -186,25 +216,32 @@ def pipeline(
             for form in zip(shapes, dtypes, strict=True)
         ]
         rings.append(RingBuffer(RESULT_SLOTS, HEADER_NBYTES + FRAME_NBYTES, "u1"))
-        made.append(_pipe(functions, names, n_workers, rings))
+        stages = _stages(functions, names, _one_place(keywords), n_workers, rings)
+        made.append(Pipe(stages, rings, timeout_s))
         return made[0]
 
     label = progress if isinstance(progress, str) else " → ".join(names)
-    results = unwrapped(*run_and_draw(make, label, progress, plot))
-    return PipelineResult(results, tuple(made[0].stages()))
+    outcome = run_and_draw(make, label, progress, plot)
+    figures = tuple(made.pop().stages()) if made else ()
+    try:
+        return PipelineResult(unwrapped(*outcome), figures)
+    finally:
+        del outcome  # a notebook keeps the last traceback, and with it this frame
 
 
-def _pipe(
+def _stages(
     functions: Sequence[Callable[..., Any]],
     names: Sequence[str],
+    keywords: Sequence[Mapping[str, Any]],
     n_workers: Sequence[int],
     rings: Sequence[RingBuffer],
-) -> Pipe:
+) -> list[Stage]:
     """Place what the stages need in shared memory."""
     engine = dispatcher()
-    stages = []
-    for k, (func, name, n) in enumerate(zip(functions, names, n_workers, strict=True)):
-        desk = full((n, 3), 0, np.int64)
+    stages: list[Stage] = []
+    of_all = zip(functions, names, keywords, n_workers, strict=True)
+    for k, (func, name, shared, n) in enumerate(of_all):
+        desk = full((n, 4), 0, np.int64)
         desk[:, 0] = NO_BLOCK
         if k == 0:
             loop = partial(feed, func, rings[0], desk)
@@ -212,45 +249,27 @@ def _pipe(
             what = finish if k == len(functions) - 1 else process
             loop = partial(what, func, rings[k - 1], rings[k], desk)
         items = [Place(name, worker) for worker in range(n)]
-        request, _, _ = checked_request(loop, [items], out="list", max_workers=n, chunksize=1)
+        request, _, _ = checked_request(
+            loop, [items], shared=shared, out="list", max_workers=n, chunksize=1
+        )
+        if stages:  # what all print is shown by the one who waits
+            request = replace(request, prints=stages[0].run.request.prints)
         stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), desk))
-    nothing = replace(request, iterables=(), n_tasks=0, out=None, max_workers=sum(n_workers))
-    return Pipe(nothing, stages, rings)
+    return stages
 
 
-# ---------------------------------------------------------------------------- arguments
+def _one_place(taken: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Put arrays that several stages take into shared memory once, and not for each of them."""
+    n_takers = Counter(name for each in taken for name in each)
+    once = {
+        name: share(value, mode="r")
+        for name, value in ChainMap(*map(dict, taken)).items()
+        if n_takers[name] > 1 and _is_plain(value)
+    }
+    return [{name: once.get(name, value) for name, value in each.items()} for each in taken]
 
 
-def _check_arguments(functions: Sequence[Callable[..., Any]]) -> None:
-    load, *stages = functions
-    if not stages:
-        raise TypeError("pipeline(load, stage, ..., shape=) needs one stage or more")
-    if n_arguments(load) > 1:
-        raise TypeError(f"{label_of(load)} must take no argument, or one: the slots to fill")
-    for k, stage in enumerate(stages, 1):
-        allowed = (1,) if k == len(stages) else (1, 2)
-        if n_arguments(stage) not in allowed:
-            how = "stage(block)" if k == len(stages) else "stage(block) or stage(block, out)"
-            raise TypeError(
-                f"{label_of(stage)}, stage {k}, takes {n_arguments(stage)} positional arguments; "
-                f"it is called as {how}. Give others by functools.partial(stage, name=value)."
-            )
-
-
-def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
-    """Return a value for each stage: the one there is, or those of a list."""
-    if not is_list:
-        return [value] * n
-    if len(value) != n:
-        raise ValueError(f"{name}={value!r} has {len(value)} entries for {n} stages (without load)")
-    return list(value)
-
-
-def _is_list_of_shapes(shape: Any) -> bool:
-    """Whether it is a list with a shape per stage: [(1000, 2), (501, 2)], or [1000, 501]."""
-    return isinstance(shape, list)
-
-
-def _is_list_of_dtypes(dtype: Any) -> bool:
-    """Whether it is a list of dtypes, and not that of a structured dtype's fields."""
-    return isinstance(dtype, list) and not all(isinstance(each, tuple) for each in dtype)
+def _is_plain(value: Any) -> bool:
+    """Whether it is an array that is not in shared memory, and can be."""
+    is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
+    return is_array and segment_of(value) is None

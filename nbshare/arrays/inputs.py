@@ -1,0 +1,104 @@
+"""What an `Arena` packed, as a worker loads it from the call's segments."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shared_array import shared_view
+from nbshare.memory import Segment, View, segment_of
+
+__all__ = ["ArrayReference", "Inputs", "Packed", "Span", "attach", "attach_parts", "lenders"]
+
+
+class Span(NamedTuple):
+    """Bytes in one of the call's segments."""
+
+    segment: int  # index in the call's list; 0 is the arena
+    offset: int  # bytes
+    nbytes: int
+
+
+class Packed(NamedTuple):
+    """Where a pickle and its buffers lie."""
+
+    pickle: Span
+    buffers: tuple[Span, ...]
+
+
+class ArrayReference(NamedTuple):
+    """An array in one of the call's segments."""
+
+    segment: int  # index, as in Span
+    offset: int  # bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    dtype: np.dtype[Any]
+    is_shared: bool  # arrives as a SharedArray
+    is_writable: bool  # if its segment is
+
+
+class Inputs:
+    """The worker's side: loads what an `Arena` packed from the call's segments.
+
+    Parameters
+    ----------
+    segments : sequence of View
+        In the arena's order, the arena itself first.
+    """
+
+    def __init__(self, segments: Sequence[View]) -> None:
+        self._segments = segments
+
+    def load(self, packed: Packed) -> Any:
+        """Load an object; arrays in it are views of the segments."""
+        data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
+        found = (segment_of(self._segments[span.segment].root) for span in packed.buffers)
+        lenders.update(lender[0] for lender in found if lender is not None)
+        with _attached_to(self._segments):
+            return pickle.loads(data, buffers=buffers)
+
+    def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
+        """Return the array that a reference means."""
+        segment, offset, shape, strides, dtype, is_shared, is_writable = reference
+        array = self._segments[segment].array(dtype, shape, offset, strides)
+        if not is_writable:
+            array.flags.writeable = False
+        return shared_view(array) if is_shared else array
+
+    def _bytes(self, span: Span) -> memoryview:
+        return self._segments[span.segment].array(np.uint8, (span.nbytes,), span.offset).data
+
+
+# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
+# a buffer is can be told by its address only.
+lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
+
+_current: Sequence[View] = ()
+
+
+@contextmanager
+def _attached_to(segments: Sequence[View]) -> Iterator[None]:
+    # A global, since a pickle can name functions only. A worker loads in one thread.
+    global _current
+    before, _current = _current, segments
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def attach(*reference: Any) -> npt.NDArray[Any]:
+    """Return the array that a reference in a pickle means; while `Inputs` loads it."""
+    return Inputs(_current).array(ArrayReference(*reference))
+
+
+def attach_parts(rebuild: Callable[..., Any], parts: list[Any]) -> Any:
+    """Return an object of several arrays, likewise."""
+    return rebuild(*(attach(*part) if isinstance(part, ArrayReference) else part for part in parts))
