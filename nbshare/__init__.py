@@ -10,6 +10,7 @@ The layers; imports point down only::
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
     job                one running map: partial results, stop
+    latest             the newest job that did not simply succeed
     engine             local workers: start, schedule, run, store, recover
     arrays             arrays and objects in shared memory, and how they travel
     functions          the function a worker can import, and whether it is fresh
@@ -42,7 +43,8 @@ if typing.TYPE_CHECKING:
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
     from nbshare.functions import import_file
-    from nbshare.job import Job, last_job
+    from nbshare.job import Job
+    from nbshare.latest import last_job
     from nbshare.mapping import map_async, parallel_map
     from nbshare.notebook import LivePlot
     from nbshare.pipelines import PipelineResult, pipeline
@@ -100,7 +102,8 @@ _HOMES = {
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],
     "functions": ["import_file"],
-    "job": ["Job", "last_job"],
+    "job": ["Job"],
+    "latest": ["last_job"],
     "magics": ["load_ipython_extension", "unload_ipython_extension"],
     "mapping": ["map_async", "parallel_map"],
     "notebook": ["LivePlot"],

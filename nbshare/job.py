@@ -19,9 +19,10 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
+from nbshare.latest import last_job, remember
 from nbshare.tracebacks import shown_as, shown_shortly
 
-__all__ = ["Job", "last_job", "remember", "unwrapped"]
+__all__ = ["Job", "unwrapped"]
 
 SHOW_S = 0.01  # between looks for what workers print, while they do
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
@@ -361,7 +362,7 @@ class Job:
 
     def _let_go(self) -> None:
         """Let go of this job if it is done, with all that it asked for."""
-        if _last_job is self and self.state == "done" and not self.errors:
+        if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
     def stop(self) -> None:
@@ -446,31 +447,3 @@ def unwrapped(result: Any, error: BaseException | None) -> Any:
         raise shown_shortly(error)
     finally:
         del error  # a cycle with its traceback would keep all of this alive
-
-
-_last_job: Job | None = None
-
-
-def last_job() -> Job | None:
-    """Return the newest job, if it runs, was stopped, interrupted or failed; else None.
-
-    Its results are kept until the next call.
-
-    Returns
-    -------
-    Job or None
-        Its ``partial()`` has the results, its ``errors`` what went wrong.
-
-    Examples
-    --------
-    >>> import nbshare
-    >>> nbshare.last_job() is None
-    True
-    """
-    return _last_job
-
-
-def remember(job: Job | None) -> None:
-    """Make a job the last one; None lets go of the one before."""
-    global _last_job
-    _last_job = job

@@ -25,7 +25,8 @@ from nbshare.engine.stream import Stream
 from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
-from nbshare.job import NAP_S, Job, remember, unwrapped
+from nbshare.job import NAP_S, Job, unwrapped
+from nbshare.latest import remember
 from nbshare.notebook import Display, Plot, Showing, check_display, open_display
 from nbshare.tracebacks import shown_from_the_call
 
