@@ -812,6 +812,9 @@ tasks.check_double()
 (server,) = helpers()[0]
 os.kill(server, signal.SIGSTOP)
 kill(helpers()[1])
+start = time.monotonic()
+tasks.check_double()
+assert time.monotonic() - start < 2 * faultlab.SOON_S
 """,
     "D6-stopped-worker": """
 def stops(i):
