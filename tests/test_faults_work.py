@@ -808,6 +808,7 @@ else:
     raise AssertionError("no error")
 """,
     "D7-server-stopped": """
+nbshare.shutdown()  # a server that was killed is not replaced before it is needed
 tasks.check_double()
 (server,) = helpers()[0]
 os.kill(server, signal.SIGSTOP)
