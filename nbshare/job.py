@@ -452,7 +452,7 @@ _last_job: Job | None = None
 
 
 def last_job() -> Job | None:
-    """Return the newest job that was stopped, interrupted or failed; None after a finished one.
+    """Return the newest job, if it runs, was stopped, interrupted or failed; else None.
 
     Its results are kept until the next call.
 

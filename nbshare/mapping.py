@@ -142,7 +142,9 @@ def parallel_map(
     See Also
     --------
     share : put an array into shared memory for several calls.
+    map_async : the same in the background.
     last_job : what a failed or interrupted call had done.
+    report : tell from inside a long item how far it is.
     LivePlot : labels, units and coordinates of a picture, or one of your own.
 
     Examples
@@ -274,6 +276,9 @@ def map_async(
     A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
     are in the style that matplotlib is set to, which is one for all threads.
     """
+    unknown = options.keys() - MapOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
     progress, plot = options.pop("progress", None), options.pop("plot", None)
     check_display(progress, plot)
     if options.get("backend") == "serial":

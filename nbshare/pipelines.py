@@ -28,13 +28,14 @@ from nbshare.engine.stages import (
 )
 from nbshare.engine.stats import StageStatistics
 from nbshare.engine.worker import is_worker
-from nbshare.functions import label_of, resolve
+from nbshare.functions import label_of
 from nbshare.job import unwrapped
 from nbshare.mapping import run_and_draw
 from nbshare.memory import segment_of
 from nbshare.notebook import Plot, check_display
 from nbshare.stage_arguments import (
     check_functions,
+    functions_of,
     is_list_of_dtypes,
     is_list_of_shapes,
     one_each,
@@ -197,12 +198,12 @@ def pipeline(
     check_display(progress, plot)
     if is_worker():
         raise RuntimeError("a worker cannot run a pipeline; call the stages one after the other")
-    functions = [resolve(func) for func in (load, *stages)]
+    functions = functions_of(load, stages)
     keywords = taken_by(functions, checked_shared(shared))
     check_functions(functions, keywords)
     timeout_s = checked_policy("raise", 0, timeout, None).timeout_s
     n_stages = len(stages)
-    counts = one_each("workers", workers, n_stages, isinstance(workers, Sequence))
+    counts = one_each("workers", workers, n_stages, isinstance(workers, list | tuple))
     n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
     shapes = one_each("shape", shape, n_stages, is_list_of_shapes(shape))
     dtypes = one_each("dtype", dtype, n_stages, is_list_of_dtypes(dtype))

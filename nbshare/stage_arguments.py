@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from nbshare.engine.stages import n_arguments
-from nbshare.functions import bind_arguments, label_of
+from nbshare.functions import bind_arguments, label_of, resolve
 
 __all__ = [
     "check_functions",
+    "functions_of",
     "is_list_of_dtypes",
     "is_list_of_shapes",
     "one_each",
@@ -38,6 +39,22 @@ def refuse(name: str) -> NoReturn:
     if name not in INSTEAD:
         raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}")
     raise TypeError(f"pipeline() has no {name}=: {INSTEAD[name]}")
+
+
+def functions_of(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
+    """Return the functions that a user means; raise TypeError for what is none."""
+    if not callable(load) and isinstance(load, Iterable) and not isinstance(load, str):
+        raise TypeError(
+            f"the first argument is a {type(load).__name__}; it must be a function without "
+            "arguments that yields the blocks: pipeline(load, ...), not pipeline(load(), ...)"
+        )
+    for func in (load, *stages):
+        if not callable(func) and not isinstance(func, str):
+            raise TypeError(
+                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}; what "
+                "else it is to know goes by name, as in shape="
+            )
+    return [resolve(func) for func in (load, *stages)]
 
 
 def taken_by(

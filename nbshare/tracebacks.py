@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from nbshare.errors import is_ours
+from nbshare.errors import NbshareError, is_ours
 
 __all__ = ["shown_as", "shown_from_the_call", "shown_shortly"]
 
@@ -60,7 +60,13 @@ def _render() -> list[str]:
     assert error is not None
     shell: Any = sys.modules["IPython"].get_ipython()
     render = shell.InteractiveTB.structured_traceback
-    shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    cause, is_suppressed = error.__cause__, error.__suppress_context__
+    if isinstance(error, NbshareError):  # its message says what has caused it
+        error.__cause__ = None
+    try:
+        shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
     if not shown.endswith(notes):  # an IPython that shows none, or in a way of its own
         notes = ""

@@ -283,6 +283,7 @@ def jobs(chromium, tmp_path_factory):
         page.run(RESULT)
         page.await_end(RESULT)
         await_text(RELOADED, "^20/20")
+        page.cell(WAITING).get_by_text("no news: show").wait_for()
         seen.result = page.cell(RESULT).locator(".jp-OutputArea-output").inner_text().strip()
         page.save()
         tab.close()
@@ -334,7 +335,10 @@ def test_what_is_saved_of_a_job_is_its_last_state(jobs):
 
 
 def test_a_page_that_is_loaded_anew_loses_no_job(jobs):
-    """The job goes on; in a cell it shows its present state, then its last one, which is saved."""
+    """The job goes on; in a cell it shows its present state, then its last one, which is saved.
+
+    The old row says that it hears nothing any more.
+    """
     assert re.search(r"held\s+running\s+2/20", jobs.reloaded)
     assert jobs.result.startswith("190 stopped")
     row, picture = rows(jobs.saved_later, RELOADED)

@@ -1,9 +1,25 @@
-"""Executor: what the standard library promises of executors, on nbshare's workers."""
+"""Executor: what the standard library promises of executors, on nbshare's workers.
+
+CPython's own tests of executors (``Lib/test/test_concurrent_futures``) are here, re-expressed; what
+they do with workers that die is in ``test_executor_faults.py``. Not here, or otherwise:
+
+=============================================  ====================================================
+a dead worker breaks the whole executor        it fails its own task, with a `BrokenProcessPool`
+``mp_context``, ``max_tasks_per_child``        refused: workers are started and ended by nbshare
+processes end, or are few, with the executor   they are all calls', and kept for the next one
+a result is waited for before any is queued    no tasks are queued in pipes that could be full
+limits of Windows, of semaphores, of queues    there are none of those
+a failing initializer is logged                its exception is each task's
+a thread that cannot be started at exit        a submit then is refused, in the same words
+futures' own states and locks                  they are the standard library's, but for `cancel`
+=============================================  ====================================================
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import itertools
 import os
 import signal
@@ -251,6 +267,50 @@ def test_cancelled_futures_call_back(gate, tmp_path):
         gate.touch()
 
 
+def test_futures_know_their_states(gate, tmp_path):
+    """Waiting, running, done, failed or cancelled: one at a time, as `cancel` says too."""
+
+    def states(future):
+        return future.running(), future.done(), future.cancelled()
+
+    with Executor(1) as executor:
+        good, bad = executor.submit(abs, -1), executor.submit(divmod, 1, 0)
+        futures.wait([good, bad], SHORT_S)
+        assert states(good) == states(bad) == (False, True, False)
+        assert not good.cancel()
+        assert not bad.cancel()
+        assert good.exception() is None
+        running = executor.submit(tasks.begin_and_wait_for, tmp_path / "begun", gate)
+        waiting, cancelled = executor.submit(abs, -1), executor.submit(abs, -1)
+        wait_until((tmp_path / "begun").exists)
+        assert states(running) == (True, False, False)
+        assert states(waiting) == (False, False, False)
+        assert cancelled.cancel()
+        assert states(cancelled) == (False, True, True)
+        for kind in (running, waiting):
+            with pytest.raises(TimeoutError):
+                kind.exception(0)
+        gate.touch()
+        assert waiting.result() == 1
+        seen = []
+        for future in (good, bad, cancelled):  # which are done: at once
+            future.add_done_callback(seen.append)
+        assert seen == [good, bad, cancelled]
+
+
+def test_waiting_for_futures_times_out(executor, gate):
+    """`wait` and `as_completed` give what is done, once each, and then say that time is up."""
+    slow, quick = executor.submit(tasks.wait_for, gate), executor.submit(abs, -1)
+    quick.result()
+    assert futures.wait([slow, quick], 0) == ({quick}, {slow})
+    completed = futures.as_completed([quick, slow, quick], timeout=0.05)
+    assert next(completed) is quick
+    with pytest.raises(TimeoutError, match=r"1 \(of 2\) futures unfinished"):
+        next(completed)
+    gate.touch()
+    assert futures.wait([slow, quick], SHORT_S, futures.ALL_COMPLETED).done == {slow, quick}
+
+
 def test_callbacks_are_called(executor, gate):
     """A callback gets its future, one that raises spoils nothing, and may submit more."""
     seen, later = [], []
@@ -261,6 +321,36 @@ def test_callbacks_are_called(executor, gate):
     wait_until(lambda: seen)
     assert seen == [future]
     assert later[0].result() == 32
+
+
+def test_prints_come_before_the_result(executor, capsys):
+    """What a task has printed is there when its result is."""
+    for i in range(50):
+        executor.submit(print, i).result()
+        assert capsys.readouterr().out == f"{i}\n"
+
+
+def test_tasks_see_the_environment_of_an_idle_executor(executor, tmp_path, monkeypatch):
+    """However soon after the last result it has changed."""
+    for i in range(20):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert executor.submit(os.getcwd).result() == str(folder)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_tasks_run_the_code_of_an_idle_executor(tmp_path, monkeypatch, n_workers):
+    """However soon after the last result a file was edited."""
+    path = tmp_path / "edited_between_tasks.py"
+    path.write_text("def version(): return -1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    version = importlib.import_module(path.stem).version
+    with Executor(n_workers) as executor:
+        for i in range(10):
+            path.write_text(f"def version(): return {i}  # {'x' * i}\n")
+            assert executor.submit(version).result() == i
+    del sys.modules[path.stem]
 
 
 def test_workers_run_at_once(tmp_path):
@@ -591,7 +681,15 @@ def test_ending_all_workers_fails_what_runs_and_no_more(gate, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "last", ["", "executor.shutdown(wait=False)", "del executor"], ids=["kept", "shut", "dropped"]
+    "last",
+    [
+        "",
+        "executor.shutdown(wait=False)",
+        "del executor",
+        "executor.submit(abs, (x for x in ()))",
+        "executor.submit(tasks.die); executor.shutdown(wait=False)",
+    ],
+    ids=["kept", "shut", "dropped", "unsendable", "dead"],
 )
 def test_the_interpreter_waits_for_what_is_queued(script, last):
     """At the end of a script queued tasks are done, without a word of complaint."""

@@ -16,6 +16,10 @@ from plumbing import ROWS
 
 import nbshare
 from nbshare import last_job
+from nbshare.arguments import checked_request
+from nbshare.engine.call import prepare
+from nbshare.engine.local import dispatcher
+from nbshare.engine.single import SingleRun
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 
@@ -58,6 +62,14 @@ def test_few_slots_and_many_workers_come_to_an_end(slots):
     stages = [plumbing.unevenly_doubled, plumbing.unevenly_doubled, plumbing.total]
     done = pipeline(partial(plumbing.numbers, 400), *stages, workers=3, slots=slots)
     assert done.results.tolist() == [4 * sum(block) for block in blocks(400)]
+
+
+def test_unordered_blocks_overtake_each_other(tmp_path):
+    """The last stage gets a block before an earlier one; the results are in their order."""
+    meet = partial(plumbing.first_waits, flag=tmp_path / "second is through")
+    tell = partial(plumbing.second_tells, flag=tmp_path / "second is through")
+    done = pipeline(partial(plumbing.numbers, 12), meet, tell, workers=(2, 1), ordered=False)
+    assert done.results.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("n", [0, 1, ROWS, ROWS + 1], ids=["none", "one row", "one", "two"])
@@ -226,6 +238,8 @@ def test_an_error_names_stage_and_block(place, workers):
         ([plumbing.takes_no_slot, plumbing.total], "for slot in slots"),
         ([plumbing.endless, plumbing.gives_out, plumbing.total], "how many rows are filled"),
         ([plumbing.endless, plumbing.gives_unloadable], "cannot be unpickled here"),
+        ([plumbing.endless, plumbing.halved, plumbing.total], "float64 does not .*int64: say dty"),
+        ([plumbing.seven, plumbing.total], "returned 7: it must be a generator function"),
     ],
 )
 def test_bad_blocks_and_results_say_what_to_do(stages, says):
@@ -251,13 +265,34 @@ def test_bad_blocks_and_results_say_what_to_do(stages, says):
         ([plumbing.total], {"max_workers": 3}, "say workers="),
         ([plumbing.total], {"on_error": "return"}, "catch the error in the stage"),
         ([plumbing.total], {"sotls": 3}, "unexpected keyword argument 'sotls'"),
-        ([3], {}, "int"),
+        ([3], {}, "not int; what else"),
+        ([plumbing.total], {"slots": "3"}, "slots='3'"),
     ],
 )
 def test_wrong_use_is_refused(stages, options, says):
     """Before anything starts."""
     with pytest.raises((TypeError, ValueError), match=says):
         pipeline(plumbing.endless, *stages, **options)
+
+
+def test_a_loader_that_is_no_function_is_refused():
+    """Blocks, or the generator itself, in the place of the function that gives them."""
+    for load in ([[1, 2, 3, 4]], plumbing.numbers(8)):
+        with pytest.raises(TypeError, match=r"pipeline\(load, ...\), not"):
+            pipeline(load, plumbing.total)
+
+
+def test_a_call_that_is_stopped_before_it_is_submitted_never_begins():
+    """One stage may fail before the others have begun; the engine goes on."""
+    engine = dispatcher()
+    request, _, _ = checked_request(plumbing.total, [range(3)])
+    run = SingleRun(prepare(request, engine.warm_up), engine)
+    run.stop()
+    run.start()
+    assert run.wait(20)
+    assert run.state == "stopped"
+    assert nbshare.parallel_map(abs, [-1, -2], progress=False).tolist() == [1, 2]
+    assert dispatcher() is engine
 
 
 def test_nothing_is_left_behind():

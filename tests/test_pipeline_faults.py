@@ -109,6 +109,25 @@ check()
 """)
 
 
+def test_d1_a_ring_is_closed_when_its_producer_is_gone(lab):
+    """Killed with a slot in hands or without: the loop over the slots ends, the future says why."""
+    lab.run(f"""{HEAD}
+def put_and_die(ring, holds):
+    with ring.put() as slot:
+        slot[:] = 7
+    with ring.put() if holds else contextlib.nullcontext():
+        os.kill(os.getpid(), signal.SIGKILL)
+import contextlib
+for holds in (True, False):
+    ring = nbshare.RingBuffer(2, 3)
+    with nbshare.Executor(max_workers=1) as executor:
+        future = executor.submit(put_and_die, ring, holds)
+        future.add_done_callback(lambda _: ring.close())
+        assert [slot.tolist() for slot in ring] == [[7, 7, 7]]
+        assert isinstance(future.exception(), WorkerDiedError)
+""")
+
+
 def test_d4_all_workers_are_killed_at_once(lab):
     """The pipeline is an error within a second, and the next one has workers."""
     lab.run(f"""{HEAD}
@@ -292,11 +311,12 @@ wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how):
-    """Stop in the row ends all stages at once with a warning, not an error; queued cells run."""
+    """The row shows who holds up the others; Stop ends all with a warning, and queued cells run."""
     stopped = page.start(ENDLESS.format(at=10, how=how))
     queued = page.start("print(done.results[:3].sum(axis=1), last_job().state, len(done.stages))")
     (row,) = page.await_rows(stopped)
-    wait_until(lambda: page._listen() or " 40 " in page._cells[stopped].rows[0], what="not 40")
+    full = "waits: 40 blocks, queue 3/4"  # and one in the stage's hands: the bottleneck
+    wait_until(lambda: page._listen() or full in page._cells[stopped].rows[0], what=full)
     at = time.monotonic()
     assert page.press(row)
     cell = page.finish(stopped)
@@ -324,6 +344,20 @@ def test_i1_the_kernel_is_interrupted(page):
     assert page.finish(queued).status == "aborted"
     cell = page.run("print(last_job().n_done, last_job().partial()[39]); check()")
     assert cell.stdout == "40 [39 39 39 39]\n", cell.traceback
+
+
+def test_i1_a_cell_that_waits_for_a_slot_is_interrupted(page):
+    """■ ends the wait within a second, and the ring is as it was."""
+    waiting = page.start(
+        "ring = nbshare.RingBuffer(2, 3); raise_flag('waits')\nfor _ in ring: pass"
+    )
+    page._lab.await_flag("waits")
+    at = time.monotonic()
+    page.manager.interrupt_kernel()
+    assert page.finish(waiting).error == "KeyboardInterrupt"
+    assert time.monotonic() - at < SOON_S
+    cell = page.run("with ring.put() as slot: slot[:] = 1\nprint(ring.statistics().queued)")
+    assert cell.stdout == "1\n"
 
 
 # ---------------------------------------------------------------- K: ends of the owner

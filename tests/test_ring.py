@@ -226,7 +226,7 @@ def test_a_lease_is_taken_once_at_a_time(numbers):
     ("arguments", "error", "says"),
     [
         ((0, 1), ValueError, "slots=0"),
-        ((1.5, 1), TypeError, "float"),
+        ((1.5, 1), TypeError, "slots=1.5"),
         ((1, -1), ValueError, "negative"),
         ((1, 1, object), TypeError, "objects"),
     ],

@@ -243,7 +243,10 @@ ERRORS = {
     "no pickling": ("parallel_map(failing.strange, range(7, 8))", 'failing.py", line 23'),
     "many words": ("parallel_map(failing.explains, range(7, 8))", "RuntimeError: many"),
     "of the notebook": ("def f(x):\n    return 1 / (x - 7)\nparallel_map(f, range(20))", "in f\n"),
-    "in C": ("parallel_map(failing.sqrt, range(-7, 0))", "raised for item 0 (-7) in worker"),
+    "in C": (
+        "parallel_map(failing.sqrt, range(-7, 0), max_workers=1)",
+        "raised for item 0 (-7) in worker",
+    ),
     "job": ("list(nbshare.map_async(failing.root, range(20), max_workers=2))", 'y", line 5, in'),
     "called deep": (
         "def call(n):\n    if n: return call(n - 1)\n    parallel_map(failing.deep, [7])\ncall(20)",
@@ -270,6 +273,30 @@ def test_a_failed_map_shows_the_users_frames_only(page, name):
     assert place in shown
     assert re.search(r"raised for item \d+ \(-?7\)", shown)
     assert LAST.get(name, 'raise ValueError(f"no root of {x}")') in shown
+
+
+WRONG = {
+    "function": ("parallel_map(3, [1])", "TypeError: func must be callable"),
+    "count": ("nbshare.map_async(tasks.double, [1], max_workers=0)", "ValueError: max_workers=0"),
+    "plot": ("parallel_map(tasks.double, [1], plot='lines')", "ValueError: plot='lines'"),
+    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "TypeError: map_async() got an unexp"),
+    "item": ("parallel_map(len, [threading.Lock()])", "nbshare.errors.UnsendableError: "),
+    "array": ("nbshare.share(np.array([print]))", "TypeError: "),
+    "shape": ("nbshare.empty(-1)", "ValueError: "),
+    "file": ("nbshare.import_file('no such file.py')", "FileNotFoundError: "),
+    "stage": ("nbshare.pipeline(tasks.double, shape=3)", "TypeError: pipeline(load, stage"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_use_shows_the_line_that_is_wrong_and_why(page, name):
+    """In a few lines, none of which is nbshare's."""
+    code, why = WRONG[name]
+    shown = re.sub(r"\x1b\[[\d;]*m", "", page.run(code).traceback)
+    assert len(shown.splitlines()) <= 8
+    assert not re.search(r"nbshare/\w+(/\w+)?\.py", shown)
+    assert "Cell In[" in shown
+    assert why.removeprefix("nbshare.errors.") in shown
 
 
 def test_an_interrupted_wait_for_a_job_shows_one_line(page):

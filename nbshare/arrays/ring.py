@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -101,12 +102,15 @@ class RingBuffer(ByReference):
     copy them: ``slot.copy()``.
 
     A block that ends by an exception: a producer's slot is not queued; a consumer's counts as
-    read. A process that dies, by whatever signal, never blocks the others for good: they see it
-    within some tenths of a second. A consumer's slot that is queued again may have been read in
-    part or in whole (*at least once*), and may kill the next consumer in the same way; with
+    read. A process that dies with a slot, by whatever signal, never blocks the others for good:
+    they see it within some tenths of a second. A consumer's slot that is queued again may have been
+    read in part or in whole (*at least once*), and may kill the next consumer in the same way; with
     ``on_death="fail"`` no slot is read twice. At the end of the data consumers do not wait for
     each other: the slot of one that dies after the others are done stays queued, as `statistics`
     shows, for whoever asks next.
+
+    A producer that dies without a slot leaves nothing to see. Whoever has started it should close
+    the ring at its end, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
 
     The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
     through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
@@ -127,7 +131,10 @@ class RingBuffer(ByReference):
         on_death: OnDeath = "reclaim",
         in_order: bool = False,
     ) -> None:
-        n_slots = operator.index(slots)
+        try:
+            n_slots = operator.index(slots)
+        except TypeError:
+            raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
         if n_slots < 1:
             raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
         if on_death not in ("reclaim", "fail"):
@@ -352,9 +359,9 @@ def _arrive(
     return ring
 
 
-def _checked_timeout(timeout: float | None) -> float:
+def _checked_timeout(timeout: Any) -> float:
     if timeout is None:
         return math.inf
-    if not timeout >= 0:
-        raise ValueError(f"timeout={timeout}: must be seconds, 0 or more, or None for no limit")
-    return timeout
+    if not isinstance(timeout, Real) or not float(timeout) >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for no limit")
+    return float(timeout)

@@ -121,6 +121,7 @@ class Dispatcher:
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
         if not self._is_closing:
+            self._is_closing = True
             self._nursery.forget()
 
     # ------------------------------------------------------------------- main loop
@@ -166,6 +167,8 @@ class Dispatcher:
     def _begin(self, call: Call) -> None:
         if self._is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
+            return
+        if call.is_over:  # stopped by another thread before it was submitted
             return
         self._calls[call.id] = call
         if call.team is None or call.team.map_id == 0:

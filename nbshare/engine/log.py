@@ -139,7 +139,7 @@ def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
     """
     try:
         return pickle.loads(data, buffers=buffers)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         error.__traceback__ = None  # its frames lead to the results, which keep the error
         raise TaskError(
             f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i

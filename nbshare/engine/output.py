@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.log import OUT_OF_BAND, LogKey, LogWriter
-from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, SMALL_NBYTES, Board
+from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, Board
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment
 
@@ -164,7 +164,7 @@ class ResultStore:
     def _append(self, i: int, value: Any) -> None:
         board = self._board
         data, buffers = dumps_apart(value, OUT_OF_BAND)
-        if i < len(board.small) and len(data) <= SMALL_NBYTES and not buffers:
+        if len(data) <= board.small.shape[1] and not buffers:
             board.small[i, : len(data)] = np.frombuffer(data, np.uint8)
             board.index[i] = 0, 0, len(data)
         else:

@@ -107,7 +107,7 @@ class Desk:
             row[FRACTION] = UNKNOWN
         else:
             row[FRACTION] = 1 + int(MILLIONTHS * min(max(share, 0.0), 1.0))
-        if text is not self._shown:
+        if text is not self._shown or not isinstance(text, str):
             self._shown = text
             self._text[:] = _encoded(str(text), len(self._text))
         row[REPORTED] = row[SINCE]

@@ -50,7 +50,8 @@ SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each
 NO_ITEM = -1
 NUMBER_BYTES = 8
 # A log costs half a millisecond, which calls with few items would notice.
-SMALL_NBYTES, SMALL_TASKS = 160, 128
+SMALL_BYTES, SMALL_TASKS = 20 << 10, 128  # of all items' places together; items
+MOST_SMALL = 1024  # bytes of one place
 # Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 
@@ -85,8 +86,7 @@ class Board:
         self.index = array(np.int64, (n_tasks, 3), places[4])
         self.numbers = array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
         self.attempts = array(np.int32, (n_tasks,), places[6])
-        n_small = n_tasks if n_tasks <= SMALL_TASKS else 0
-        self.small = array(np.uint8, (n_small, SMALL_NBYTES), places[7])
+        self.small = array(np.uint8, (n_tasks, _small_nbytes(n_tasks)), places[7])
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
         """Return what kind of results the call has: the first who asks decides, for good."""
@@ -199,6 +199,11 @@ class Board:
         return int(np.count_nonzero(self.done[start:stop]))
 
 
+def _small_nbytes(n_tasks: int) -> int:
+    """Return how large the place of each item for its result's pickle is, in bytes."""
+    return min(MOST_SMALL, SMALL_BYTES // n_tasks) if 0 < n_tasks <= SMALL_TASKS else 0
+
+
 def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
     """Return the offsets of the board's parts, and its size, in bytes."""
     sizes = [
@@ -209,7 +214,7 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
         n_tasks * 24,
         n_tasks * NUMBER_BYTES,
         n_tasks * 4,
-        n_tasks * SMALL_NBYTES if n_tasks <= SMALL_TASKS else 0,
+        n_tasks * _small_nbytes(n_tasks),
     ]
     offsets, end = [], 0
     for size in sizes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from nbshare.arrays import RingBuffer, SharedArray
 from nbshare.arrays.lease import Lease
+from nbshare.engine.failures import safe_repr
 from nbshare.engine.log import pack
 from nbshare.errors import RingClosedError
 
@@ -115,11 +116,11 @@ def feed(
     with Desk(rows, place) as desk, contextlib.closing(Slots(sink, desk)) as slots:
         desk.begin(0)
         if n_arguments(func) == 1:
-            for n, n_rows in enumerate(func(slots), 1):
+            for n, n_rows in enumerate(blocks_of(func(slots)), 1):
                 slots.queue(n_rows)
                 desk.begin(n)
             return
-        for n, block in enumerate(func(), 1):
+        for n, block in enumerate(blocks_of(func()), 1):
             slots.queue(copy_to(next(slots), block))
             desk.begin(n)
 
@@ -212,6 +213,16 @@ def n_arguments(func: Callable[..., Any]) -> int:
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
+def blocks_of(loaded: Any) -> Iterable[Any]:
+    """Return what a loader gives, if it can be iterated over."""
+    if not isinstance(loaded, Iterable):
+        raise TypeError(
+            f"the loader returned {safe_repr(loaded)}: it must be a generator function, which "
+            "yields one block after the other"
+        )
+    return loaded
+
+
 def copy_to(out: SharedArray, block: Any) -> int | None:
     """Copy a block to a slot; returns how many rows it has."""
     if block is None:
@@ -229,10 +240,15 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
             "shape=, one for all stages or a list with what each stage gets. A block may have "
             "fewer rows."
         )
+    if not np.can_cast(array.dtype, out.dtype, "same_kind"):
+        raise TypeError(
+            f"a block of {array.dtype} does not fit the slots of {out.dtype}: say dtype=, one for "
+            "all stages or a list with what each stage gets"
+        )
     if not out.ndim:
         out[...] = array
         return None
-    np.copyto(out[: len(array)], array, casting="same_kind")
+    out[: len(array)] = array
     return len(array)
 
 

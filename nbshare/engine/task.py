@@ -14,6 +14,9 @@ from nbshare.memory import segment_of
 __all__ = ["Arguments", "run_chunk", "run_task"]
 
 
+N_WEIGHED = 8  # of many positional arguments, which are the items of a chunk, and much alike
+
+
 class Arguments(NamedTuple):
     """What a function is called with."""
 
@@ -28,8 +31,9 @@ class Arguments(NamedTuple):
     @property
     def nbytes(self) -> int:
         """About how much of it has to be copied."""
-        given = (*self.args, *self.kwargs.values())
-        return sum(nbytes_of(x) for x in given if not _lies_in_shared_memory(x))
+        some, n = self.args[:N_WEIGHED], len(self.args)
+        args = sum(map(_nbytes_to_copy, some)) * n // max(len(some), 1)
+        return args + sum(map(_nbytes_to_copy, self.kwargs.values()))
 
 
 def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
@@ -42,5 +46,6 @@ def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
     return [func(*args) for args in items]
 
 
-def _lies_in_shared_memory(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and segment_of(value) is not None
+def _nbytes_to_copy(value: Any) -> int:
+    is_shared = isinstance(value, np.ndarray) and segment_of(value) is not None
+    return 0 if is_shared else nbytes_of(value)

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.bell import Bell
 from nbshare.engine.call import Team, prepare
@@ -88,6 +90,7 @@ class TaskQueue:
         self._team = Team(request.max_workers)
         self._n_taken = 0
         self._size = 1  # of the next window, if workers have enough to do
+        self._task_s = WINDOW_S  # that a task has taken lately
         self._is_closed = False
         self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
@@ -105,7 +108,7 @@ class TaskQueue:
         """
         with self._lock:
             self.check_open()
-            if not self._waiting and not self._windows:
+            if not self._waiting and not self._n_open():
                 self._context = current_context()
                 self._prints.end()
                 self._prints = self._new_prints()
@@ -124,17 +127,19 @@ class TaskQueue:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
-        self._size = 1  # what was measured may be old
+        self._size, self._task_s = 1, WINDOW_S  # what was measured may be old
         self._bell = bell = Bell()
         thread = threading.Thread(
             target=self._live, args=[bell], name="nbshare executor", daemon=False
         )
+        self._thread = thread
         try:
             thread.start()
-        except RuntimeError:  # no more threads
-            bell.close()
+        except BaseException as error:  # an interrupt may leave a thread that has begun
+            self._thread = None
+            if isinstance(error, RuntimeError):  # no more threads
+                bell.close()
             raise
-        self._thread = thread
 
     def close(self) -> None:
         """Take no more tasks."""
@@ -167,12 +172,16 @@ class TaskQueue:
     def _live(self, bell: Bell) -> None:
         look_s, is_rung = LOOK_S, True
         try:
+            with self._lock:
+                if self._thread is not threading.current_thread():  # who started it gave it up
+                    return
             while not self._is_over(lingers=is_rung):
                 has_news = self._resolve()
-                self._prints.show()
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 is_polling = any(len(window.futures) > 1 for window in self._windows)
+                if is_polling and self._task_s < LOOK_S:  # or each would wake this thread
+                    time.sleep(LOOK_S)
                 is_rung = bell.wait(look_s if is_polling else LINGER_S)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
@@ -196,30 +205,37 @@ class TaskQueue:
         """Resolve the futures whose results have come; returns whether any have."""
         has_news = False
         for window in list(self._windows):
-            has_news |= window.resolve()
-            if window.is_over and not window.futures:
+            is_over = window.is_over
+            self._prints.show()  # who has a result has seen what its task has printed
+            has_news |= window.resolve(is_over=is_over)
+            if is_over and not window.futures:
                 self._windows.remove(window)
                 self._note_pace(*window.pace())
         return has_news
 
     def _note_pace(self, n_tasks: int, worked_s: float) -> None:
         if n_tasks:
-            wanted = WINDOW_S * self._request.max_workers * n_tasks / max(worked_s, 1e-9)
+            self._task_s = max(worked_s, 1e-9) / n_tasks
+            wanted = WINDOW_S * self._request.max_workers / self._task_s
             self._size = max(1, int(min(wanted, GROWTH * self._size, MOST_TASKS)))
 
     def _open_windows(self) -> None:
         """See to it that workers have something to do, and soon will have."""
-        if not self._windows:  # files may have been edited
-            self._team = Team(self._request.max_workers)
+        if not self._n_open():  # files may have been edited: the next window is the first of a map
+            self._team.map_id = 0
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
                 self._open(taken)
 
     def _n_wanted(self) -> int:
-        n_workers, n_open = self._request.max_workers, sum(len(w.futures) for w in self._windows)
+        n_workers, n_open = self._request.max_workers, self._n_open()
         if n_open >= n_workers + self._size:
             return 0
         return min(MOST_TASKS, max(self._size, n_workers - n_open))
+
+    def _n_open(self) -> int:
+        """Count the tasks that workers have been given, and are not resolved."""
+        return sum(len(window.futures) for window in list(self._windows))
 
     def _take(self, n: int) -> list[_Task]:
         """Take tasks off the queue that have not been cancelled."""
@@ -247,14 +263,14 @@ class TaskQueue:
         try:
             engine = dispatcher()
             call = prepare(request, engine.warm_up, self._fixed, team=self._team)
-        except Exception as error:  # noqa: BLE001 - one cannot be sent, or memory is short
+        except BaseException as error:  # noqa: BLE001 - one cannot be sent, or memory is short
             if n > 1:  # which of them it is
                 for one in taken:
                     self._open([one])
             else:
                 self._n_taken += 1
                 if taken[0].future.leave():
-                    taken[0].future.set_exception(error.with_traceback(None))
+                    taken[0].future.set_exception(_as_exception(error))
             return
         self._n_taken += n
         assert self._bell is not None
@@ -279,3 +295,12 @@ class TaskQueue:
         for future in futures:
             if future.leave():
                 future.set_exception(error)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return why a task cannot be sent, without the frames that hold it."""
+    if isinstance(error, Exception):
+        return error.with_traceback(None)
+    return errors.UnsendableError(
+        f"a task cannot be sent to another process: pickling it raised {type(error).__name__}"
+    )

@@ -112,10 +112,14 @@ class Window:
         """Take a task back that no worker has begun; returns whether there was time for that."""
         return self._engine.withdraw(self._run.call, i)
 
-    def resolve(self) -> bool:
-        """Resolve the futures whose results have come; returns whether any have."""
+    def resolve(self, *, is_over: bool) -> bool:
+        """Resolve the futures whose results have come; returns whether any have.
+
+        `is_over` was asked before: what came since is for the next look.
+        """
         call, n_before = self._run.call, len(self.futures)
-        is_over = call.is_over  # asked first: what comes later is for the next look
+        if call.board.n_tasks == 1 and call.board.has_prints() and not is_over:
+            return False  # the end, when they have been read, is near
         for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
             if i in self.futures and (call.results.is_here(i) or self.futures[i].is_withdrawn):
                 self._resolve(i)
@@ -131,7 +135,7 @@ class Window:
             return
         try:
             value = call.results.get(i)
-        except errors.TaskError as error:
+        except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
             future.set_exception(error)
             return
         if call.board.done[i] == FAILED:

@@ -167,6 +167,8 @@ class Work:
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or WINDOW
                 items = range(position, min(position + size, chunk.stop))
+                if len(items) == 1:  # a death while it is loaded is its own
+                    self._begin(items)
                 try:
                     columns = [column(items) for column in self._columns]
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
@@ -185,6 +187,14 @@ class Work:
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
         return True
+
+    def _begin(self, items: range) -> int:
+        """Note what this worker is at from now on; returns when that is, in ns."""
+        slot = self._slot
+        slot[SINCE] = since = time.monotonic_ns()
+        slot[ITEM_STOP] = items.stop
+        slot[ITEM] = items.start
+        return since
 
     def _n_together(self, position: int) -> int:
         """Return how many items to run together, 0 if they are to be run one by one."""
@@ -224,10 +234,7 @@ class Work:
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run tiny items, and store their results at once; returns how many are done, or None."""
-        slot = self._slot
-        slot[SINCE] = since = time.monotonic_ns()
-        slot[ITEM_STOP] = items.stop
-        slot[ITEM] = items.start
+        since = self._begin(items)
         n = self._run_and_store(items, columns)
         if n:
             took_ns = time.monotonic_ns() - since

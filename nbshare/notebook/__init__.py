@@ -206,22 +206,21 @@ def _is_bar_class(progress: Any) -> bool:
     )
 
 
-def _warn(message: str) -> None:
+def _warn(message: str, line: tuple[str, int] | None = None) -> None:
     """Warn; where warnings are made errors, say it without ending the map."""
     try:
-        warn(message, DisplayWarning)
+        if line is None:
+            warn(message, DisplayWarning)
+        else:
+            warnings.warn_explicit(message, DisplayWarning, *line)
     except DisplayWarning:
         sys.stderr.write(f"DisplayWarning: {message}\n")
 
 
 def _warner() -> Callable[[str], None]:
     """Return what warns later, in any thread, as if it was here and now: below the same cell."""
-    context, (file, line) = contextvars.copy_context(), users_line()
-
-    def tell(message: str) -> None:
-        context.run(warnings.warn_explicit, message, DisplayWarning, file, line)
-
-    return tell
+    context, line = contextvars.copy_context(), users_line()
+    return lambda message: context.run(_warn, message, line)
 
 
 def _traceback(error: Exception) -> str:

@@ -39,6 +39,7 @@ class Showing:
     def __init__(self, plot: Any) -> None:
         self._plot = plot
         self._cell: int | None = None  # that of the call, if it went on in the background
+        self._was_begun = False  # and showed something
         self._live: list[Display] = []  # the last one is shown again
         self._lock = threading.RLock()  # a plot function may wait for its job
 
@@ -49,7 +50,7 @@ class Showing:
             progress = place == "kernel"
         if place == "kernel":
             self._cell = cell_number()
-        self._show(job, progress)
+        self._was_begun = self._show(job, progress)
 
     def show(self, job: JobView) -> bool:
         """Show the job in the present cell; returns False if there is none, or no need."""
@@ -57,7 +58,7 @@ class Showing:
             return False
         with self._lock:
             if self._cell == cell_number():  # its own: it is there, or not wanted
-                return bool(self._live)
+                return self._was_begun
             if not (self._live and self._live[-1].show_again()):
                 self._show(job, progress=True)
         return True
@@ -68,21 +69,23 @@ class Showing:
             while self._live:
                 self._live.pop().close()
 
-    def _show(self, job: JobView, progress: Any) -> None:
+    def _show(self, job: JobView, progress: Any) -> bool:
+        """Draw it in the present cell, and until it is over; returns False if nothing is wanted."""
         from nbshare.notebook import open_display
 
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
-            return
+            return False
         with self._lock:
             display.begin()
             self._live.append(display)
             if job.done():
                 self.close()
-                return
+                return True
         over = threading.Event()
         job.add_done_callback(lambda _: over.set())
         threading.Thread(target=self._follow, args=(display, over), daemon=True).start()
+        return True
 
     def _follow(self, display: Display, over: threading.Event) -> None:
         pause_s = 0.0

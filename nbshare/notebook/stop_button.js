@@ -50,6 +50,7 @@
         socket.close();
         state.isOver = !content.stopped;
         if (state.isOver) button.remove();
+        else tell('stopped');
       };
     };
     // Not at the click: between the button's going down and up it may have been replaced.
@@ -61,5 +62,9 @@
     button.onclick = press;  // by key
     show();
     place.replaceChildren(button);
+    // A page that was loaded anew hears no more of outputs that were made before.
+    setTimeout(() => {
+      if (place.isConnected) place.prepend('no news: show the job in a cell ');
+    }, 4000);
   });
 }

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from faultlab import wait_until
 
 ROWS = 4  # of a block
 
@@ -123,6 +124,20 @@ def slow(block, pause_s=0.02):
     return block
 
 
+def first_waits(block, flag):
+    """Hold the first block until the second one is through."""
+    if block[0] == 0:
+        wait_until(flag.exists)
+    return block
+
+
+def second_tells(block, flag):
+    """Return the number of the block."""
+    if block[0] == ROWS:
+        flag.touch()
+    return block[0] // ROWS
+
+
 def broken(block, at, how):
     """Fail in some way in one block."""
     if block[0] == at * ROWS:
@@ -137,6 +152,16 @@ def broken(block, at, how):
 def too_large(block):
     """Return more than the next slot takes."""
     return np.zeros(2 * ROWS)
+
+
+def halved(block):
+    """Return another kind of numbers."""
+    return block / 2
+
+
+def seven():
+    """Give no blocks."""
+    return 7
 
 
 def gives_out(block, out):

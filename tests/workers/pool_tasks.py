@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -79,6 +81,52 @@ class Unloadable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, ("no number",)
+
+
+def spring(how: str) -> Any:
+    """Raise, exit, or die."""
+    if how == "raises":
+        raise ValueError("sprung")
+    if how == "exits":
+        sys.exit(3)
+    if how == "os._exit":
+        os._exit(3)
+    os.kill(os.getpid(), getattr(signal, how))
+
+
+class TrapWhenLoaded:
+    """Springs when it is unpickled."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return spring, (self.how,)
+
+
+class TrapWhenSaved:
+    """Springs when it is pickled."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __reduce__(self) -> Any:
+        return spring(self.how)
+
+
+def large_trap(how: str) -> Any:
+    return np.ones(1 << 20), TrapWhenSaved(how)
+
+
+class FalseError(Exception):
+    """Is false, as an empty list is."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def raise_false(*_: Any) -> None:
+    raise FalseError
 
 
 def a_lock() -> Any:
