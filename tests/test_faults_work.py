@@ -435,7 +435,7 @@ def test_d7_the_server_is_lost_while_workers_start(lab, how):
     """A server that ends or stands still at any moment of a cold call is replaced unnoticed."""
     lab.run(
         f"""
-for i in range(8):
+for i in range(6):
     nbshare.shutdown()
     def strike():
         (server,) = wait_until(lambda: helpers()[0])
@@ -446,7 +446,7 @@ for i in range(8):
     start = time.monotonic()
     found = quiet(tasks.double, range(40), max_workers=6, chunksize=1)
     assert found.tolist() == [2.0 * i for i in range(40)]
-    assert time.monotonic() - start < 2 * faultlab.SOON_S  # twice as long as a cold start alone
+    assert time.monotonic() - start < 3 * faultlab.SOON_S  # it has two cold starts in it
     thread.join()
     tasks.check_double()
 """,
@@ -808,10 +808,14 @@ else:
     raise AssertionError("no error")
 """,
     "D7-server-stopped": """
+nbshare.shutdown()  # a server that was killed is not replaced before it is needed
 tasks.check_double()
 (server,) = helpers()[0]
 os.kill(server, signal.SIGSTOP)
 kill(helpers()[1])
+start = time.monotonic()
+tasks.check_double()
+assert time.monotonic() - start < 2 * faultlab.SOON_S
 """,
     "D6-stopped-worker": """
 def stops(i):
@@ -852,6 +856,7 @@ for delay_s in (0.001, 0.01, 0.03, 0.1):
     else:
         raise AssertionError("the interrupt is lost")
 signal.signal(signal.SIGALRM, handler)
+tasks.check_double()
 """,
     "I3-many-interrupts": """
 import random
