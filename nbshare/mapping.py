@@ -106,7 +106,8 @@ def parallel_map(
         index: the same numbers whatever the number of workers. The sequence is not advanced.
     initializer : callable, optional
         Called in each worker before its first item, to load a model or open a connection. Workers
-        that have run it are kept for calls with the same one.
+        that have run it are kept for calls with the same one, and with them what it has set there:
+        environment variables, working directory, import path, signal handlers and the like.
     initargs : sequence, optional
         Its positional arguments.
     checkpoint

@@ -875,6 +875,7 @@ def test_p2_the_owner_forks(run, child_does):
     run(f"""{LEAVE}
 tasks.check_double()
 kept = quiet(tasks.double, range(1000))
+wait_until(lambda: len(helpers()[1]) == 2)
 workers = helpers()[1]
 child = os.fork()
 if child == 0:

@@ -44,7 +44,7 @@ def page(tmp_path_factory):
         page = Page(lab, JPY_SESSION_NAME="maps.ipynb")
         try:
             page.folder = lab.folder
-            code = "import jobs, asyncio, itertools; from nbshare import map_async"
+            code = "import gc, itertools, jobs; from nbshare import map_async"
             assert page.run(code).status == "ok"
             yield page
         finally:
@@ -55,12 +55,13 @@ def page(tmp_path_factory):
 
 @pytest.fixture
 def go(page, tmp_path):
-    """Give the file that `held` waits for, by a name for the kernel."""
+    """Give the file that `held` waits for, by a name for the kernel; in the end all is over."""
     path = tmp_path / "go"
-    page.run(f"go = {str(path)!r}; jobs.held.__defaults__ = (go,)")
-    page.run("held = functools.partial(jobs.held, go=go)")
+    page.run(f"go = {str(path)!r}; held = functools.partial(jobs.held, go=go)")
     yield path
     path.touch()
+    page.run("for o in gc.get_objects():\n    if isinstance(o, nbshare.Job): o.cancel(); o.wait()")
+    page.run("del o")  # brings the last states of rows once more: no news for the next test
 
 
 def begin(page, arguments="range(6), max_workers=2", func="held"):
@@ -169,7 +170,7 @@ def test_stop_in_two_rows_of_a_cell_interrupts_neither(page, go):
     assert told.stderr.count("PartialResultWarning") == 1
 
 
-def test_the_row_of_a_failed_job_says_so_and_the_error_is_shown_once(page):
+def test_the_row_of_a_failed_job_says_so_and_the_error_is_shown_once(page, go):
     """In the cell that asks for the result."""
     cell, row = begin(page, "range(6), max_workers=1", "jobs.fails")
     await_state(page, row, r"✗ fails failed  3/6 · .* · ✗ 1 failed")
@@ -179,7 +180,7 @@ def test_the_row_of_a_failed_job_says_so_and_the_error_is_shown_once(page):
     assert list(asked.displays) in ([], [row])  # nothing new
 
 
-def test_an_endless_job_shows_a_count(page):
+def test_an_endless_job_shows_a_count(page, go):
     """Neither a percentage nor a time left; its partial results may be asked for at any time."""
     _, row = begin(page, "itertools.count(), max_workers=1", "tasks.double")
     await_state(page, row, r"▶ double running  [1-9]\d* · ")

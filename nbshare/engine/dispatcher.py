@@ -121,8 +121,8 @@ class Dispatcher:
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
         if not self._is_closing:
-            self._nursery.forget()
             self._is_closing = True
+            self._nursery.forget()
 
     # ------------------------------------------------------------------- main loop
 

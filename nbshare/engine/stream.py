@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
-from nbshare.arrays.create import empty
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Callbacks, State, Team, prepare
-from nbshare.engine.collect import as_masked, collect, masked, nothing
-from nbshare.engine.growing import GrowingArray
+from nbshare.engine.gathered import Gathered
 from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.request import Items, Request
@@ -91,16 +88,12 @@ class Stream:
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
         self._team = Team(request.max_workers)
-        self._windows: list[SingleRun] = []  # whose results are kept
-        self._running: list[SingleRun] = []  # those of them that are not over, or were not just now
+        self._gathered = Gathered(request)
+        self._running: list[SingleRun] = []  # windows that are not over, or were not just now
         self._has_spec = False  # whether it is known where results go
         self._n_taken = 0  # items
-        self._n_given = 0  # results that somebody who iterates has taken
-        self._n_dropped = 0  # items of the windows that are not kept, since all have been
         self._size = 2 * request.max_workers * (request.chunksize or 1)  # of the next window
         self._is_stopping = False
-        self._is_iterated = False
-        self._growing: GrowingArray | None = None
         self._past_stats: list[WorkerStats] = []
         self._last_pace = 0, 0.0  # of the window that was over last
         self._over = _thread.allocate_lock()
@@ -116,81 +109,24 @@ class Stream:
 
     @property
     def n_done(self) -> int:  # noqa: D102
-        gone = self._n_dropped
-        return gone + sum(window.n_done for window in list(self._windows))
+        return self._gathered.n_done
 
     @property
     def n_ready(self) -> int:  # noqa: D102
-        return sum(window.n_ready for window in list(self._windows))
+        return sum(window.n_ready for window in self._open())
 
     @property
     def errors(self) -> Mapping[int, BaseException]:  # noqa: D102
-        found: dict[int, BaseException] = {}
-        for window in list(self._windows):
-            found |= {window.request.first + i: e for i, e in window.errors.items()}
-        return found
+        return self._gathered.errors
 
     def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
-        present = np.zeros(self._n_taken, np.bool_)
-        for window in list(self._windows):
-            first = window.request.first
-            present[first : first + window.n_tasks] = window.present()
-        return present
+        return self._gathered.present(self._n_taken)
 
     def partial(self) -> Any:  # noqa: D102
-        windows = list(self._windows)
-        if all(window.call.results.spec is None for window in windows):
-            return None
-        array = self._array(windows)
-        if array is not None:
-            return masked(array, ~np.concatenate([window.present() for window in windows]))
-        return [v for window in windows for v in window.call.results.values(gaps=True)]
+        return self._gathered.partial()
 
     def final(self, *, with_errors: bool) -> Any:  # noqa: D102
-        if self._n_dropped:
-            raise RuntimeError(
-                f"{self._n_dropped} results were given away by iterating, and not kept, "
-                "since the items of a generator may never end. Keep them in the loop, or call "
-                "result() without one."
-            )
-        windows = list(self._windows)
-        if not windows:
-            return nothing(self.request.out, with_errors=with_errors)
-        array = self._array(windows)
-        if array is not None and (with_errors or not self.errors):
-            return masked(array, ~self.present()) if with_errors else array
-        parts = [window.call.results.values(with_errors=with_errors) for window in windows]
-        values = list(itertools.chain.from_iterable(parts))
-        if self.errors or all(not window.call.results.is_array for window in windows):
-            return values
-        results = collect(values)
-        return as_masked(results) if with_errors else results
-
-    def _array(self, windows: Sequence[SingleRun]) -> npt.NDArray[Any] | None:
-        """Return the results of windows as one array; None if they do not fit one."""
-        if isinstance(self.request.out, np.ndarray):
-            self.fill_out()
-            return self.request.out[: sum(window.n_tasks for window in windows)]
-        results = [window.call.results for window in windows]
-        specs = {r.spec[:2] for r in results if r.spec is not None}
-        dtype, shape = specs.pop() if specs else (None, ())
-        if specs or dtype is None or any(r.spec and r.has_objects for r in results):
-            return None
-        n = sum(window.n_tasks for window in windows)
-        if self._growing is not None and not self._n_dropped:
-            array: npt.NDArray[Any] = self._growing.head(n)
-        else:
-            array = empty((n, *shape), dtype)
-        start = 0
-        for window, result in zip(windows, results, strict=True):
-            stop = start + window.n_tasks
-            rows = array[start:stop]
-            if result.array is None:
-                rows[...] = np.zeros((), rows.dtype)
-            elif not np.shares_memory(rows, result.array):
-                rows[...] = result.array
-            start = stop
-        return array
+        return self._gathered.final(self._n_taken, with_errors=with_errors)
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
         return merged([*self._past_stats, *(s for w in self._open() for s in w.stats())])
@@ -202,28 +138,13 @@ class Stream:
         return []
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
-        for window in list(self._windows):
-            first, is_kept = window.request.first, bool(window.request.iterables)
-            if is_kept and i in range(first, first + window.n_tasks):
-                return window.item(i - first)
-        raise LookupError(
-            f"item {i} of a generator is not kept once its window is over. Make a list of the "
-            "items that you want to debug, and map over that."
-        )
+        return self._gathered.item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
-        self._is_iterated = True
-        for window in list(self._windows):
-            for i, value in window.new_results():
-                self._n_given += 1
-                yield window.request.first + i, value
-            if window.is_all_given:
-                self._windows.remove(window)
-                self._n_dropped += window.n_tasks
+        return self._gathered.new_results()
 
     def fill_out(self) -> None:  # noqa: D102
-        for window in list(self._windows):
-            window.fill_out()
+        self._gathered.fill_out()
 
     def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
         self._callbacks.add(callback)
@@ -285,7 +206,8 @@ class Stream:
         """Whether workers will soon have nothing left, and more may be taken."""
         if self._intake.is_exhausted or self._is_stopping:
             return False
-        if self._is_iterated and self._n_taken - self._n_given > MOST_AHEAD * self._size:
+        gathered = self._gathered
+        if gathered.is_iterated and self._n_taken - gathered.n_given > MOST_AHEAD * self._size:
             return False
         windows = self._open()
         if not windows:
@@ -325,30 +247,18 @@ class Stream:
             out=out,
             max_workers=min(self.request.max_workers, n),
         )
-        rows = self._rows(first, n)
+        rows = self._gathered.rows(first, n)
         call = prepare(request, self._engine.warm_up, self._fixed, rows, self._team)
         call.tell = self._ring
         window = SingleRun(call, self._engine)
         self._n_taken += n
         # Before it begins: an interrupt may come in between.
-        self._windows.append(window)
+        self._gathered.windows.append(window)
         self._running.append(window)
         if self._is_stopping:  # since we have looked: who stopped may not have seen this window
             window.stop()
         else:
             window.start()
-
-    def _rows(self, first: int, n: int) -> npt.NDArray[Any] | None:
-        """Return where the arrays of a window go, None if that is not known or they are none."""
-        if self._is_iterated or self.request.out is not None:
-            return None
-        if self._growing is None:
-            found = (window.call.results.spec for window in self._windows)
-            spec = next((spec for spec in found if spec is not None), None)
-            if spec is None or spec.dtype is None or not spec.shape:
-                return None
-            self._growing = GrowingArray(spec)
-        return self._growing.rows(first, first + n)
 
     def _settle(self) -> None:
         """Take note of the windows that are over."""

@@ -57,5 +57,5 @@ owned: Callable[[int], Descriptor] = _Plain if _Queue is None else _Queue.fromfd
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
     """Return the descriptor that a function of C opens, which takes one argument or more."""
-    (descriptor,) = map(owned, map(opener, *zip(args, strict=True)))
+    (descriptor,) = map(owned, map(opener, *zip(args)))
     return descriptor
