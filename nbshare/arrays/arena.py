@@ -81,8 +81,8 @@ class Arena:
 
         Errors count the items from the `first`.
         """
-        if not items:
-            return 1, []
+        if len(items) <= 1:
+            return 1, [self.pack([item], f"{what} {first}", writable=True) for item in items]
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
         size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 32))
         blocks = []

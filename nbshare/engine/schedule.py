@@ -21,6 +21,7 @@ writes in their order: a result first, then its ``done`` byte.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,8 @@ def _small_nbytes(n_tasks: int) -> int:
     return min(MOST_SMALL, SMALL_BYTES // n_tasks) if 0 < n_tasks <= SMALL_TASKS else 0
 
 
-def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
+@lru_cache(16)  # twice for each call, and small ones are much alike
+def _layout(n_tasks: int, n_slots: int) -> tuple[tuple[int, ...], int]:
     """Return the offsets of the board's parts, and its size, in bytes."""
     sizes = [
         HEADER_WORDS * 8,
@@ -220,7 +222,7 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[list[int], int]:
     for size in sizes:
         offsets.append(end)
         end = aligned(end + size)
-    return offsets, end
+    return tuple(offsets), end
 
 
 class Claims:

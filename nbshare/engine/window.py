@@ -118,8 +118,9 @@ class Window:
         `is_over` was asked before: what came since is for the next look.
         """
         call, n_before = self._run.call, len(self.futures)
-        if call.board.n_tasks == 1 and call.board.has_prints() and not is_over:
-            return False  # the end, when they have been read, is near
+        is_awaited = call.board.n_tasks == 1 and call.board.has_prints() and not is_over
+        if not self.futures or is_awaited:  # the end, when prints have been read, is near
+            return False
         for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
             if i in self.futures and (call.results.is_here(i) or self.futures[i].is_withdrawn):
                 self._resolve(i)
