@@ -20,7 +20,8 @@ from nbshare.engine.blas import limit_threads, thread_variables
 __all__ = ["Belongings", "changes_stay", "show_crashes"]
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
-_TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+_NAMES = "ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"
+_TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  # Windows has none
 
 _mine: Belongings | None = None  # none outside of workers
 
