@@ -11,7 +11,8 @@ The layers; imports point down only::
     notebook           what draws: the bar and the live picture
     job                one running map: partial results, stop
     latest             the newest job that did not simply succeed
-    engine             local workers: start, schedule, run, store, recover
+    engine             the owner of workers: start, place, assign, collect, recover
+    worker             a worker process: claim, run, store; the board that it shares with its owner
     arrays             arrays and objects in shared memory, and how they travel
     functions          the function a worker can import, and whether it is fresh
     memory             bytes that several processes map
@@ -38,7 +39,6 @@ if typing.TYPE_CHECKING:
         zeros_like,
     )
     from nbshare.engine.local import shutdown
-    from nbshare.engine.reports import report
     from nbshare.engine.results import MISSING
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
@@ -48,6 +48,7 @@ if typing.TYPE_CHECKING:
     from nbshare.mapping import map_async, parallel_map
     from nbshare.notebook import LivePlot
     from nbshare.pipelines import PipelineResult, pipeline
+    from nbshare.worker.reports import report
 
 __version__ = "0.1.0"
 
@@ -97,7 +98,6 @@ _HOMES = {
         "zeros_like",
     ],
     "engine.local": ["shutdown"],
-    "engine.reports": ["report"],
     "engine.results": ["MISSING"],
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],
@@ -108,6 +108,7 @@ _HOMES = {
     "mapping": ["map_async", "parallel_map"],
     "notebook": ["LivePlot"],
     "pipelines": ["PipelineResult", "pipeline"],
+    "worker.reports": ["report"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import SharedArray
-from nbshare.engine.context import current_context
-from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request
-from nbshare.engine.work import Policy
-from nbshare.engine.worker import is_worker
 from nbshare.errors import NotBuiltYetError, cut
 from nbshare.functions import bind_arguments, resolve
 from nbshare.notebook.prints import Printer
+from nbshare.worker.context import current_context
+from nbshare.worker.cpus import usable_cpus
+from nbshare.worker.process import is_worker
+from nbshare.worker.work import Policy
 
 __all__ = ["Backend", "checked_request", "refuse_unbuilt"]
 

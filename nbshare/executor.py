@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from nbshare.arguments import checked_count, checked_initializer
-from nbshare.engine.context import current_context
-from nbshare.engine.cpus import usable_cpus
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.task import Arguments, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
-from nbshare.engine.work import Policy
-from nbshare.engine.worker import is_worker
 from nbshare.notebook.prints import Printer
+from nbshare.worker.context import current_context
+from nbshare.worker.cpus import usable_cpus
+from nbshare.worker.process import is_worker
+from nbshare.worker.work import Policy
 
 __all__ = ["Executor"]
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.collect import as_masked, masked, nothing, stack
-from nbshare.engine.items import generator
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.latest import last_job, remember
 from nbshare.tracebacks import shown_as, shown_shortly
+from nbshare.worker.items import generator
 
 __all__ = ["Job", "unwrapped"]
 

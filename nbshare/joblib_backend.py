@@ -13,9 +13,9 @@ from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, Sequ
 from joblib.parallel import ParallelBackendBase
 
 from nbshare.arrays import SharedArray, share
-from nbshare.engine.cpus import usable_cpus
-from nbshare.engine.worker import is_worker
 from nbshare.executor import Executor
+from nbshare.worker.cpus import usable_cpus
+from nbshare.worker.process import is_worker
 
 __all__ = ["NbshareBackend", "register_joblib"]
 

@@ -22,13 +22,13 @@ from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stream import Stream
-from nbshare.engine.worker import is_worker
 from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, unwrapped
 from nbshare.latest import remember
 from nbshare.notebook import Display, Plot, Showing, check_display, open_display
 from nbshare.tracebacks import shown_from_the_call
+from nbshare.worker.process import is_worker
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 

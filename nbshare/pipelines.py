@@ -27,7 +27,6 @@ from nbshare.engine.stages import (
     process,
 )
 from nbshare.engine.stats import StageStatistics
-from nbshare.engine.worker import is_worker
 from nbshare.functions import label_of
 from nbshare.job import unwrapped
 from nbshare.mapping import run_and_draw
@@ -43,6 +42,7 @@ from nbshare.stage_arguments import (
     taken_by,
 )
 from nbshare.tracebacks import shown_from_the_call
+from nbshare.worker.process import is_worker
 
 __all__ = ["PipelineResult", "pipeline"]
 

@@ -11,10 +11,10 @@ import pytest
 
 import nbshare
 from nbshare import parallel_map
-from nbshare.engine.blas import threads_per_worker
-from nbshare.engine.log import MAX_ALONE
 from nbshare.errors import MixedResultsWarning
 from nbshare.memory import segment_of
+from nbshare.worker.blas import threads_per_worker
+from nbshare.worker.log import MAX_ALONE
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Local workers: processes that claim chunks from shared memory and store results into it."""
+"""The owner of worker processes: starts them, gives them calls, collects what they store."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nbshare.engine.reports import reported
-from nbshare.engine.schedule import ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
+from nbshare.worker.reports import reported
+from nbshare.worker.schedule import ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
 
 __all__ = ["WorkerActivity", "activity_of"]
 

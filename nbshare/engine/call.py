@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
-from nbshare.engine.blas import threads_per_worker
-from nbshare.engine.cpus import usable_cpus
-from nbshare.engine.output import OBJECTS, OutputSpec
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
-from nbshare.engine.remote import Brief
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
-from nbshare.engine.schedule import Board
-from nbshare.engine.work import Order
 from nbshare.functions import Source
 from nbshare.memory import Mode, Segment, segment_of
+from nbshare.worker.blas import threads_per_worker
+from nbshare.worker.cpus import usable_cpus
+from nbshare.worker.output import OBJECTS, OutputSpec
+from nbshare.worker.remote import Brief
+from nbshare.worker.schedule import Board
+from nbshare.worker.work import Order
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.create import empty
-from nbshare.engine.output import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
+from nbshare.worker.output import OutputSpec, spec_for
 
 __all__ = ["as_masked", "collect", "masked", "nothing", "stack"]
 

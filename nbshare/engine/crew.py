@@ -10,11 +10,11 @@ from typing import Any
 
 from nbshare import errors
 from nbshare.engine.call import Call, Code
-from nbshare.engine.context import Context
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, LOOK_S, Nursery, WorkerProcess
 from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
+from nbshare.worker.context import Context
 
 __all__ = ["Crew"]
 

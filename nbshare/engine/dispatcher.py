@@ -27,13 +27,13 @@ from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.deadlines import GRACE_S, Deadlines
 from nbshare.engine.events import Events
-from nbshare.engine.failures import Failure, death_of, rebuild, timed_out
-from nbshare.engine.output import OutputSpec
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
-from nbshare.engine.remote import CallMessage
-from nbshare.engine.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
 from nbshare.memory import Segment, segment_of
+from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
+from nbshare.worker.output import OutputSpec
+from nbshare.worker.remote import CallMessage
+from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
 
 __all__ = ["Dispatcher"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.engine.output import OutputSpec
 from nbshare.memory import Segment
+from nbshare.worker.output import OutputSpec
 
 __all__ = ["GrowingArray"]
 

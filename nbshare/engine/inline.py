@@ -15,13 +15,13 @@ from typing import Any
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
-from nbshare.engine.failures import describe, explained, rebuild
-from nbshare.engine.log import LogKey
-from nbshare.engine.mappings import Seen, are_gone
-from nbshare.engine.output import OutputSpec
-from nbshare.engine.remote import inputs_of
-from nbshare.engine.work import Work
 from nbshare.memory import Mode, Segment, View
+from nbshare.worker.failures import describe, explained, rebuild
+from nbshare.worker.log import LogKey
+from nbshare.worker.mappings import Seen, are_gone
+from nbshare.worker.output import OutputSpec
+from nbshare.worker.remote import inputs_of
+from nbshare.worker.work import Work
 
 __all__ = ["SerialEngine", "ThreadEngine"]
 

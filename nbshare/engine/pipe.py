@@ -18,12 +18,12 @@ from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import Callbacks, State
 from nbshare.engine.collect import as_masked
-from nbshare.engine.log import unpack
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, NO_BLOCK, SINCE, Place
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
 from nbshare.errors import RingAbortedError as Aborted
+from nbshare.worker.log import unpack
 
 __all__ = ["Pipe", "Stage"]
 

@@ -82,7 +82,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 
 def pack_items(arena: Arena, request: Request) -> list[tuple[Any, ...]]:
-    """Pack the items; returns what `nbshare.engine.items.Source` takes, for each iterable."""
+    """Pack the items; returns what `nbshare.worker.items.Source` takes, for each iterable."""
     return [_source(arena, iterable, request.first) for iterable in request.iterables]
 
 

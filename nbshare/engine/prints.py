@@ -10,7 +10,7 @@
 Pipes in the place of the worker's file descriptors 1 and 2 catch what a replaced ``sys.stdout``
 would miss, and what a worker that crashes says last. Nothing is lost between: a pipe is not read
 while much waits to be shown, so that a quick printer goes at its reader's speed, as it would by
-itself. Who prints in Python waits for no reader for long (`nbshare.engine.streams`).
+itself. Who prints in Python waits for no reader for long (`nbshare.worker.streams`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nbshare.engine.events import Events
+from nbshare.worker.streams import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["STREAMS", "PrintPipes", "Prints", "Write"]
+__all__ = ["PrintPipes", "Prints", "Write"]
 
-STREAMS = ("stdout", "stderr")
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
@@ -182,7 +182,7 @@ class PrintPipes:
     -----
     For the dispatcher's thread. While workers print nothing there is no system call: those release
     the interpreter lock, which costs a tiny call more than all else here. Workers that have printed
-    what has not been read say so on the board (`nbshare.engine.work`).
+    what has not been read say so on the board (`nbshare.worker.work`).
     """
 
     def __init__(self, events: Events) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbshare import errors
-from nbshare.engine.blas import ONE_THREAD
-from nbshare.engine.messages import Channel, channel_pair
-from nbshare.engine.prints import STREAMS
 from nbshare.memory import Segment, scratch_file
+from nbshare.worker.blas import ONE_THREAD
+from nbshare.worker.messages import Channel, channel_pair
+from nbshare.worker.streams import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
@@ -34,7 +34,7 @@ REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a mil
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
 _PATHS = [str(Path(m).parents[1]) for m in (__file__.removesuffix("process.py"), np.__file__)]
-_BOOT = f"import sys; sys.path += {_PATHS!r}; from nbshare.engine.server import serve, spawned; "
+_BOOT = f"import sys; sys.path += {_PATHS!r}; from nbshare.worker.server import serve, spawned; "
 
 
 class WorkerProcess:

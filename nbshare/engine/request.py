@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
-from nbshare.engine.context import Context
-from nbshare.engine.failures import safe_repr
 from nbshare.engine.prints import Prints
-from nbshare.engine.work import Policy
+from nbshare.worker.context import Context
+from nbshare.worker.failures import safe_repr
+from nbshare.worker.work import Policy
 
 __all__ = ["Items", "Request"]
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import as_masked, collect, masked
-from nbshare.engine.log import Entry, LogReader, unpickled
-from nbshare.engine.output import ASK, IS_OBJECT, KINDS, OutputSpec, numbers_of
-from nbshare.engine.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
 from nbshare.errors import TaskError
 from nbshare.memory import pool
+from nbshare.worker.log import Entry, LogReader, unpickled
+from nbshare.worker.output import ASK, IS_OBJECT, KINDS, OutputSpec, numbers_of
+from nbshare.worker.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
 
 __all__ = ["MISSING", "Results"]
 

@@ -14,8 +14,8 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
 from nbshare.engine.results import MISSING
-from nbshare.engine.schedule import IN_OUTPUT, N_ITEMS, WORKED
 from nbshare.engine.stats import StageStatistics, WorkerStats, stats_of
+from nbshare.worker.schedule import IN_OUTPUT, N_ITEMS, WORKED
 
 __all__ = ["SingleRun"]
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from nbshare.arrays import RingBuffer, SharedArray
 from nbshare.arrays.lease import Lease
-from nbshare.engine.failures import safe_repr
-from nbshare.engine.log import pack
 from nbshare.errors import RingClosedError
+from nbshare.worker.failures import safe_repr
+from nbshare.worker.log import pack
 
 __all__ = [
     "BEGUN",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbshare.engine.schedule import (
+from nbshare.worker.schedule import (
     BEGUN,
     ENDED,
     N_ITEMS,

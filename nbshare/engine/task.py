@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbshare.engine.failures import safe_repr
 from nbshare.engine.intake import nbytes_of
 from nbshare.memory import segment_of
+from nbshare.worker.failures import safe_repr
 
 __all__ = ["Arguments", "run_chunk", "run_task"]
 

@@ -31,7 +31,6 @@ from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.bell import Bell
 from nbshare.engine.call import Team, prepare
-from nbshare.engine.context import current_context
 from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.local import dispatcher
 from nbshare.engine.placing import pack_fixed, place
@@ -40,6 +39,7 @@ from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
 from nbshare.engine.task import Arguments
 from nbshare.engine.window import TaskFuture, Window
+from nbshare.worker.context import current_context
 
 __all__ = ["TaskQueue"]
 

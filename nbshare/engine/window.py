@@ -17,8 +17,8 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.schedule import FAILED
 from nbshare.engine.single import SingleRun
+from nbshare.worker.schedule import FAILED
 
 __all__ = ["TaskFuture", "Window"]
 

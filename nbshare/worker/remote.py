@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.engine import streams
-from nbshare.engine.context import apply_context
-from nbshare.engine.failures import describe
-from nbshare.engine.log import LogKey
-from nbshare.engine.mappings import Mappings
-from nbshare.engine.messages import Channel
-from nbshare.engine.output import OutputSpec
-from nbshare.engine.schedule import NO_ITEM, Board, FileLock
-from nbshare.engine.work import Order, Work
 from nbshare.functions import ImportLog
 from nbshare.memory import Mode, Segment, View
+from nbshare.worker import streams
+from nbshare.worker.context import apply_context
+from nbshare.worker.failures import describe
+from nbshare.worker.log import LogKey
+from nbshare.worker.mappings import Mappings
+from nbshare.worker.messages import Channel
+from nbshare.worker.output import OutputSpec
+from nbshare.worker.schedule import NO_ITEM, Board, FileLock
+from nbshare.worker.work import Order, Work
 
 __all__ = ["Brief", "CallMessage", "inputs_of", "work_on"]
 

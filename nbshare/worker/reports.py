@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.schedule import FRACTION, REPORT_TEXT, REPORTED, SINCE
+from nbshare.worker.schedule import FRACTION, REPORT_TEXT, REPORTED, SINCE
 
 __all__ = ["Desk", "report", "reported"]
 
@@ -83,7 +83,7 @@ class Desk:
     Parameters
     ----------
     row : ndarray of int64
-        Of `nbshare.engine.schedule.Board.slots`.
+        Of `nbshare.worker.schedule.Board.slots`.
     """
 
     def __init__(self, row: npt.NDArray[np.int64]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.engine.log import OUT_OF_BAND, LogKey, LogWriter
-from nbshare.engine.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, Board
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment
+from nbshare.worker.log import OUT_OF_BAND, LogKey, LogWriter
+from nbshare.worker.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, Board
 
 __all__ = [
     "ASK",

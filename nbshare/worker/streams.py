@@ -11,8 +11,6 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbshare.engine.prints import STREAMS
-
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
     import termios
@@ -22,8 +20,9 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["HIGHEST", "flush", "keep", "replace", "restore", "tell_dropped"]
+__all__ = ["HIGHEST", "STREAMS", "flush", "keep", "replace", "restore", "tell_dropped"]
 
+STREAMS = ("stdout", "stderr")
 HIGHEST = 2  # descriptor of a standard stream
 PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
 LINE_BUFFERED = 1  # stdio.h: _IOLBF

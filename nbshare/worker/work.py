@@ -12,12 +12,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs, Packed
-from nbshare.engine.belongings import changes_stay
-from nbshare.engine.items import Seed, Source, gather, indices_of, seeded
-from nbshare.engine.log import LogKey
-from nbshare.engine.output import OutputSpec, ResultStore
-from nbshare.engine.reports import Desk
-from nbshare.engine.schedule import (
+from nbshare.memory import Segment
+from nbshare.worker.belongings import changes_stay
+from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
+from nbshare.worker.log import LogKey
+from nbshare.worker.output import OutputSpec, ResultStore
+from nbshare.worker.reports import Desk
+from nbshare.worker.schedule import (
     ATTEMPTS,
     BEGUN,
     ENDED,
@@ -38,7 +39,6 @@ from nbshare.engine.schedule import (
     Board,
     Claims,
 )
-from nbshare.memory import Segment
 
 __all__ = ["Caller", "Order", "Policy", "Work"]
 

@@ -6,7 +6,7 @@
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
 
-It never runs the caller's ``__main__`` and it dies with its owner (`nbshare.engine.orphans`).
+It never runs the caller's ``__main__`` and it dies with its owner (`nbshare.worker.orphans`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from nbshare.engine import orphans, streams
-from nbshare.engine.belongings import Belongings, show_crashes
-from nbshare.engine.mappings import KEEP_S, Mappings
-from nbshare.engine.messages import Channel
-from nbshare.engine.remote import work_on
 from nbshare.functions import ImportLog, Stamp, born_with, source_of
 from nbshare.memory import hush
+from nbshare.worker import orphans, streams
+from nbshare.worker.belongings import Belongings, show_crashes
+from nbshare.worker.mappings import KEEP_S, Mappings
+from nbshare.worker.messages import Channel
+from nbshare.worker.remote import work_on
 
 __all__ = ["Endowment", "is_worker", "run"]
 

@@ -1,0 +1,1 @@
+"""What a worker process runs, and what it shares with its owner: board, messages, logs."""
