@@ -346,3 +346,18 @@ def test_files_named_like_the_standard_library_do_not_break_workers(script, call
     """A random.py or json.py beside the notebook is not taken for the library's by the workers."""
     code = textwrap.dedent(HOSTILE) + textwrap.dedent(call)
     assert script(code, NBSHARE_PLAIN_START=plain_start) == "8\n"
+
+
+@pytest.mark.parametrize("plain_start", ["", "1"])
+def test_workers_have_the_nbshare_of_their_owner(script, tmp_path, plain_start):
+    """Not another one that a new interpreter would find first."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "nbshare.py").write_text("raise SystemExit('another nbshare')")
+    code = f"""
+import math, os, sys
+sys.path.insert(0, {os.path.dirname(os.path.dirname(nbshare.__file__))!r})
+from nbshare import parallel_map
+print(parallel_map(math.sqrt, [4.0, 9.0]).tolist())
+"""
+    environ = {"PYTHONPATH": str(tmp_path / "other"), "NBSHARE_PLAIN_START": plain_start}
+    assert script(code, **environ) == "[2.0, 3.0]\n"

@@ -33,8 +33,18 @@ REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a mil
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
-_PATHS = [str(Path(m).parents[1]) for m in (__file__.removesuffix("process.py"), np.__file__)]
-_BOOT = f"import sys; sys.path += {_PATHS!r}; from nbshare.worker.server import serve, spawned; "
+_PACKAGE = Path(__file__).parents[1]
+_PATHS = [str(_PACKAGE.parent), str(Path(np.__file__).parents[1])]
+# This nbshare, even if another is installed there.
+_BOOT = f"""
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+sys.path += {_PATHS!r}
+spec = spec_from_file_location("nbshare", {str(_PACKAGE / "__init__.py")!r})
+sys.modules["nbshare"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["nbshare"])
+from nbshare.worker.server import serve, spawned
+"""
 
 
 class WorkerProcess:
