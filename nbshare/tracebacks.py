@@ -39,6 +39,8 @@ def shown_as(error: BaseException, line: str) -> None:
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
     """Have IPython show what a function raises as if it had been raised where it is called."""
+    if "IPython" not in sys.modules:  # a script, whose tracebacks would have a line more for this
+        return func
 
     @functools.wraps(func)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
