@@ -41,11 +41,13 @@ def test_the_checks_pass(arguments):
 
 
 def test_import_loads_numpy_and_the_standard_library_only():
-    """``import nbshare`` loads no other installed package, and starts no thread."""
+    """``import nbshare``, and all its names, load no other package and start no thread."""
     code = """
 import sys, threading
 before = set(sys.modules)
 import nbshare
+for name in nbshare.__all__:
+    getattr(nbshare, name)
 new = [name for name in set(sys.modules) - before
        if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")]
 print(sorted({name.split(".")[0] for name in new} - {"numpy", "nbshare"}))

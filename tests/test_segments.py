@@ -845,6 +845,8 @@ import sys, warnings
 for name in ("fcntl", "resource", "_posixshmem"):
     sys.modules[name] = None
 import nbshare
+for name in nbshare.__all__:
+    getattr(nbshare, name)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     a = nbshare.full(3, 2.0)
@@ -858,10 +860,11 @@ def test_windows_is_told_that_it_comes_later(program):
     """An array there is an error that names the way out, not an accident."""
     printed = program(
         """
-import os, nbshare
+import os
+from nbshare import zeros
 os.name = "nt"
 try:
-    nbshare.zeros(3)
+    zeros(3)
 except NotImplementedError as error:
     print(error)
 """
