@@ -151,13 +151,16 @@ def test_the_source_is_not_far_ahead_in_bytes():
 
 def test_a_slow_source_does_not_hold_up_what_it_has_given():
     """An item is worked on when it has come, not when a window is full."""
+    has_begun = threading.Event()
 
     def answered():  # gives an item when there is a result of the one before
+        assert has_begun.wait(10)
         for i in range(20):
             yield i
             wait_until(lambda i=i: job.n_done > i, 10)
 
     job = background(streams.give, answered(), shared={"kind": "ints"})
+    has_begun.set()
     assert job.result(20).tolist() == [i * i for i in range(20)]
 
 
