@@ -425,6 +425,7 @@ def test_an_exception_is_itself_with_the_workers_traceback(executor):
     assert found.value.args == (123,)
     text = "".join(traceback.format_exception(found.value))
     assert "raise RuntimeError(123)  # some comment" in text
+    assert "nbshare/" not in "".join(found.value.__notes__)
     assert executor.submit(tasks.raise_with_comment).exception().args == (123,)
 
 

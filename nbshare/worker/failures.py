@@ -19,7 +19,9 @@ MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and tra
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 MAX_LINES = 40  # of a traceback's beginning and end each
 
-_ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Where the frames between a worker's loop and the user's function are: tasks and stages are there.
+_ROOMS = tuple(os.path.join(_PACKAGE, room, "") for room in ("worker", "engine"))
 
 
 class Failure(NamedTuple):
@@ -161,6 +163,6 @@ def _format(error: BaseException) -> str:
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
     """Drop the engine's frames above the user's function."""
-    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_ENGINE):
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_ROOMS):
         tb = tb.tb_next
     return tb
