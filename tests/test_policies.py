@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import signal
 import threading
@@ -288,6 +289,18 @@ def test_an_item_that_cannot_be_loaded_is_one_failure():
     assert result.mask.nonzero()[0].tolist() == [5]
     assert result.compressed().tolist() == [i for i in range(10) if i != 5]
     assert "not to be had again" in said(last_job().errors[5])
+
+
+@pytest.mark.parametrize("n", [100, 20_000])
+def test_among_many_items_one_that_cannot_be_loaded_fails_alone(n):
+    """Small items travel many in one pickle, and share what they refer to."""
+    bad = {n // 2, n - 1}
+    common = policies.Stubborn(), ["shared"]
+    items = [(common[0], i) if i in bad else (common[1], i) for i in range(n)]
+    result = parallel_map(operator.itemgetter(1), items, on_error="return", progress=False)
+    assert set(result.mask.nonzero()[0].tolist()) == set(last_job().errors) == bad
+    assert all("not to be had again" in said(error) for error in last_job().errors.values())
+    assert result.compressed().tolist() == [i for i in range(n) if i not in bad]
 
 
 def test_a_result_that_cannot_be_loaded_is_one_failure():

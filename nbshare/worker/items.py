@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
+from nbshare.arrays.salvage import Broken
 
 __all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
 
@@ -35,6 +36,7 @@ class Source:
         self._inputs = inputs
         self._rows: Any = None
         self._block: tuple[int, list[Any]] = (-1, [])
+        self._has_broken = False  # items in this block
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "range":
@@ -50,12 +52,24 @@ class Source:
         found: list[Any] = []
         for number in range(start // size, (stop - 1) // size + 1):
             first = number * size
-            found += self._load(number)[max(start - first, 0) : stop - first]
+            part = self._load(number)[max(start - first, 0) : stop - first]
+            if self._has_broken:
+                for broken in (item for item in part if type(item) is Broken):
+                    self._block = (-1, [])  # another attempt is to load it anew
+                    raise broken.error
+            found += part
         return found
 
     def _load(self, number: int) -> list[Any]:
         if number != self._block[0]:
-            self._block = (number, self._inputs.load(self._packed[number]))
+            packed = self._packed[number]
+            try:
+                items, self._has_broken = self._inputs.load(packed), False
+            except BaseException:
+                if self._size == 1:
+                    raise
+                items, self._has_broken = self._inputs.load_items(packed), True
+            self._block = (number, items)
         return self._block[1]
 
 
