@@ -90,7 +90,9 @@ def parallel_map(
         A picture in the notebook that is drawn again as results come, at most a few times a
         second: a line of results against items, an image, a histogram, or what a `LivePlot` says.
         ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far
-        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side.
+        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side. The last
+        frame is finished while the cell goes on with the results; a map of a second or two that
+        keeps all CPUs busy has no other.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the map and is raised as itself, with the
         worker's traceback and a note naming the item. ``"return"``: the map goes on; the result

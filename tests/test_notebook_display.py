@@ -45,7 +45,13 @@ PLAYER = (
 
 CELLS = {
     "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n{PLAYER}",
-    "image": "play(PlayedJob(images()), plot='image', seconds=2.0)",
+    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=2.0)"),
+    "short": "play(PlayedJob(images()), plot='image', seconds=0.4)",
+    "changed": (
+        "job = PlayedJob(images())\nplay(job, plot=['image', 'line', 'hist'], seconds=0.1)\n"
+        "job.results[:] = np.nan"
+    ),
+    "unchanged": "play(PlayedJob(images()), plot=['image', 'line', 'hist'], seconds=0.1)",
     "pyplot": "print('matplotlib.pyplot' in sys.modules)",
     "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
     "interrupted": "play(PlayedJob(images(), 'my <label>'), True, until=3, end='interrupted')",
@@ -141,7 +147,7 @@ def test_a_saved_notebook_shows_one_finished_row(notebook):
 
 def test_the_row_moves_while_the_cell_runs_and_not_too_often(notebook):
     rows = [c["data"]["text/plain"] for c in notebook["image"].shown if "text/html" in c["data"]]
-    assert rows[0] == "▷ horizon starting 2 workers…  0/40 · 0 %"
+    assert rows[0] == "▷ horizon starting 1 worker…  0/40 · 0 %"
     assert any(re.search(r"▶ horizon running .* % · .*/s · \d+ s elapsed", row) for row in rows)
     elapsed_s = float(re.search(r"in (\d+\.\d) s", rows[-1])[1])
     assert 4 <= len(rows) <= 3 * elapsed_s + 3  # 3 Hz, and the first and last
@@ -185,6 +191,18 @@ def test_pictures_come_while_the_cell_runs_and_never_change_their_size(notebook)
     sizes = [content["metadata"]["image/png"] for content in shown]
     assert sizes == [{"width": 640, "height": 400}] * len(shown)
     assert len({content["transient"]["display_id"] for content in shown}) == 1
+
+
+def test_a_map_that_ends_soon_has_its_last_picture_only(notebook):
+    """Another would take the time of a worker, and be seen for a moment."""
+    (shown,) = frames(notebook["short"])
+    assert shown["data"]["text/plain"] == "horizon: mean of 40 of 40"
+
+
+def test_what_happens_to_the_results_after_the_call_is_not_in_the_picture(notebook):
+    """The last frame may be drawn while the cell goes on with the results."""
+    (changed,), (unchanged,) = (frames(notebook[name]) for name in ("changed", "unchanged"))
+    assert changed["data"] == unchanged["data"]
 
 
 def test_pyplot_is_never_imported(notebook):

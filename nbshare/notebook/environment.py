@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import os
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,8 +14,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from nbshare.errors import DisplayWarning, warn
 
-_Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
-Make: TypeAlias = Callable[[], _Bundle | None]
+Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
+Make: TypeAlias = Callable[[], Bundle | None]
 
 _MAX_OWN = 8  # maps of a cell with a row and a picture of their own
 _SHARED_INTERVAL_S = 0.25  # between changes of an output that several maps have
@@ -81,6 +83,11 @@ class KernelOutput:
         """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
         return self._place.is_shared
 
+    @property
+    def is_due(self) -> bool:
+        """Whether what is to be shown would be shown at once."""
+        return self._cell.is_over or self._place.is_due
+
     def reserve(self) -> None:
         """Take the place in the cell, if nothing has been shown yet."""
         self._place.reserve()
@@ -96,11 +103,22 @@ class KernelOutput:
         cell, unless something newer is to be shown by then: a loop of quick maps draws few
         pictures.
         """
+        self._cell.finish_drawing()
         self._place.show(make, at_once=self._cell.is_over)
-        if final and self._place.is_shared:
-            self._cell.free[self._kind].append(self._place)
+        if final:
+            self._free()
         if final and self._cell.is_over:
             self._place.send_again_in_next_cell()
+
+    def show_soon(self, make: Callable[[], Bundle]) -> None:
+        """Show what `make` returns, as the last: a thread calls it, and the cell waits for that."""
+        self.reserve()  # what the cell shows next comes below
+        self._cell.draw_soon(lambda: self._place.show(make, at_once=True))
+        self._free()
+
+    def _free(self) -> None:
+        if self._place.is_shared:
+            self._cell.free[self._kind].append(self._place)
 
 
 class _Place:
@@ -111,15 +129,18 @@ class _Place:
 
         self.handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.is_shared = is_shared
-        self._shown: _Bundle | None = None
+        self._shown: Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
 
     def show(self, make: Make, *, at_once: bool) -> None:
         self._waiting = make
-        is_due = time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S
-        if at_once or is_due or not self.is_shared:
+        if at_once or self.is_due:
             self.send()
+
+    @property
+    def is_due(self) -> bool:
+        return not self.is_shared or time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S
 
     def send(self) -> None:
         """Send what waits, if anything does."""
@@ -162,6 +183,7 @@ class _Cell:
         self._n_taken: defaultdict[str, int] = defaultdict(int)
         self.free: defaultdict[str, list[_Place]] = defaultdict(list)
         self.is_over = False
+        self._drawing: threading.Thread | None = None
         shell.events.register("post_run_cell", self._end)
 
     def take(self, kind: str) -> tuple[_Place, int]:
@@ -175,11 +197,32 @@ class _Cell:
         """Send what came too soon after what was sent before it."""
         self.is_over = True
         self._shell.events.unregister("post_run_cell", self._end)
+        self.finish_drawing()
         for place in itertools.chain(*self.free.values()):
-            try:
-                place.send()
-            except Exception as error:  # noqa: BLE001  a plot function may raise anything
-                warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
+            _draw_safely(place.send)
+
+    def draw_soon(self, draw: Callable[[], None]) -> None:
+        """Draw in a thread, one after the other: before the cell ends, or at once if it has."""
+        self.finish_drawing()
+        context = contextvars.copy_context()  # whose outputs go to this cell
+        drawing = threading.Thread(target=context.run, args=(_draw_safely, draw), daemon=True)
+        self._drawing = drawing
+        drawing.start()
+        if self.is_over:
+            self.finish_drawing()
+
+    def finish_drawing(self) -> None:
+        """Wait until what a thread draws has been shown."""
+        drawing, self._drawing = self._drawing, None
+        if drawing is not None:
+            drawing.join()
+
+
+def _draw_safely(draw: Callable[[], None]) -> None:
+    try:
+        draw()
+    except Exception as error:  # noqa: BLE001  a plot function may raise anything
+        warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
 
 
 _current: _Cell | None = None

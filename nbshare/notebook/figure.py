@@ -45,6 +45,15 @@ class Frame:
     is_complete: bool  # all results that are there are in it
 
 
+@dataclass(frozen=True)
+class Painted:
+    """What has been painted, but not drawn yet."""
+
+    title: str
+    is_complete: bool  # as of the frame
+    final: bool
+
+
 class Painter(Protocol):
     """What draws into the axes."""
 
@@ -125,8 +134,21 @@ class LiveFigure:
             return contextlib.nullcontext()
         return matplotlib.style.context(style)
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether what has been painted stays as it is, whatever becomes of the results."""
+        return not any(isinstance(painter, FunctionPainter) for painter in self._painters)
+
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
+        painted = self.paint(final=final)
+        if painted is None:
+            return None
+        with self._styled(self._painters[0].style):
+            return self.render(painted)
+
+    def paint(self, *, final: bool) -> Painted | None:
+        """Bring the axes up to date; None as long as there is no result."""
         present = self._job.present  # before the results: what is flagged is among them
         partial, n_present = self._job.partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
@@ -148,11 +170,15 @@ class LiveFigure:
         title = f"{self._label}: {title}" if self._label else title
         with self._styled(self._painters[0].style):
             self._write_title(title)
-            self._lay_out(final=final)
-            palette = self._painters[0].palette if len(shown) == 1 else None
-            png = final_png(self._canvas, palette) if final else live_png(self._canvas)
+        return Painted(title, n_shown == n_present, final)
+
+    def render(self, painted: Painted) -> Frame:
+        """Draw what has been painted: a tenth of a second, in any thread."""
+        self._lay_out(final=painted.final)
+        palette = self._painters[0].palette if len(self._painters) == 1 else None
+        png = final_png(self._canvas, palette) if painted.final else live_png(self._canvas)
         width, height = (self.figure.get_size_inches() * DPI).round().astype(int).tolist()
-        return Frame(png, (width, height), title, n_shown == n_present)
+        return Frame(png, (width, height), painted.title, painted.is_complete)
 
     def _write_title(self, title: str) -> None:
         """Write it above the axes, or above all of them; the user's own stays."""
