@@ -18,6 +18,7 @@ from nbshare.engine.request import Request
 from nbshare.engine.task import Arguments, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
 from nbshare.notebook.prints import Printer
+from nbshare.tracebacks import shown_from_the_call
 from nbshare.worker.context import current_context
 from nbshare.worker.cpus import usable_cpus
 from nbshare.worker.process import is_worker
@@ -102,6 +103,7 @@ class Executor(futures.Executor):
     `concurrent.futures <https://docs.python.org/3/library/concurrent.futures.html>`_
     """
 
+    @shown_from_the_call
     def __init__(
         self,
         max_workers: int | None = None,

@@ -285,6 +285,10 @@ WRONG = {
     "shape": ("nbshare.empty(-1)", "ValueError: "),
     "file": ("nbshare.import_file('no such file.py')", "FileNotFoundError: "),
     "stage": ("nbshare.pipeline(tasks.double, shape=3)", "TypeError: pipeline(load, stage"),
+    "live plot": ("nbshare.LivePlot('image', bins=0)", "ValueError: bins=0"),
+    "ring": ("nbshare.RingBuffer(0, 3)", "ValueError: slots=0"),
+    "buffer": ("nbshare.SharedBuffer(-1)", "ValueError: nbytes=-1"),
+    "executor": ("nbshare.Executor(max_workers=0)", "ValueError: max_workers=0"),
 }
 
 

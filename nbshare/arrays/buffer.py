@@ -16,6 +16,7 @@ from nbshare.arrays.create import checked_dtype, checked_shape, zeros
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import ALIGNMENT
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["SharedBuffer"]
 
@@ -72,6 +73,7 @@ class SharedBuffer(ByReference):
     where several write.
     """
 
+    @shown_from_the_call
     def __init__(self, nbytes: int) -> None:
         size = operator.index(nbytes)
         if size < 0:

@@ -22,6 +22,7 @@ from nbshare.arrays.ring_statistics import RingStatistics
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens
 from nbshare.errors import RingClosedError
+from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["RingBuffer", "RingStatistics"]
 
@@ -122,6 +123,7 @@ class RingBuffer(ByReference):
 
     is_tool = True
 
+    @shown_from_the_call
     def __init__(
         self,
         slots: int,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.tracebacks import shown_from_the_call
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
@@ -98,6 +100,7 @@ class LivePlot:
     ...         axes[1].plot(partial.std(axis=0))
     """
 
+    @shown_from_the_call
     def __init__(
         self,
         kind: Literal["line", "image", "hist"] | Callable[[Axes, Any], object] = "line",
