@@ -88,7 +88,7 @@ class Arena:
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
-            block = list(items[start : start + size])
+            block = items[start : start + size]
             if size == 1 and id(block[0]) in seen:
                 blocks.append(seen[id(block[0])])
                 continue

@@ -54,6 +54,7 @@ KINDS = {IS_OBJECT: OBJECTS} | {
     for code, t in enumerate([bool, int, float, *"?bBhHiIqQlLefdF"])
     if np.dtype(t).itemsize <= NUMBER_BYTES
 }
+IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
 _KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
 
 
@@ -106,6 +107,17 @@ class ResultStore:
         if spec is None or spec.dtype is None or spec.is_given or spec not in _KIND_OF:
             return None
         return spec.number or spec.dtype.type
+
+    @property
+    def number_places(self) -> tuple[type | None, Any, Any]:
+        """The class of results that fit the output as they are, and where: there, and ``done``.
+
+        For who cannot afford the time of `put`; None where results have to be looked at.
+        """
+        number, spec = self.number, self._spec
+        if number is None or not (spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW):
+            return None, None, None
+        return number, self._out.data, self._board.done.data
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store the results of several items, if all are such numbers."""

@@ -49,6 +49,7 @@ FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
 SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
 NO_ITEM = -1
+ONE = 0  # as ITEM_STOP: the one after ITEM
 NUMBER_BYTES = 8
 # A log costs half a millisecond, which calls with few items would notice.
 SMALL_BYTES, SMALL_TASKS = 20 << 10, 128  # of all items' places together; items
@@ -60,6 +61,7 @@ ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 # end no worker is left alone with more than that.
 CHUNK_S = 0.02
 GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean that all are
+LEAST_S = 1e-4  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
 
 
 class Board:
@@ -172,6 +174,7 @@ class Board:
         start, stop = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
         if start == NO_ITEM:
             return range(0)
+        stop = stop or start + 1
         return range(start + self._n_done_in(start, stop), stop)
 
     def unbegun(self, slot: int) -> range:
@@ -179,7 +182,7 @@ class Board:
         item, after = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
         start, stop = map(int, self.slots[slot, CHUNK_START : CHUNK_STOP + 1])
         if item != NO_ITEM:
-            start = after
+            start = after or item + 1
         return range(start + self._n_done_in(start, stop), stop)
 
     def has_begun(self, slot: int) -> bool:
@@ -284,7 +287,7 @@ class Claims:
         by_time = CHUNK_S / item_s if item_s > 0 else 1
         # Half of an even share of what is left: chunks shrink towards the end, so that all
         # workers finish together.
-        share = n_left / (2 * self._n_workers)
+        share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
         return min(n_left, max(1, int(min(by_time, share, GROWTH * self._last))))
 
 
