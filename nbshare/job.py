@@ -7,20 +7,22 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
-from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.latest import last_job, remember
 from nbshare.tracebacks import shown_as, shown_shortly
 from nbshare.worker.items import generator
+
+if TYPE_CHECKING:
+    from nbshare.engine.activity import WorkerActivity
+    from nbshare.engine.stats import StageStatistics, WorkerStats
 
 __all__ = ["Job", "unwrapped"]
 

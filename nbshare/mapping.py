@@ -21,7 +21,6 @@ from nbshare.engine.local import dispatcher
 from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stream import Stream
 from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, unwrapped
@@ -313,6 +312,8 @@ def _prepared(
     """Place what is asked for in shared memory."""
     if source is None:
         return SingleRun(prepare(request, engine.warm_up), engine)
+    from nbshare.engine.stream import Stream  # late: most maps know their items
+
     return Stream(request, source, engine, in_background=in_background)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import policies
 import pytest
 
-from nbshare.arrays.salvage import Broken, load_items
+from nbshare.arrays.inputs import Broken
+from nbshare.arrays.salvage import load_items
 
 
 class Unset:

@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.salvage import load_items
 from nbshare.arrays.shared_array import shared_view
 from nbshare.memory import Segment, View, segment_of
 
-__all__ = ["ArrayReference", "Inputs", "Packed", "Span", "attach", "attach_parts", "lenders"]
+__all__ = [
+    "ArrayReference",
+    "Broken",
+    "Inputs",
+    "Packed",
+    "Span",
+    "attach",
+    "attach_parts",
+    "lenders",
+]
 
 
 class Span(NamedTuple):
@@ -45,6 +53,12 @@ class ArrayReference(NamedTuple):
     is_writable: bool  # if its segment is
 
 
+class Broken(NamedTuple):
+    """In the place of an item that cannot be loaded."""
+
+    error: BaseException
+
+
 class Inputs:
     """The worker's side: loads what an `Arena` packed from the call's segments.
 
@@ -63,6 +77,8 @@ class Inputs:
 
     def load_items(self, packed: Packed) -> list[Any]:
         """Load a list, with a `Broken` for each item that fails; takes ten times as long."""
+        from nbshare.arrays.salvage import load_items  # late: hardly anybody needs it
+
         return self._load(packed, lambda data, buffers: load_items(data.tobytes(), buffers))  # type: ignore[no-any-return]
 
     def _load(self, packed: Packed, load: Callable[..., Any]) -> Any:

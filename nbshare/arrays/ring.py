@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Any, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,15 @@ from nbshare.arrays.create import checked_dtype, checked_shape
 from nbshare.arrays.lease import Lease
 from nbshare.arrays.monitor import Monitor
 from nbshare.arrays.ring_memory import RingMemory
-from nbshare.arrays.ring_statistics import RingStatistics
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens
 from nbshare.errors import RingClosedError
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["RingBuffer", "RingStatistics"]
+if TYPE_CHECKING:
+    from nbshare.arrays.ring_statistics import RingStatistics
+
+__all__ = ["RingBuffer"]
 
 OnDeath = Literal["reclaim", "fail"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -308,6 +310,8 @@ class RingBuffer(ByReference):
         >>> figures.queued, figures.free, figures.n_put, figures.n_got
         (1, 1, 1, 0)
         """
+        from nbshare.arrays.ring_statistics import RingStatistics  # late: 1 ms for each worker
+
         self._monitor.look_for_the_dead()
         with self._memory.buffer.lock:
             queued, reading, filling, free = self._tokens.states()

@@ -11,17 +11,13 @@ import io
 import pickle
 import pickletools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["Broken", "load_items"]
+from nbshare.arrays.inputs import Broken
+
+__all__ = ["load_items"]
 
 FILLING = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
-
-
-class Broken(NamedTuple):
-    """In the place of an item that cannot be loaded."""
-
-    error: BaseException
 
 
 def load_items(data: bytes, buffers: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from os.path import dirname
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,14 +33,14 @@ REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a mil
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
-_PACKAGE = Path(__file__).parents[1]
-_PATHS = [str(_PACKAGE.parent), str(Path(np.__file__).parents[1])]
+_PACKAGE = dirname(dirname(__file__))
+_PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
 # This nbshare, even if another is installed there.
 _BOOT = f"""
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 sys.path += {_PATHS!r}
-spec = spec_from_file_location("nbshare", {str(_PACKAGE / "__init__.py")!r})
+spec = spec_from_file_location("nbshare", {os.path.join(_PACKAGE, "__init__.py")!r})
 sys.modules["nbshare"] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules["nbshare"])
 from nbshare.worker.server import serve, spawned

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.call import State
 from nbshare.engine.request import Request
-from nbshare.engine.stats import StageStatistics, WorkerStats
+
+if TYPE_CHECKING:
+    from nbshare.engine.activity import WorkerActivity
+    from nbshare.engine.stats import StageStatistics, WorkerStats
 
 __all__ = ["Run"]
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.activity import WorkerActivity, activity_of
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
 from nbshare.engine.results import MISSING
-from nbshare.engine.stats import StageStatistics, WorkerStats, stats_of
 from nbshare.worker.schedule import IN_OUTPUT, N_ITEMS, WORKED
+
+if TYPE_CHECKING:
+    from nbshare.engine.activity import WorkerActivity
+    from nbshare.engine.stats import StageStatistics, WorkerStats
 
 __all__ = ["SingleRun"]
 
@@ -71,11 +73,15 @@ class SingleRun:
         return self.call.results.final(with_errors=with_errors)
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
+        from nbshare.engine.stats import stats_of  # late: most calls do without
+
         call = self.call
         rows = [*call.past_slots, *call.board.slots.tolist()]
         return stats_of(rows, call.begun_ns, call.request.first, call.request.text_of)
 
     def activity(self) -> list[WorkerActivity]:  # noqa: D102
+        from nbshare.engine.activity import activity_of  # late: most calls do without
+
         return activity_of(self.call.board, self.call.request.first, self.call.request.text_of)
 
     def stages(self) -> list[StageStatistics]:  # noqa: D102

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from nbshare.functions.freshness import Stamp, stamp_of
 from nbshare.functions.imports import UncachedLoader
 from nbshare.tracebacks import shown_from_the_call
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["import_file", "imported_files", "other_module", "register_files"]
 
@@ -74,6 +76,8 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     -----
     Not for concurrent use: like any import it changes ``sys.modules``.
     """
+    from pathlib import Path  # late: it takes 6 ms, which workers do without
+
     file = Path(path).expanduser().resolve()
     if file.suffix != ".py":
         raise ValueError(f"{str(path)!r} is not a Python file: its name must end with .py")
@@ -128,6 +132,8 @@ def _name_for(file: Path) -> str:
             return name
     if file.stem.isidentifier() and other_module(file) is None:
         return file.stem
+    import zlib  # late, too
+
     digest = f"{zlib.crc32(str(file).encode()):08x}"
     return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
 

@@ -1,7 +1,7 @@
 """Bytes that several processes map: segments, and how much of them this machine can hold."""
 
 from nbshare.memory.budget import check_room
-from nbshare.memory.cgroup import ancestors
+from nbshare.memory.cgroup import ancestors, setting
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.descriptors import Descriptor, opened
@@ -33,5 +33,6 @@ __all__ = [
     "pool",
     "scratch_file",
     "segment_of",
+    "setting",
     "slab",
 ]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 
 from nbshare.errors import OutOfMemoryError
-from nbshare.memory.cgroup import ancestors
+from nbshare.memory.cgroup import ancestors, setting
 
 __all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs"]
 
@@ -92,11 +92,11 @@ def _cgroup_rooms() -> Iterator[int]:
         }
         limit_name, usage_name, cache_name = names[version]
         try:
-            limit = (folder / limit_name).read_text().strip()
+            limit = setting(folder, limit_name)
             if limit == "max":
                 continue
-            usage = int((folder / usage_name).read_text())
-            entries = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+            usage = int(setting(folder, usage_name))
+            entries = dict(map(str.split, setting(folder, "memory.stat").splitlines()))
             # A cache of files gives way to a program's memory.
             yield max(0, int(limit) - usage + int(entries.get(cache_name, 0)))
         except (OSError, ValueError):

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
-__all__ = ["ancestors"]
+__all__ = ["ancestors", "setting"]
 
 
-def ancestors(controller: str) -> Iterator[tuple[int, Path]]:
+def ancestors(controller: str) -> Iterator[tuple[int, str]]:
     """Iterate over this process's group and those above it, as (cgroup version, folder).
 
     The limits of each apply. In a container the path may be the host's: folders that do not exist
     are the caller's to pass over.
     """
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            version, root = 2, Path("/sys/fs/cgroup")
+            version, root = 2, "/sys/fs/cgroup"
         elif controller in controllers.split(","):
-            version, root = 1, Path("/sys/fs/cgroup", controller)
+            version, root = 1, f"/sys/fs/cgroup/{controller}"
         else:
             continue
-        folder = root / path.lstrip("/")
+        folder = os.path.join(root, path.strip("/")).rstrip("/")
         yield version, folder
-        while folder != root:
-            folder = folder.parent
+        while len(folder) > len(root):
+            folder = os.path.dirname(folder)
             yield version, folder
+
+
+def setting(folder: str, name: str) -> str:
+    """Return what a file of a group says."""
+    with open(f"{folder}/{name}") as file:
+        return file.read().strip()

@@ -17,8 +17,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from nbshare.memory import budget, names
 from nbshare.memory.descriptors import Descriptor, opened
@@ -55,12 +54,22 @@ class Kind(Protocol):
         """Let no other process write to it from now on."""
 
 
-@dataclass(frozen=True)
-class Memfd:
+class _Equal:
+    """Equal to those of its kind in the same folder: no dataclass, which takes 1 ms to define."""
+
+    folder = ""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.folder == self.folder
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.folder))
+
+
+class Memfd(_Equal):
     """Anonymous memory: never has a name, and can be sealed."""
 
-    setting: ClassVar = "memfd"
-    folder: ClassVar = ""
+    setting = "memfd"
 
     def open(self, name: str) -> Descriptor:  # noqa: D102
         return opened(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -78,10 +87,8 @@ class Memfd:
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
 
-class _InFolder:
+class _InFolder(_Equal):
     """What has room of its own, and lets the size be changed by whoever may write."""
-
-    folder: str
 
     def reserve(self, fd: int, nbytes: int) -> None:
         if self.folder and nbytes > budget.free_in(self.folder):
@@ -97,12 +104,11 @@ class _InFolder:
             os.fchmod(fd, 0o400)
 
 
-@dataclass(frozen=True)
 class Named(_InFolder):
     """POSIX shared memory, without the name where that can be done without."""
 
-    setting: ClassVar = "named"
-    folder: str = "/dev/shm" if os.path.isdir("/dev/shm") else ""  # noqa: S108
+    setting = "named"
+    folder = "/dev/shm" if os.path.isdir("/dev/shm") else ""  # noqa: S108
 
     def open(self, name: str) -> Descriptor:  # noqa: D102
         if self.folder:
@@ -115,11 +121,11 @@ class Named(_InFolder):
         return file
 
 
-@dataclass(frozen=True)
 class MappedFile(_InFolder):
     """A file without a name."""
 
-    folder: str
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
 
     @property
     def setting(self) -> str:  # noqa: D102

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nbshare.engine.activity import WorkerActivity
-from nbshare.engine.stats import StageStatistics, WorkerStats
+if TYPE_CHECKING:
+    from nbshare.engine.activity import WorkerActivity
+    from nbshare.engine.stats import StageStatistics, WorkerStats
+
 
 State: TypeAlias = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.arrays.salvage import Broken
+from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
 
 __all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
 
