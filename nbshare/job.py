@@ -93,9 +93,12 @@ class Job:
     @property
     def state(self) -> State:
         """One of starting, running, done, stopped, interrupted, failed."""
-        if self.was_interrupted and self._run.state != "done":
+        state = self._run.state
+        if self.was_interrupted and state != "done":
             return "interrupted"
-        return self._run.state
+        if state == "starting" and self.n_done:  # whoever notes that workers are ready may wait
+            return "running"
+        return state
 
     @property
     def n_done(self) -> int:

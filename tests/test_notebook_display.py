@@ -78,7 +78,7 @@ CELLS = {
         "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
     ),
     "pipeline": (
-        "def load():\n    for i in range(30): time.sleep(0.01); yield np.full(4, i)\n"
+        "def load():\n    for i in range(30): time.sleep(0.03); yield np.full(4, i)\n"
         "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
         "                     plot='line')"
     ),
