@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import itertools
 import os
 import sys
@@ -103,7 +104,7 @@ class KernelOutput:
         cell, unless something newer is to be shown by then: a loop of quick maps draws few
         pictures.
         """
-        self._cell.finish_drawing()
+        self._place.finish_drawing()
         self._place.show(make, at_once=self._cell.is_over)
         if final:
             self._free()
@@ -113,7 +114,7 @@ class KernelOutput:
     def show_soon(self, make: Callable[[], Bundle]) -> None:
         """Show what `make` returns, as the last: a thread calls it, and the cell waits for that."""
         self.reserve()  # what the cell shows next comes below
-        self._cell.draw_soon(lambda: self._place.show(make, at_once=True))
+        self._cell.draw_soon(self._place, make)
         self._free()
 
     def _free(self) -> None:
@@ -132,6 +133,7 @@ class _Place:
         self._shown: Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
+        self._drawing: threading.Thread | None = None
 
     def show(self, make: Make, *, at_once: bool) -> None:
         self._waiting = make
@@ -152,6 +154,19 @@ class _Place:
         show = self.handle.display if self._shown is None else self.handle.update
         show(made[0], metadata=made[1], raw=True)
         self._shown = made
+
+    def draw_soon(self, make: Make) -> None:
+        """Have a thread show what `make` returns."""
+        context = contextvars.copy_context()  # whose outputs go to the present cell
+        show = functools.partial(self.show, make, at_once=True)
+        self._drawing = threading.Thread(target=context.run, args=(_draw_safely, show), daemon=True)
+        self._drawing.start()
+
+    def finish_drawing(self) -> None:
+        """Wait until what a thread draws has been shown."""
+        drawing, self._drawing = self._drawing, None
+        if drawing is not None:
+            drawing.join()
 
     def reserve(self) -> None:
         if self._shown is None:
@@ -183,7 +198,7 @@ class _Cell:
         self._n_taken: defaultdict[str, int] = defaultdict(int)
         self.free: defaultdict[str, list[_Place]] = defaultdict(list)
         self.is_over = False
-        self._drawing: threading.Thread | None = None
+        self._drawn: _Place | None = None  # by a thread
         shell.events.register("post_run_cell", self._end)
 
     def take(self, kind: str) -> tuple[_Place, int]:
@@ -197,25 +212,22 @@ class _Cell:
         """Send what came too soon after what was sent before it."""
         self.is_over = True
         self._shell.events.unregister("post_run_cell", self._end)
-        self.finish_drawing()
+        self._finish_drawing()
         for place in itertools.chain(*self.free.values()):
             _draw_safely(place.send)
 
-    def draw_soon(self, draw: Callable[[], None]) -> None:
-        """Draw in a thread, one after the other: before the cell ends, or at once if it has."""
-        self.finish_drawing()
-        context = contextvars.copy_context()  # whose outputs go to this cell
-        drawing = threading.Thread(target=context.run, args=(_draw_safely, draw), daemon=True)
-        self._drawing = drawing
-        drawing.start()
+    def draw_soon(self, place: _Place, make: Make) -> None:
+        """Show in a thread, one after the other: before the cell ends, or at once if it has."""
+        self._finish_drawing()
+        self._drawn = place
+        place.draw_soon(make)
         if self.is_over:
-            self.finish_drawing()
+            self._finish_drawing()
 
-    def finish_drawing(self) -> None:
-        """Wait until what a thread draws has been shown."""
-        drawing, self._drawing = self._drawing, None
-        if drawing is not None:
-            drawing.join()
+    def _finish_drawing(self) -> None:
+        place, self._drawn = self._drawn, None
+        if place is not None:
+            place.finish_drawing()
 
 
 def _draw_safely(draw: Callable[[], None]) -> None:
