@@ -208,7 +208,7 @@ class Work:
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run items one by one; returns how many are done, None to stop."""
-        # Each line of the loop costs as much as a simple function: a hundredth of 10 µs.
+        # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header.data, time.monotonic_ns
         task, put = self._task, self._store.put
         number, numbers, done = self._store.number_places
