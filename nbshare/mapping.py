@@ -170,11 +170,13 @@ def parallel_map(
     What workers write to their standard output and error output (prints, warnings, log records
     without a handler of their own, C code, other programs) appears in `sys.stdout` and `sys.stderr`
     as they are at the call; in a notebook below its cell. Each worker's lines are whole and in
-    order, between those of the others, and unmarked, as from a loop: ``print(i, …)`` says of which
-    item they are. A notebook shows 300 000 characters, and 30 000 more a second, then only the end
-    and how much was left out. Elsewhere all arrives that is read: a worker waits for that half a
-    second, then it goes on, and what it prints is dropped and counted in the text. An initializer
-    may set streams of its own, such as a log file; what items do to them is undone after the call.
+    order, between those of the others, and unmarked, as from a loop. With
+    ``os.environ["NBSHARE_MARK_PRINTS"] = "1"`` before the call each line that Python prints begins
+    with the index of its item: ``[item 7] …``. A notebook shows 300 000 characters, and 30 000 more
+    a second, then only the end and how much was left out. Elsewhere all arrives that is read: a
+    worker waits for that half a second, then it goes on, and what it prints is dropped and counted
+    in the text. An initializer may set streams of its own, such as a log file; what items do to
+    them is undone after the call.
     """
     check_display(progress, plot)
     if not iterables:

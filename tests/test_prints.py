@@ -56,6 +56,39 @@ def test_lines_of_a_worker_stay_in_order(capsys):
     assert len(lines) == 200
 
 
+@pytest.fixture
+def marked(monkeypatch):
+    monkeypatch.setenv("NBSHARE_MARK_PRINTS", "1")
+
+
+@pytest.mark.parametrize("n", [5, 3000])  # so many tiny items run together
+def test_lines_can_be_marked_with_their_items(capsys, marked, n):
+    """Both streams, of a list and of a generator, whose items are counted through."""
+    for items in (range(n), iter(range(n))):
+        quiet(talkers.to_both, items, max_workers=2)
+        shown = capsys.readouterr()
+        assert sorted(shown.out.splitlines()) == sorted(f"[item {i}] out {i}" for i in range(n))
+        assert sorted(shown.err.splitlines()) == sorted(f"[item {i}] err {i}" for i in range(n))
+
+
+def test_marks_stand_where_lines_begin(capsys, marked):
+    """Texts of several lines, lines of several texts, lines without an end."""
+    texts = ["one\ntwo\n", "a", "", "\n", "end\nless"]
+    quiet(talkers.write_twice, texts, max_workers=1)
+    assert capsys.readouterr().out.splitlines() == [
+        *("[item 0] one", "[item 0] two", "[item 0] one", "[item 0] two"),
+        *("[item 1] aa",),
+        *("[item 3] ", "[item 3] "),
+        *("[item 4] end", "[item 4] lessend", "[item 4] less"),
+    ]
+
+
+def test_what_no_item_prints_is_not_marked(capsys, marked):
+    """As what an initializer does, or other programs."""
+    quiet(talkers.to_both, [7], initializer=print, initargs=("ready",))
+    assert capsys.readouterr().out.splitlines() == ["ready", "[item 0] out 7"]
+
+
 @pytest.mark.parametrize("n", [1, 7])
 def test_a_line_without_end_appears(capsys, n):
     """It is there when the call returns, and on a line of its own."""

@@ -102,6 +102,8 @@ def _settle_in(birth: Endowment) -> Channel:
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
+    if os.environ.get(streams.MARK_PRINTS, "") not in ("", "0"):
+        streams.mark()
     if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel

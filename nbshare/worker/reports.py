@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.worker.schedule import FRACTION, REPORT_TEXT, REPORTED, SINCE
+from nbshare.worker.schedule import FRACTION, ITEM, NO_ITEM, REPORT_TEXT, REPORTED, SINCE
 
-__all__ = ["Desk", "report", "reported"]
+__all__ = ["Desk", "present_item", "report", "reported"]
 
 UNKNOWN = 0  # fractions are stored in millionths, from 1 on
 MILLIONTHS = 1_000_000
@@ -84,10 +84,12 @@ class Desk:
     ----------
     row : ndarray of int64
         Of `nbshare.worker.schedule.Board.slots`.
+    first : int
+        Index of the call's first item.
     """
 
-    def __init__(self, row: npt.NDArray[np.int64]) -> None:
-        self._row = row.data
+    def __init__(self, row: npt.NDArray[np.int64], first: int = 0) -> None:
+        self._row, self._first = row.data, first
         self._text = row[REPORT_TEXT:].view(np.uint8).data
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the text that is there
@@ -99,6 +101,12 @@ class Desk:
 
     def __exit__(self, *_: object) -> None:
         _present.desk = self._before.pop()
+
+    @property
+    def item(self) -> int | None:
+        """The index of the present item, if there is one."""
+        item = self._row[ITEM]
+        return None if item == NO_ITEM else self._first + item
 
     def write(self, share: float, text: Any) -> None:
         """Note how far the present item is."""
@@ -120,6 +128,11 @@ class _Present(threading.local):
 
 
 _present = _Present()
+
+
+def present_item() -> int | None:
+    """Return the index of the item that this thread runs; None outside of items."""
+    return None if _present.desk is None else _present.desk.item
 
 
 def _encoded(text: str, nbytes: int) -> bytes:

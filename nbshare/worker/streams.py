@@ -15,12 +15,27 @@ with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
     import termios
 
+from nbshare.worker.reports import present_item
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["HIGHEST", "STREAMS", "flush", "keep", "replace", "restore", "tell_dropped"]
+__all__ = [
+    "HIGHEST",
+    "MARK_PRINTS",
+    "STREAMS",
+    "flush",
+    "is_marking",
+    "keep",
+    "mark",
+    "replace",
+    "restore",
+    "tell_dropped",
+]
+
+MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
 
 STREAMS = ("stdout", "stderr")
 HIGHEST = 2  # descriptor of a standard stream
@@ -85,6 +100,25 @@ class _Outlet(io.RawIOBase):
         return bool(poll.poll(PATIENCE_S * 1e3))
 
 
+class _MarkedText(io.TextIOWrapper):
+    """Text each line of which says which item has printed it."""
+
+    _item: int | None = None  # that has printed last
+    _is_at_start = True  # of a line
+
+    def write(self, text: str) -> int:
+        if not text:
+            return 0
+        item = present_item()
+        mark = "" if item is None else f"[item {item}] "
+        is_torn = item != self._item and not self._is_at_start
+        begin = "\n" + mark if is_torn else mark if self._is_at_start else ""
+        self._item, self._is_at_start = item, text.endswith("\n")
+        end = "\n" if self._is_at_start else ""
+        super().write(begin + text.removesuffix("\n").replace("\n", "\n" + mark) + end)
+        return len(text)
+
+
 class _Output:
     """One of the streams, and the pipe under it."""
 
@@ -103,12 +137,17 @@ class _Output:
     def _open(self) -> None:
         self._outlet = _Outlet(self._quick_fd, self._number)
         # A print never fails for what it prints.
-        self.stream: Any = io.TextIOWrapper(
+        self.stream: Any = _text(
             io.BufferedWriter(self._outlet),
             "utf-8",
             errors="backslashreplace",
             line_buffering=True,
         )
+
+    def mark(self) -> None:
+        """Say of which items lines are."""
+        self._open()
+        setattr(sys, f"__{self.name}__", self.stream)
 
     def restore(self) -> None:
         """Set the stream and its descriptor right, if they are not."""
@@ -149,6 +188,23 @@ def replace(fds: Sequence[int]) -> None:
     with suppress(Exception):  # another C library
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())
+
+
+_text: type[io.TextIOWrapper] = io.TextIOWrapper
+
+
+def mark() -> None:
+    """Have each line that Python prints in an item say which one that is."""
+    global _text
+    _text = _MarkedText
+    for output in _outputs:
+        output.mark()
+    restore()
+
+
+def is_marking() -> bool:
+    """Whether lines say so."""
+    return _text is _MarkedText
 
 
 def keep() -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.memory import Segment
+from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
@@ -121,7 +122,7 @@ class Work:
         self._policy = order.policy
         self._board = board
         self._slot = board.slots[slot].data
-        self._desk = Desk(board.slots[slot])
+        self._desk = Desk(board.slots[slot], order.first)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         self._first = order.first
@@ -200,7 +201,7 @@ class Work:
 
     def _n_together(self, position: int) -> int:
         """Return how many items to run together, 0 if they are to be run one by one."""
-        if not 0 < self._item_s < TINY_S or self._store.number is None:
+        if not 0 < self._item_s < TINY_S or self._store.number is None or streams.is_marking():
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         # Those that have failed are run one by one: what happens now is theirs.

@@ -88,3 +88,8 @@ def unusual(i):
 def slowly(i):
     time.sleep(0.05)
     print(f"out {i}")
+
+
+def write_twice(text):
+    """Print a text as it is, two times."""
+    print(text, text, sep="", end="")
