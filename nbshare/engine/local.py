@@ -10,6 +10,7 @@ from typing import Any
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.memory import pool, slab
+from nbshare.worker import context
 
 __all__ = ["dispatcher", "shutdown"]
 
@@ -75,6 +76,7 @@ def shutdown() -> None:
         _dispatcher.shutdown()
     pool.drop()
     slab.drop()
+    context.let_go()
 
 
 def _forget() -> None:

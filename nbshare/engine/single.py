@@ -113,8 +113,11 @@ class SingleRun:
         self.call.past_slots.clear()
 
     def fill_out(self) -> None:  # noqa: D102
-        out, shared = self.request.out, self.call.results.array
-        if not isinstance(out, np.ndarray) or shared is None or shared is out:
+        out = self.request.out
+        if not isinstance(out, np.ndarray):  # first: it is asked at each turn
+            return
+        shared = self.call.results.array
+        if shared is None or shared is out:
             return
         done = self.call.board.done == IN_OUTPUT
         if self._copied is None:

@@ -171,6 +171,8 @@ def open_display(
     Display
         To be updated while waiting, and closed at the end. Nothing is drawn before that.
     """
+    if progress is False and plot is None:
+        return Display([])
     place = surroundings()
     drawers: list[Drawer] = []
     outputs: list[KernelOutput] = []

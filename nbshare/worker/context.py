@@ -15,9 +15,16 @@ from nbshare.functions import (
     overridden_names,
     register_files,
 )
-from nbshare.memory import opened
 
-__all__ = ["Context", "apply_context", "current_context", "encoded_environ", "keep", "settings"]
+__all__ = [
+    "Context",
+    "apply_context",
+    "current_context",
+    "encoded_environ",
+    "keep",
+    "let_go",
+    "settings",
+]
 
 
 class Context(NamedTuple):
@@ -123,15 +130,35 @@ def _affinity() -> set[int] | None:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
+_status_fd = -1  # of what /proc says of this process: to open it takes longer than to read it
+
+
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
-    with suppress(OSError):
-        file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        status = os.read(file.fileno(), 256)  # it is in the second line
-        _, found, after = status.partition(b"Umask:")
-        if found:
-            return int(after.split(maxsplit=1)[0], 8)
+    global _status_fd
+    for _ in range(2):
+        with suppress(OSError):
+            if _status_fd < 0:
+                _status_fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+            status = os.pread(_status_fd, 256, 0)  # it is in the second line
+            _, found, after = status.partition(b"Umask:")
+            if found:
+                return int(after.split(maxsplit=1)[0], 8)
+        _status_fd = -1  # somebody has closed it, and the number may mean another file by now
     return 0o022
+
+
+def let_go() -> None:
+    """Close what is kept open for the next call; in a forked child it tells of the parent."""
+    global _status_fd
+    fd, _status_fd = _status_fd, -1
+    with suppress(OSError):
+        if os.pread(fd, 256, 0).startswith(b"Name:"):
+            os.close(fd)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=let_go)
 
 
 def _picklable_filters() -> list[Any]:
