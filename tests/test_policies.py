@@ -314,6 +314,16 @@ def test_a_result_that_cannot_be_loaded_is_one_failure():
     assert [result[i] for i in range(8) if i != 5] == [0, 1, 2, 3, 4, 6, 7]
 
 
+@backends
+def test_a_result_is_gone_when_the_next_item_begins(backend):
+    """Its memory is there for the next one: two large ones at a time may be too many."""
+    lives = parallel_map(
+        policies.tell_whether_the_last_result_lives, range(50), max_workers=1, backend=backend
+    )
+    assert lives.shape == (50, 1000)
+    assert not lives.any()
+
+
 def test_an_item_that_ends_its_worker_is_one_failure():
     """A worker killed in an item fails that item alone; the rest is there."""
     result = parallel_map(

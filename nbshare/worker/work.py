@@ -231,6 +231,7 @@ class Work:
                         put(i, value)
                 else:
                     put(i, value)
+                    value = None  # an array's memory is to be there for the next one
             except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
                 overcome = self._overcome(i, error)
                 if overcome is None:

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -422,3 +423,15 @@ def fail_row(row, bad):
 def fill(row, value):
     row[...] = value
     return 0
+
+
+_last_result = None  # a weak reference
+
+
+def tell_whether_the_last_result_lives(_):
+    """Return an array full of 1 if the one that was returned before is still there, else of 0."""
+    global _last_result
+    lives = _last_result is not None and _last_result() is not None
+    result = np.full(1000, lives, float)
+    _last_result = weakref.ref(result)
+    return result
