@@ -45,7 +45,7 @@ PLAYER = (
 
 CELLS = {
     "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n{PLAYER}",
-    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=2.0)"),
+    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=5.0)"),
     "short": "play(PlayedJob(images()), plot='image', seconds=0.4)",
     "changed": (
         "job = PlayedJob(images())\nplay(job, plot=['image', 'line', 'hist'], seconds=0.1)\n"

@@ -96,7 +96,7 @@ def test_what_is_no_number_is_refused_everywhere(fraction):
 
 @given(fraction=st.floats() | st.integers(-9, 9), text=st.text(st.characters(), max_size=300))
 def test_any_number_and_any_text_can_be_told(fraction, text):
-    """Fractions are brought between 0 and 1, NaN is none; a long text is cut at 88 bytes."""
+    """Fractions are brought between 0 and 1, NaN is none; a long text is cut at 96 bytes."""
     board = Board.create(1, 1)
     board.slots[0, SINCE] = 7
     with Desk(board.slots[0]):
@@ -107,11 +107,11 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
     else:
         assert share == pytest.approx(min(max(fraction, 0), 1), abs=1e-6)
     wanted = text.encode("utf-8", "replace").rstrip(b"\0")
-    if len(wanted) <= 88:
+    if len(wanted) <= 96:
         assert shown == wanted.decode()
     else:
         assert wanted.decode().startswith(shown.removesuffix("…"))
-        assert 80 <= len(shown.encode()) <= 88
+        assert 90 <= len(shown.encode()) <= 96
 
 
 def test_a_fraction_may_be_a_number_of_numpy():

@@ -34,7 +34,7 @@ def report(fraction: float, text: str = "") -> None:
     fraction : float
         From 0 to 1; less counts as 0, more as 1, and NaN as unknown.
     text : str, optional
-        What is being done. Its first 88 bytes in UTF-8 are kept, and the row shows 60 characters;
+        What is being done. Its first 96 bytes in UTF-8 are kept, and the row shows 60 characters;
         of anything else than a string its `str` is taken.
 
     Raises
