@@ -76,7 +76,7 @@ class Inputs:
         return self._load(packed, lambda data, buffers: pickle.loads(data, buffers=buffers))
 
     def load_items(self, packed: Packed) -> list[Any]:
-        """Load a list, with a `Broken` for each item that fails; takes ten times as long."""
+        """Load a list, with a `Broken` for each item that fails; takes a hundred times as long."""
         from nbshare.arrays.salvage import load_items  # late: hardly anybody needs it
 
         return self._load(packed, lambda data, buffers: load_items(data.tobytes(), buffers))  # type: ignore[no-any-return]
