@@ -51,12 +51,13 @@ class _Salvager(_Unpickler):  # type: ignore[misc]
         """Carry out an opcode; if that fails, or takes what is broken, it gives what is broken."""
         takes = code.stack_before
         if pickletools.markobject in takes:
-            n, below, depth = takes.index(pickletools.markobject), self.metastack[-1], -1
-            taken = [*below[-n:], *self.stack] if n else self.stack
+            n, above_mark = takes.index(pickletools.markobject), self.stack
+            depth, below = len(self.metastack) - 1, self.metastack[-1]
         else:
-            n, below, depth = len(takes), self.stack, 0
-            taken = below[-n:] if n else []
-        height, depth = len(below) - n, len(self.metastack) + depth
+            n, above_mark = len(takes), []
+            depth, below = len(self.metastack), self.stack
+        height = len(below) - n
+        taken = [*below[height:], *above_mark]
         is_of_list = depth == height == 0
         try:
             if not is_of_list and code.name != "MEMOIZE":

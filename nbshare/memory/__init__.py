@@ -1,10 +1,9 @@
 """Bytes that several processes map: segments, and how much of them this machine can hold."""
 
 from nbshare.memory.budget import check_room
-from nbshare.memory.cgroup import ancestors, setting
+from nbshare.memory.cgroup import ancestors, group_setting
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
-from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity
 from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
@@ -14,7 +13,6 @@ from nbshare.memory.warm import pool
 
 __all__ = [
     "ALIGNMENT",
-    "Descriptor",
     "Handle",
     "Identity",
     "Mode",
@@ -24,15 +22,14 @@ __all__ = [
     "ancestors",
     "as_bytes",
     "check_room",
+    "group_setting",
     "handle_of",
     "has_ended",
     "hush",
     "identity",
     "open_handle",
-    "opened",
     "pool",
     "scratch_file",
     "segment_of",
-    "setting",
     "slab",
 ]

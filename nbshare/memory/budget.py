@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 
 from nbshare.errors import OutOfMemoryError
-from nbshare.memory.cgroup import ancestors, setting
+from nbshare.memory.cgroup import ancestors, group_setting
 
 __all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs"]
 
@@ -92,11 +92,11 @@ def _cgroup_rooms() -> Iterator[int]:
         }
         limit_name, usage_name, cache_name = names[version]
         try:
-            limit = setting(folder, limit_name)
+            limit = group_setting(folder, limit_name)
             if limit == "max":
                 continue
-            usage = int(setting(folder, usage_name))
-            entries = dict(map(str.split, setting(folder, "memory.stat").splitlines()))
+            usage = int(group_setting(folder, usage_name))
+            entries = dict(map(str.split, group_setting(folder, "memory.stat").splitlines()))
             # A cache of files gives way to a program's memory.
             yield max(0, int(limit) - usage + int(entries.get(cache_name, 0)))
         except (OSError, ValueError):

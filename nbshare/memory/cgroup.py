@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-__all__ = ["ancestors", "setting"]
+__all__ = ["ancestors", "group_setting"]
 
 
 def ancestors(controller: str) -> Iterator[tuple[int, str]]:
@@ -34,7 +34,7 @@ def ancestors(controller: str) -> Iterator[tuple[int, str]]:
             yield version, folder
 
 
-def setting(folder: str, name: str) -> str:
+def group_setting(folder: str, name: str) -> str:
     """Return what a file of a group says."""
     with open(f"{folder}/{name}") as file:
         return file.read().strip()

@@ -54,28 +54,27 @@ class LiveFrames:
             return min(_LOOK_S, self._interval_s)
         if not (final or self._n_done) and self._ends_soon():
             return _LOOK_S
-        self._made_figure()  # what that takes at its first time tells nothing of the next frame
+        figure = self._made_figure()  # its first time tells nothing of what the next frame takes
         began = time.monotonic()
         if final and self.output.is_due and not (self._in_background or is_static()):
-            self._draw_last()
+            self._draw_last(figure)
         else:
-            self.output.show(lambda: self._frame(final=final), final=final)
+            self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
             return _FIRST_LOOK_S
         cost_s = time.monotonic() - began
         return max(min(cost_s / self._share(), _MAX_PAUSE_S), self._interval_s)
 
-    def _draw_last(self) -> None:
+    def _draw_last(self, figure: LiveFigure) -> None:
         """Draw the last frame, if possible while the cell goes on with the results."""
-        figure = self._made_figure()
         if not figure.can_wait:
-            self.output.show(lambda: self._frame(final=True), final=True)
+            self.output.show(lambda: self._frame(figure, final=True), final=True)
         elif (painted := figure.paint(final=True)) is not None:  # what is drawn has been copied
             self.output.show_soon(lambda: _bundle(figure.render(painted)))
 
-    def _frame(self, *, final: bool) -> Bundle | None:
+    def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
         n_done = self._job.n_done
-        frame = self._made_figure().frame(final=final)
+        frame = figure.frame(final=final)
         if frame is None:
             return None
         self._n_done, self._is_complete = n_done, frame.is_complete

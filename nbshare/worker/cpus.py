@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from nbshare.memory import ancestors, setting
+from nbshare.memory import ancestors, group_setting
 
 __all__ = ["usable_cpus"]
 
@@ -38,10 +38,10 @@ def _quotas() -> Iterator[float]:
     for version, folder in ancestors("cpu"):
         try:
             if version == 2:
-                quota, period = setting(folder, "cpu.max").split()
+                quota, period = group_setting(folder, "cpu.max").split()
             else:
-                quota = setting(folder, "cpu.cfs_quota_us")
-                period = setting(folder, "cpu.cfs_period_us")
+                quota = group_setting(folder, "cpu.cfs_quota_us")
+                period = group_setting(folder, "cpu.cfs_period_us")
             if quota != "max" and int(quota) > 0:
                 yield int(quota) / int(period)
         except (OSError, ValueError):

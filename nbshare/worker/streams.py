@@ -132,9 +132,10 @@ class _Output:
         except OSError:  # without /proc prints wait for their reader
             self._quick_fd = fd
         os.dup2(fd, number)
-        self._open()
+        self.open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Make the stream, of the kind that is wanted."""
         self._outlet = _Outlet(self._quick_fd, self._number)
         # A print never fails for what it prints.
         self.stream: Any = _text(
@@ -143,10 +144,6 @@ class _Output:
             errors="backslashreplace",
             line_buffering=True,
         )
-
-    def mark(self) -> None:
-        """Say of which items lines are."""
-        self._open()
         setattr(sys, f"__{self.name}__", self.stream)
 
     def restore(self) -> None:
@@ -157,7 +154,7 @@ class _Output:
             with suppress(OSError):
                 os.dup2(self._fd, self._number)
         if self.stream is None or self.stream.closed:
-            self._open()
+            self.open()
         setattr(sys, self.name, self.stream)
 
     def flush(self) -> bool:
@@ -180,9 +177,7 @@ class _Output:
 def replace(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
-        output = _Output(name, number, fd)
-        _outputs.append(output)
-        setattr(sys, f"__{name}__", output.stream)
+        _outputs.append(_Output(name, number, fd))
     restore()
     # C's own buffers are never written when a worker is ended.
     with suppress(Exception):  # another C library
@@ -198,7 +193,7 @@ def mark() -> None:
     global _text
     _text = _MarkedText
     for output in _outputs:
-        output.mark()
+        output.open()
     restore()
 
 
