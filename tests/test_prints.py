@@ -18,6 +18,7 @@ import talkers
 from faultlab import Lab, wait_until
 from test_kernel import Kernel
 
+import nbshare
 from nbshare import errors, map_async, parallel_map
 
 
@@ -87,6 +88,15 @@ def test_what_no_item_prints_is_not_marked(capsys, marked):
     """As what an initializer does, or other programs."""
     quiet(talkers.to_both, [7], initializer=print, initargs=("ready",))
     assert capsys.readouterr().out.splitlines() == ["ready", "[item 0] out 7"]
+
+
+def test_lines_of_a_stage_are_marked_with_its_blocks(capsys, marked):
+    """A stage is one item of its worker, and many blocks to its user."""
+    blocks = [[i, i] for i in range(5)]
+    nbshare.pipeline(lambda: iter(blocks), lambda block: print(block[0]), shape=2, progress=False)
+    assert capsys.readouterr().out.split() == [
+        word for i in range(5) for word in ("[item", f"{i}]", f"{i}.0")
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 7])

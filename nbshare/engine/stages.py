@@ -27,6 +27,7 @@ from nbshare.arrays.lease import Lease
 from nbshare.errors import RingClosedError
 from nbshare.worker.failures import safe_repr
 from nbshare.worker.log import pack
+from nbshare.worker.reports import note_block
 
 __all__ = [
     "BEGUN",
@@ -79,6 +80,7 @@ class Desk:
         """Note which block is being worked on from now on; None: it waits for one."""
         self._row[SINCE] = 0  # the next block's time, and never with the number of the last one
         self._row[BLOCK] = NO_BLOCK if block is None else block
+        note_block(block)
         if block is not None:
             self.resume()
 

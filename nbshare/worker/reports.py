@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nbshare.worker.schedule import FRACTION, ITEM, NO_ITEM, REPORT_TEXT, REPORTED, SINCE
 
-__all__ = ["Desk", "present_item", "report", "reported"]
+__all__ = ["Desk", "note_block", "present_item", "report", "reported"]
 
 UNKNOWN = 0  # fractions are stored in millionths, from 1 on
 MILLIONTHS = 1_000_000
@@ -93,6 +93,7 @@ class Desk:
         self._text = row[REPORT_TEXT:].view(np.uint8).data
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the text that is there
+        self.blocks: list[int] | None = None  # of an item that is a stage: its present block, or []
 
     def __enter__(self) -> None:
         """Items of this worker begin in this thread."""
@@ -104,7 +105,9 @@ class Desk:
 
     @property
     def item(self) -> int | None:
-        """The index of the present item, if there is one."""
+        """The index of the present item, or of a stage's block, if there is one."""
+        if self.blocks is not None:
+            return self.blocks[0] if self.blocks else None
         item = self._row[ITEM]
         return None if item == NO_ITEM else self._first + item
 
@@ -128,6 +131,12 @@ class _Present(threading.local):
 
 
 _present = _Present()
+
+
+def note_block(block: int | None) -> None:
+    """Note at which block the present item is, which is a stage of a pipeline."""
+    if _present.desk is not None:
+        _present.desk.blocks = [] if block is None else [block]
 
 
 def present_item() -> int | None:
