@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 import numpy as np
@@ -36,28 +36,30 @@ class Source:
         self._rows: Any = None
         self._block: tuple[int, list[Any]] = (-1, [])
         self._has_broken = False  # items in this block
+        self.step = 1  # items that are loaded together
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "range":
             (self._rows,) = what
         else:
-            self._size, self._packed = what
+            self.step, self._packed = what
 
     def items(self, indices: range) -> Sequence[Any]:
         """Return the items of a range of indices."""
         if self._rows is not None:
             return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
-        size, (start, stop) = self._size, (indices.start, indices.stop)
-        found: list[Any] = []
-        for number in range(start // size, (stop - 1) // size + 1):
-            first = number * size
-            part = self._load(number)[max(start - first, 0) : stop - first]
+        step, (start, stop) = self.step, (indices.start, indices.stop)
+        parts: list[list[Any]] = []
+        for number in range(start // step, (stop - 1) // step + 1):
+            first = number * step
+            block = self._load(number)
+            is_whole = start <= first and first + len(block) <= stop  # then it is not copied
+            parts.append(block if is_whole else block[max(start - first, 0) : stop - first])
             if self._has_broken:
-                for broken in (item for item in part if type(item) is Broken):
+                for broken in (item for item in parts[-1] if type(item) is Broken):
                     self._block = (-1, [])  # another attempt is to load it anew
                     raise broken.error
-            found += part
-        return found
+        return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
 
     def _load(self, number: int) -> list[Any]:
         if number != self._block[0]:
@@ -65,7 +67,7 @@ class Source:
             try:
                 items, self._has_broken = self._inputs.load(packed), False
             except BaseException:
-                if self._size == 1:
+                if self.step == 1:
                     raise
                 items, self._has_broken = self._inputs.load_items(packed), True
             self._block = (number, items)

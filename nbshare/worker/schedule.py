@@ -61,6 +61,7 @@ ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 # end no worker is left alone with more than that.
 CHUNK_S = 0.02
 GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean that all are
+LOAD_S = 1e-3  # items that are loaded together, if they take no longer, are not shared out
 LEAST_S = 1e-4  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
 
 
@@ -243,6 +244,9 @@ class Claims:
         Who share what is left.
     chunksize : int or None
         None: chosen by measured time.
+    step : int, default 1
+        Items that are loaded together: where a chunk of several such ends between two of them, no
+        other worker has to load them too.
     """
 
     def __init__(
@@ -252,12 +256,14 @@ class Claims:
         lock: AbstractContextManager[Any],
         n_workers: int,
         chunksize: int | None,
+        step: int = 1,
     ) -> None:
         self._board = board
         self._slot = board.slots[slot]
         self._lock = lock
         self._n_workers = n_workers
         self._chunksize = chunksize
+        self._step = step
         self._last = 0
 
     def claim(self, item_s: float) -> range:
@@ -271,7 +277,7 @@ class Claims:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
                 start = board.next_claim()
-                stop = start + self._size(board.n_tasks - start, item_s)
+                stop = self._stop(start, board.n_tasks, item_s)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
             if n_returned:
@@ -281,14 +287,21 @@ class Claims:
         self._last = stop - start
         return range(start, stop)
 
-    def _size(self, n_left: int, item_s: float) -> int:
+    def _stop(self, start: int, n_tasks: int, item_s: float) -> int:
+        n_left = n_tasks - start
         if self._chunksize is not None:
-            return min(self._chunksize, n_left)
+            return start + min(self._chunksize, n_left)
         by_time = CHUNK_S / item_s if item_s > 0 else 1
         # Half of an even share of what is left: chunks shrink towards the end, so that all
         # workers finish together.
         share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
-        return min(n_left, max(1, int(min(by_time, share, GROWTH * self._last))))
+        if by_time * LOAD_S > self._step * CHUNK_S:
+            share = max(share, self._step)
+        size = max(1, int(min(by_time, share, GROWTH * self._last)))
+        if size >= n_left:
+            return n_tasks
+        stop = start + size
+        return stop if size < self._step else stop - stop % self._step
 
 
 def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:

@@ -133,14 +133,16 @@ class Work:
         self._task = fixed.load(order.func)
         if order.shared is not None:
             self._task = partial(self._task, **fixed.load(order.shared))
-        self._columns = [Source(items, *what).items for what in order.sources]
+        sources = [Source(items, *what) for what in order.sources]
+        self._columns = [source.items for source in sources]
         if order.policy.seed is not None:
             self._task = partial(seeded, self._task, order.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
-        self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize)
+        self._step = max((source.step for source in sources), default=1)
+        self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize, self._step)
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
@@ -204,6 +206,8 @@ class Work:
         if not 0 < self._item_s < TINY_S or self._store.number is None or streams.is_marking():
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
+        if self._step > WINDOW:
+            n = min(n, self._step - position % self._step)  # a whole block is not copied
         # Those that have failed are run one by one: what happens now is theirs.
         return 0 if self._board.has_failed(position, position + n) else n
 
