@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays import SharedArray
+from nbshare.arrays.apart import is_masked
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request
 from nbshare.errors import NotBuiltYetError, cut
@@ -192,7 +193,7 @@ def checked_out(
         if out in ("list", "stack"):
             return out  # type: ignore[return-value]
     elif isinstance(out, np.ndarray):
-        if out.dtype.hasobject or isinstance(out, np.ma.MaskedArray):
+        if out.dtype.hasobject or is_masked(out):
             raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")

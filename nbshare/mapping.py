@@ -129,7 +129,8 @@ def parallel_map(
     TypeError, ValueError, FileNotFoundError
         Wrong use; before any worker starts.
     nbshare.errors.UnsendableError
-        Something cannot be pickled; before any worker starts. A `TypeError`.
+        Something cannot be pickled; before any worker starts, unless it is an item of a long list:
+        those are pickled while the ones before them run. A `TypeError`.
     nbshare.errors.OutOfMemoryError
         Inputs or results do not fit into memory. A `MemoryError`.
     nbshare.errors.WorkerDiedError
@@ -313,7 +314,8 @@ def _prepared(
 ) -> Run:
     """Place what is asked for in shared memory."""
     if source is None:
-        return SingleRun(prepare(request, engine.warm_up), engine)
+        may_feed = engine.can_be_fed and not in_background
+        return SingleRun(prepare(request, engine.warm_up, may_feed=may_feed), engine)
     from nbshare.engine.stream import Stream  # late: most maps know their items
 
     return Stream(request, source, engine, in_background=in_background)

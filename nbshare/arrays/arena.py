@@ -32,7 +32,7 @@ from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
 from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "block_size"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
@@ -84,7 +84,7 @@ class Arena:
         if len(items) <= 1:
             return 1, [self.pack([item], f"{what} {first}", writable=True) for item in items]
         example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
-        size = min(BLOCK_ITEMS, max(1, BLOCK_BYTES // len(example)), max(1, len(items) // 32))
+        size = block_size(len(items), len(example))
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -92,14 +92,23 @@ class Arena:
             if size == 1 and id(block[0]) in seen:
                 blocks.append(seen[id(block[0])])
                 continue
-            try:
-                blocks.append(self.pack(block, what, writable=True))
-                seen[id(block[0])] = blocks[-1]
-            except UnsendableError:
-                for i, item in enumerate(block):  # say which one
-                    self.pack(item, f"{what} {first + start + i}", writable=True)
-                raise
+            blocks.append(self.pack_block(block, what, first + start))
+            seen[id(block[0])] = blocks[-1]
         return size, blocks
+
+    def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
+        """Pickle items, counted from the `first`; an error says which one cannot be."""
+        try:
+            return self.pack(block, what, writable=True)
+        except UnsendableError:
+            for i, item in enumerate(block, start=first):
+                self.pack(item, f"{what} {i}", writable=True)
+            raise
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether arrays have been packed by reference."""
+        return bool(self._seen or self.segments)
 
     def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
         """Return a reference to an array, which is copied into the arena if it has no segment."""
@@ -124,6 +133,10 @@ class Arena:
             reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
+
+    def refer_to(self, segment: Segment) -> int:
+        """Return the index of a segment that workers are to read."""
+        return self._segment_index(segment, "r")
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return size and parts (offset, bytes or array) of the segment to make; the end of it."""
@@ -194,6 +207,11 @@ class Arena:
             f"({type(problem).__name__}: {cut(str(problem))}). Pass the data it is made from and "
             "build it in the worker, in a function of a module file."
         ) from problem
+
+
+def block_size(n_items: int, nbytes: int) -> int:
+    """Return how many items to pickle together, one of which takes so many bytes."""
+    return min(BLOCK_ITEMS, max(1, BLOCK_BYTES // nbytes), max(1, n_items // 32))
 
 
 @cache

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
-__all__ = ["ByReference", "Reduced", "register"]
+__all__ = ["ByReference", "Reduced", "reducers", "register"]
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -69,15 +69,19 @@ def _arrive(
     return shared_view(array) if shared else array
 
 
+def reducers() -> dict[type, Callable[[Any], Any]]:
+    """Return what a pickler needs in its ``dispatch_table`` for all this to go by reference."""
+    tools = {cls: cls._reduce_by_reference for cls in ByReference.__subclasses__()}
+    return {SharedArray: _reduce, np.ndarray: _reduce, **tools}
+
+
 def _tell(module: ModuleType) -> None:
     """Register with a module that has picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
-    add(SharedArray, _reduce)
-    for cls in ByReference.__subclasses__():
-        add(cls, cls._reduce_by_reference)
-    if module.__name__ == "multiprocessing.reduction":
-        # Views that became plain ndarrays too; joblib has an own way with those.
-        add(np.ndarray, _reduce)
+    for cls, reduce in reducers().items():
+        # joblib has an own way with plain ndarrays, which may be views of shared ones.
+        if cls is not np.ndarray or module.__name__ == "multiprocessing.reduction":
+            add(cls, reduce)
 
 
 class _Watcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,7 @@ class Inputs:
     """
 
     def __init__(self, segments: Sequence[View]) -> None:
-        self._segments = segments
+        self._segments = list(segments)
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
@@ -95,6 +96,14 @@ class Inputs:
         if not is_writable:
             array.flags.writeable = False
         return shared_view(array) if is_shared else array
+
+    def reach(self, segment: int, nbytes: int) -> None:
+        """Map a segment anew if it has become larger than what is mapped of it."""
+        view = self._segments[segment]
+        if nbytes > view.root.nbytes:
+            found = segment_of(view.root)
+            assert found is not None
+            self._segments[segment] = View(Segment.attach(os.dup(found[0].fd), "r"))
 
     def _bytes(self, span: Span) -> memoryview:
         return self._segments[span.segment].array(np.uint8, (span.nbytes,), span.offset).data

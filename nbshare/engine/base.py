@@ -18,10 +18,13 @@ class Engine(Protocol):
         How many calls of one stream it can have.
     works_by_itself : bool
         Whether calls go on though nobody waits for them.
+    can_be_fed : bool
+        Whether a call may begin before its items are packed.
     """
 
     calls_at_once: int
     works_by_itself: bool
+    can_be_fed: bool
 
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""

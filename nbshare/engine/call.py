@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
+from nbshare.arrays.feed import Feed
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
@@ -90,6 +91,7 @@ class Call:
     torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
     is_over: bool = False
     team: Team | None = None  # calls that it shares its workers with
+    feed: Feed | None = None  # what packs items that are not there yet
     tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
     bell_fd: int | None = None  # that workers ring after each chunk; see `Bell`
     past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
@@ -201,6 +203,8 @@ def prepare(
     fixed: tuple[Fixed, Placed] | None = None,
     rows: npt.NDArray[Any] | None = None,
     team: Team | None = None,
+    *,
+    may_feed: bool = False,
 ) -> Call:
     """Place the inputs in shared memory.
 
@@ -217,6 +221,9 @@ def prepare(
         Where results go if they fit.
     team : Team, optional
         Whose call it is, if it shares its workers with others.
+    may_feed : bool, default False
+        Whether somebody will see to it that `Call.feed` is completed: then a long list need not be
+        packed before the call begins.
 
     Raises
     ------
@@ -227,7 +234,7 @@ def prepare(
     """
     arena = Arena()
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    sources = pack_items(arena, request)
+    sources, feed = pack_items(arena, request, may_feed=may_feed)
     warm_up()
     placed = [place(arena)]
     if fixed is not None:
@@ -255,6 +262,7 @@ def prepare(
         results=_results(board, request, rows),
         free_slots=list(range(n_slots))[::-1],
         team=team,
+        feed=feed,
     )
 
 

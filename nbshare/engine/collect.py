@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.apart import is_masked
 from nbshare.arrays.create import empty
 from nbshare.errors import MixedResultsWarning, warn
 from nbshare.worker.output import OutputSpec, spec_for
@@ -35,7 +36,7 @@ def nothing(out: Any, *, with_errors: bool) -> Any:
 
 def as_masked(results: Any) -> Any:
     """Return an array as one that has a mask, of nothing; anything else as it is."""
-    if not isinstance(results, np.ndarray) or isinstance(results, np.ma.MaskedArray):
+    if not isinstance(results, np.ndarray) or is_masked(results):
         return results
     return masked(results, np.zeros(len(results), np.bool_))
 

@@ -37,6 +37,8 @@ from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_ba
 
 __all__ = ["Dispatcher"]
 
+ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
+
 
 class Dispatcher:
     """Runs calls on worker processes.
@@ -54,6 +56,7 @@ class Dispatcher:
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
     works_by_itself = True
+    can_be_fed = True
 
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
@@ -95,6 +98,11 @@ class Dispatcher:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         self._events.post(lambda: self._begin(call))
+        if call.feed is not None:  # who packs holds the interpreter lock, and workers would wait
+            begun = _thread.allocate_lock()
+            begun.acquire()
+            self._events.post(begun.release)
+            begun.acquire(timeout=ATTEND_S)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""

@@ -73,6 +73,7 @@ class SerialEngine:
 
     calls_at_once = 1
     works_by_itself = False
+    can_be_fed = False
 
     def __init__(self) -> None:
         self._work: Work | None = None
@@ -109,6 +110,7 @@ class ThreadEngine:
 
     calls_at_once = 1
     works_by_itself = True
+    can_be_fed = False
 
     def warm_up(self) -> None:
         """Do nothing: threads start at once."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
+from nbshare.arrays.feed import Feed
 from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.request import Request
@@ -81,9 +83,24 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     return Fixed(func, shared, *_pack_initializer(arena, request.initializer))
 
 
-def pack_items(arena: Arena, request: Request) -> list[tuple[Any, ...]]:
-    """Pack the items; returns what `nbshare.worker.items.Source` takes, for each iterable."""
-    return [_source(arena, iterable, request.first) for iterable in request.iterables]
+def pack_items(
+    arena: Arena, request: Request, *, may_feed: bool
+) -> tuple[list[tuple[Any, ...]], Feed | None]:
+    """Pack the items; returns what `nbshare.worker.items.Source` takes, for each iterable.
+
+    Besides, if that is allowed and pays, what packs the rest of them later.
+    """
+    lists = [iterable for iterable in request.iterables if _is_list(iterable)]
+    feed = Feed.of(lists, request.first) if may_feed and lists else None
+    if feed is None:
+        return [_source(arena, iterable, request.first) for iterable in request.iterables], None
+    segment, columns = arena.refer_to(feed.segment), count()
+    return [
+        ("feed", segment, feed.step, next(columns), len(lists))
+        if _is_list(iterable)
+        else _source(arena, iterable, request.first)
+        for iterable in request.iterables
+    ], feed
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
@@ -108,6 +125,10 @@ def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, by
             f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
         ) from error
     return arena.pack((key, function, arguments), "the initializer"), key
+
+
+def _is_list(iterable: Any) -> bool:
+    return not isinstance(iterable, np.ndarray | range)
 
 
 def _source(arena: Arena, iterable: Any, first: int) -> tuple[Any, ...]:

@@ -196,7 +196,8 @@ class Nursery:
                 popen = None if self.use_server else self._spawn(fds)
                 if popen is None:
                     self._fork(fds)
-            ours.send((dict(environ), dict(code.sources)), wait=False)
+            with suppress(ConnectionError):  # it is dead already, and its owner will hear of that
+                ours.send((dict(environ), dict(code.sources)), wait=False)
         except OSError as error:
             for fd, _ in pipes:
                 os.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ class SingleRun:
         self._engine = engine
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._copied: npt.NDArray[np.bool_] | None = None
+        self._packing = _thread.allocate_lock()
 
     @property
     def request(self) -> Request:  # noqa: D102
@@ -131,7 +134,27 @@ class SingleRun:
         self._engine.submit(self.call)
 
     def wait(self, timeout_s: float) -> bool:  # noqa: D102
-        return self._engine.wait(self.call, timeout_s)
+        until_s = time.monotonic() + timeout_s
+        if self.call.feed is not None:
+            self._pack(until_s)
+        return self._engine.wait(self.call, max(0.0, until_s - time.monotonic()))
+
+    def _pack(self, until_s: float) -> None:
+        """Pack items that are not there yet, for some time."""
+        call, feed = self.call, self.call.feed
+        if feed is None or not self._packing.acquire(blocking=False):
+            return  # another thread does
+        try:
+            while not (feed.is_complete or call.board.stopped or call.is_over):
+                feed.add()
+                if time.monotonic() > until_s:
+                    return
+        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
+            call.error = call.error or error.with_traceback(None)
+            self._engine.stop(call)
+        finally:
+            self._packing.release()
+        call.feed = None
 
     def stop(self) -> None:  # noqa: D102
         self._engine.stop(self.call)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nbshare.arrays.feed import FedBlocks
 from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
 
 __all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
@@ -25,10 +26,10 @@ class Source:
     ----------
     inputs : Inputs
         Of the call.
-    kind : {"rows", "range", "blocks"}
-        Rows of an array, numbers, or pickled objects.
+    kind : {"rows", "range", "blocks", "feed"}
+        Rows of an array, numbers, or pickled objects, all of which are there or come by and by.
     *what
-        An ArrayReference; a range; or the items per block and the blocks.
+        An ArrayReference; a range; the items per block and the blocks; or what `FedBlocks` takes.
     """
 
     def __init__(self, inputs: Inputs, kind: str, *what: Any) -> None:
@@ -37,12 +38,16 @@ class Source:
         self._block: tuple[int, list[Any]] = (-1, [])
         self._has_broken = False  # items in this block
         self.step = 1  # items that are loaded together
+        self.feed: FedBlocks | None = None
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "range":
             (self._rows,) = what
-        else:
+        elif kind == "blocks":
             self.step, self._packed = what
+        else:
+            self._packed = self.feed = FedBlocks(inputs, *what)
+            self.step = self.feed.step
 
     def items(self, indices: range) -> Sequence[Any]:
         """Return the items of a range of indices."""

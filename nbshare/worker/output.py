@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.apart import is_masked
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment
@@ -174,7 +175,7 @@ class ResultStore:
             isinstance(value, np.ndarray | np.generic)
             and value.dtype == spec.dtype
             and value.shape == spec.shape
-            and not isinstance(value, np.ma.MaskedArray)
+            and not is_masked(value)
         )
 
     def _append(self, i: int, value: Any) -> None:

@@ -20,6 +20,8 @@ writes in their order: a result first, then its ``done`` byte.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import Any
@@ -61,6 +63,9 @@ ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 # end no worker is left alone with more than that.
 CHUNK_S = 0.02
 GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean that all are
+# Between looks for items that are still being packed; the longest per worker, so that all of them
+# together look some thousand times a second.
+WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
 LOAD_S = 1e-3  # items that are loaded together, if they take no longer, are not shared out
 LEAST_S = 1e-4  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
 
@@ -247,6 +252,8 @@ class Claims:
     step : int, default 1
         Items that are loaded together: where a chunk of several such ends between two of them, no
         other worker has to load them too.
+    n_ready : callable, optional
+        Returns how many items are there, if they come by and by.
     """
 
     def __init__(
@@ -257,6 +264,7 @@ class Claims:
         n_workers: int,
         chunksize: int | None,
         step: int = 1,
+        n_ready: Callable[[], int] | None = None,
     ) -> None:
         self._board = board
         self._slot = board.slots[slot]
@@ -264,10 +272,22 @@ class Claims:
         self._n_workers = n_workers
         self._chunksize = chunksize
         self._step = step
+        self._n_ready = n_ready
         self._last = 0
 
     def claim(self, item_s: float) -> range:
-        """Take the next chunk; empty when nothing is left. `item_s`: seconds per item lately."""
+        """Take the next chunk, when there is one; empty when nothing is left.
+
+        `item_s`: seconds per item lately.
+        """
+        pause_s = WAIT_S
+        while (chunk := self._claim(item_s)) is None:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
+        return chunk
+
+    def _claim(self, item_s: float) -> range | None:
+        """Return a chunk, an empty one at the end, None if items are still to come."""
         board, header = self._board, self._board.header
         with self._lock:
             if header[STOP]:
@@ -278,6 +298,10 @@ class Claims:
             else:
                 start = board.next_claim()
                 stop = self._stop(start, board.n_tasks, item_s)
+                if self._n_ready is not None and stop > start:
+                    stop = min(stop, self._n_ready())
+                    if stop <= start:
+                        return None
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
             if n_returned:

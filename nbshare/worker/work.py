@@ -142,7 +142,16 @@ class Work:
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._step = max((source.step for source in sources), default=1)
-        self._claims = Claims(board, slot, lock, order.n_workers, order.chunksize, self._step)
+        feed = next((source.feed for source in sources if source.feed), None)  # one for all lists
+        self._claims = Claims(
+            board,
+            slot,
+            lock,
+            order.n_workers,
+            order.chunksize,
+            step=self._step,
+            n_ready=None if feed is None else feed.n_ready,
+        )
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -32,6 +33,10 @@ def triangle(n: int) -> np.ndarray:
 
 def table(n: int) -> dict[str, Any]:
     return {"n": n, "values": np.arange(n * 10_000.0), "strided": np.arange(20_000)[::-2]}
+
+
+def has_loaded(_: int, name: str) -> np.float64:
+    return np.float64(name in sys.modules)
 
 
 def sleep_for(seconds: float) -> float:

@@ -1,0 +1,196 @@
+"""Items that are packed while workers run those before them.
+
+::
+
+    caller                                             worker
+    feed = Feed.of([items], 0)
+    feed.segment  ─────────────────────────────────►   blocks = FedBlocks(…)
+    feed.add()    a block's pickle, then the count ►   blocks.n_ready
+    …                                                  inputs.load(blocks[k])
+
+A function of some 0.1 µs is through with an object in the time that its pickle takes: packing all
+of a list first would leave the other cores idle for half of the map.
+
+The segment holds the count of blocks, a table of where each lies, and their pickles. It is made
+larger when it is full, so a worker that is led beyond what it has mapped maps it again. Workers are
+sent no other segment later, so arrays are copied into the pickles, and shared ones are named there
+as for other people's pools; lists that begin with arrays are packed first, without copies.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import numpy as np
+
+from nbshare.arrays.arena import Arena, block_size
+from nbshare.arrays.by_reference import reducers
+from nbshare.arrays.inputs import ArrayReference, Inputs, Packed, Span
+from nbshare.functions.pickling import names_main
+from nbshare.memory import Segment, aligned, copying
+
+__all__ = ["FedBlocks", "Feed"]
+
+# Of pickles, by the size of the first item's own; below, packing takes less than handing over.
+LEAST_BYTES, LEAST_ITEMS = 128 << 10, 32
+ROOM = 1.1  # for this much more than the first block lets expect, then the segment grows
+GROWTH = 1.5
+WORD = 8  # bytes
+
+
+class Feed:
+    """The caller's side: packs the items of lists block by block.
+
+    Parameters
+    ----------
+    columns : sequence of sequences
+        What each list gives to the items; of one length.
+    step : int
+        Items per block.
+    first : int
+        Index of the first item, for errors.
+
+    Attributes
+    ----------
+    segment : Segment
+        Where the blocks lie.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Any]], step: int, first: int) -> None:
+        self._columns, self.step, self._first = columns, step, first
+        self.n_blocks = -(-len(columns[0]) // step)
+        n_words = 1 + 2 * self.n_blocks * len(columns)
+        self._end = aligned(n_words * WORD)
+        self._reducers = copyreg.dispatch_table | reducers()
+        block = self._pickles(0)
+        nbytes = int(ROOM * self.n_blocks * sum(map(len, block)))
+        self.segment = Segment.create(self._end + nbytes)
+        self._words = self.segment.array(np.int64, (n_words,))
+        self._append(0, block)
+
+    @classmethod
+    def of(cls, columns: Sequence[Sequence[Any]], first: int) -> Self | None:
+        """Return a feed that has its first block; None if the items are to be packed at once.
+
+        That is so if they are few, and if there are arrays among the first that an `Arena` sends
+        by reference.
+
+        Raises
+        ------
+        UnsendableError
+            If one of the first ones cannot be pickled.
+        """
+        n = len(columns[0])
+        if n < LEAST_ITEMS:
+            return None
+        arena = Arena()
+        sizes = [
+            arena.pack(column[0], f"item {first}", writable=True).pickle.nbytes
+            for column in columns
+        ]
+        if n * sum(sizes) < LEAST_BYTES:
+            return None
+        step = min(block_size(n, size) for size in sizes)
+        blocks = [arena.pack_block(column[:step], "item", first) for column in columns]
+        is_plain = not arena.has_arrays and not any(block.buffers for block in blocks)
+        return cls(columns, step, first) if is_plain else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all items have been packed."""
+        return int(self._words[0]) == self.n_blocks
+
+    def add(self) -> None:
+        """Pack the next block.
+
+        Raises
+        ------
+        UnsendableError
+            If an item cannot be pickled.
+        OutOfMemoryError
+            If there is no room for it.
+        """
+        n = int(self._words[0])
+        self._append(n, self._pickles(n))
+
+    def _pickles(self, n: int) -> list[bytes]:
+        start, stop = n * self.step, (n + 1) * self.step
+        pickles = []
+        for column in self._columns:
+            try:
+                pickles.append(self._pickle(column[start:stop]))
+            except Exception:  # say which one
+                Arena().pack_block(column[start:stop], "item", self._first + start)
+                raise
+        return pickles
+
+    def _pickle(self, items: Sequence[Any]) -> bytes:
+        """Return a pickle that holds its arrays, but for shared ones, which travel by handle."""
+        with suppress(Exception):  # whatever a __reduce__ raises; tried by value below
+            data = self._pickle_with(pickle.Pickler, items)
+            if not names_main(data):
+                return data
+        from cloudpickle import Pickler  # late: most items do without
+
+        return self._pickle_with(Pickler, items)
+
+    def _pickle_with(self, kind: Any, items: Sequence[Any]) -> bytes:
+        pickler = kind(file := io.BytesIO(), protocol=5)
+        # A plain dict, which the pickler looks into without a call of a function.
+        pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
+        pickler.dump(items)
+        return file.getvalue()
+
+    def _append(self, n: int, pickles: list[bytes]) -> None:
+        place = 1 + 2 * n * len(pickles)
+        for data in pickles:
+            end = self._end + len(data)
+            if end > self.segment.nbytes:
+                self.segment = self.segment.grown(end, int(GROWTH * end))
+            copying.run(list(copying.write_jobs(self.segment.fd, self._end, data)))
+            self._words[place : place + 2] = self._end, len(data)
+            self._end = aligned(end)
+            place += 2
+        self._words[0] = n + 1  # last: now it may be read
+
+
+class FedBlocks:
+    """A worker's side: where the blocks of one column lie, as far as there are any.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        Of the call.
+    segment : int
+        Index of the feed's among theirs.
+    step, column, n_columns : int
+        Items per block; which column, of how many.
+    """
+
+    def __init__(
+        self, inputs: Inputs, segment: int, step: int, column: int, n_columns: int
+    ) -> None:
+        self._inputs, self._segment = inputs, segment
+        self.step, self._column, self._n_columns = step, column, n_columns
+
+    def n_ready(self) -> int:
+        """Return how many items are there, the last block taken for a full one."""
+        return self._words(0, 1)[0] * self.step
+
+    def __getitem__(self, number: int) -> Packed:
+        offset, nbytes = self._words(1 + 2 * (number * self._n_columns + self._column), 2)
+        self._inputs.reach(self._segment, offset + nbytes)
+        return Packed(Span(self._segment, offset, nbytes), ())
+
+    def _words(self, place: int, n: int) -> list[int]:
+        reference = (self._segment, place * WORD, (n,), (WORD,), np.dtype(np.int64), False, False)
+        return self._inputs.array(ArrayReference(*reference)).tolist()  # type: ignore[no-any-return]
