@@ -201,7 +201,10 @@ class Nursery:
         except OSError as error:
             for fd, _ in pipes:
                 os.close(fd)
-            raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
+            raise errors.WorkerDiedError(
+                f"no worker process could be started ({error}). The system may allow no more "
+                "processes or open files (ulimit -u, ulimit -n)."
+            ) from error
         finally:
             for _, fd in pipes:
                 os.close(fd)
