@@ -146,7 +146,7 @@ def plan(dice: random.Random, folder: Path) -> Plan:
     size = dice.choice([1, 10, 1000, 20_000])
     bad = {x for x in xs if dice.random() < 0.1}
     plain = Plan("", "stamp", xs, lambda i, stamp: stamp)
-    match dice.randrange(14):
+    match dice.randrange(57) // 4:  # the last is rare: to compare its results takes long
         case 0:
             made = Plan("tiny", "stamp", range(dice.randrange(1, 5000)), plain.value)
         case 1:
@@ -198,6 +198,10 @@ def plan(dice: random.Random, folder: Path) -> Plan:
         case 13:
             shared = {"folder": tempfile.mkdtemp(dir=folder)}
             made = Plan("retries", "try_twice", xs, plain.value, {"shared": shared, "retries": 2})
+        case 14:  # packed while it runs
+            made = Plan(
+                "long list", "stamp", list(range(dice.randrange(27_000, 60_000))), plain.value
+            )
     n = len(made.items)
     if made.fails and dice.random() < 0.7:
         made.options["on_error"] = "return"
@@ -206,6 +210,8 @@ def plan(dice: random.Random, folder: Path) -> Plan:
         made.options["out"] = dice.choice(["list", out])
     made.options["max_workers"] = dice.randrange(1, 5)
     made.options["chunksize"] = dice.choice([None, None, 1, 3])
+    if made.name == "long list" and made.options["chunksize"]:
+        made.options["chunksize"] *= 1000  # a claim takes as long as 100 items
     return made
 
 

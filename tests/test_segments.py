@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -870,3 +871,18 @@ except NotImplementedError as error:
 """
     )
     assert "WSL" in printed
+
+
+def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
+    """It is a KeyboardInterrupt and no broken lock's error, and nobody writes afterwards."""
+    monkeypatch.setattr(copying, "PIECE", 1 << 16)
+    monkeypatch.setattr(copying, "_n_cpus", lambda: 3)
+    source, target = np.ones((40, 8192)), np.zeros((40, 8192))
+
+    def copy():
+        copying.run(list(copying.copy_jobs(target, source)))
+        assert target.all()
+
+    for _ in each_interrupt(copy, {copying.__file__, threading.__file__}):
+        target[...] = 0
+        assert not target.any()

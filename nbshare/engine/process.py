@@ -37,7 +37,8 @@ _PACKAGE = dirname(dirname(__file__))
 _PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
 # This nbshare, even if another is installed there.
 _BOOT = f"""
-import sys
+import gc, sys
+gc.disable()
 from importlib.util import module_from_spec, spec_from_file_location
 sys.path += {_PATHS!r}
 spec = spec_from_file_location("nbshare", {os.path.join(_PACKAGE, "__init__.py")!r})

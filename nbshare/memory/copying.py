@@ -6,7 +6,9 @@ fresh pages; in pieces, so that an interrupt need not wait for all of it.
 
 from __future__ import annotations
 
+import _thread
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ import numpy.typing as npt
 __all__ = ["Job", "copy_jobs", "run", "write_jobs"]
 
 PIECE = 16 << 20  # bytes: some 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
+LONGEST_S = 2.0  # for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Job = Callable[[], None]
@@ -40,19 +43,44 @@ def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Jo
 
 def run(jobs: list[Job]) -> None:
     """Run jobs, in several threads if there are enough of them."""
-    n_threads = min(MAX_THREADS, _n_cpus(), len(jobs) // 2)
-    if n_threads < 2:
-        for job in jobs:
-            job()
-        return
-    from concurrent.futures import ThreadPoolExecutor  # late: most calls copy little
+    left, failures = deque(jobs), list[BaseException]()
 
-    threads = ThreadPoolExecutor(n_threads)
+    def help_out(is_over: Any) -> None:
+        try:
+            _do(left)
+        except BaseException as error:  # noqa: BLE001 - for the caller
+            failures.append(error)
+            left.clear()
+        finally:
+            is_over.release()
+
+    # Raw threads and locks: an interrupt inside those of `threading` breaks them.
+    helpers = []
     try:
-        for done in [threads.submit(job) for job in jobs]:
-            done.result()
+        for _ in range(min(MAX_THREADS, _n_cpus(), len(jobs) // 2) - 1):
+            is_over = _thread.allocate_lock()
+            is_over.acquire()
+            helpers.append(is_over)
+            try:
+                _thread.start_new_thread(help_out, (is_over,))
+            except RuntimeError:  # no more threads are allowed: those that are there do it
+                is_over.release()
+        _do(left)
     finally:  # an interrupt waits for the pieces under way, not for those after them
-        threads.shutdown(cancel_futures=True)
+        left.clear()
+        for is_over in helpers:
+            is_over.acquire(timeout=LONGEST_S)
+    if failures:
+        raise failures[0]
+
+
+def _do(left: deque[Job]) -> None:
+    while left:
+        try:
+            job = left.popleft()
+        except IndexError:  # another thread was quicker
+            return
+        job()
 
 
 def as_bytes(part: Any) -> npt.NDArray[np.uint8]:

@@ -34,8 +34,10 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     orphans.arm(life_fd)
     owner_pidfd = orphans.open_owner(owner)
     channel = Channel.from_fd(channel_fd)
-    gc.collect()
-    gc.freeze()  # keeps the collector of the forked workers from touching, so copying, our pages
+    # The collector of the forked workers is not to touch, hence copy, our pages. It has been off
+    # since the interpreter started: its looks at what is imported take a tenth of that.
+    gc.freeze()
+    gc.enable()
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     poll.register(owner_pidfd, select.POLLIN)  # an unrelated fork may hold the channel's end
@@ -67,6 +69,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
 
 def spawned(owner: int, *fds: int) -> None:
     """Be a worker in an interpreter of its own, where there is no server."""
+    gc.enable()
     for fd in fds:
         os.set_inheritable(fd, False)
     _live(orphans.open_owner(owner), *fds)
