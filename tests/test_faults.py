@@ -825,6 +825,24 @@ assert helpers()[1] == workers
 """)
 
 
+def test_c6_signals_that_an_item_has_blocked(lab):
+    """They are delivered in the next call; what an initializer blocks stays blocked."""
+    lab.run("""
+def mask(i):
+    return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+def block(i):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    return mask(i)
+def block_for_good():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+mine = [[int(signal.SIGUSR1)]] * 4
+assert pair(block, range(4), out="list") == mine
+assert pair(mask, range(4), out="list") == [[]] * 4
+pair(block, range(4), out="list", initializer=block_for_good)
+assert pair(mask, range(4), out="list") == [[int(signal.SIGUSR2)]] * 4
+""")
+
+
 def test_c6_a_crash_in_c_after_an_item_has_set_handlers(lab):
     """The stack is shown as it is without them."""
     subject = lab.run("""
