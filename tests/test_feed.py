@@ -17,6 +17,7 @@ from interrupts import InterruptAt
 import nbshare
 from nbshare import MapInterrupted, last_job, parallel_map
 from nbshare.arrays import feed
+from nbshare.arrays.arena import BLOCK_BYTES, Arena
 from nbshare.engine import single
 from nbshare.errors import PartialResultWarning, UnsendableError
 
@@ -65,13 +66,13 @@ values = st.one_of(
 )
 @given(
     st.lists(values, min_size=1, max_size=30),
-    st.integers(32, 400),
+    st.integers(60, 400),
     st.integers(0, 2),
     st.one_of(st.none(), st.integers(1, 50)),
 )
 def test_results_are_those_of_a_loop(monkeypatch, some, n, n_more, chunksize):
     """Whatever the items, in one list or several, beside an array and a range."""
-    monkeypatch.setattr(feed, "LEAST_BYTES", 0)
+    monkeypatch.setattr(feed, "ENOUGH_ITEMS", 0)
     lists = [[*(some[k:] * n)[:n]] for k in range(1 + n_more) if some[k:]]
     columns = [*lists, np.arange(2.0 * n).reshape(n, 2), range(n)]
     found = pair(feeds.joined, *columns, chunksize=chunksize)
@@ -128,7 +129,7 @@ def test_ctrl_c_while_items_are_packed(tmp_path):
         *range(MANY),
         feeds.Awaits(path),
         feeds.Calls(partial(signal.raise_signal, signal.SIGINT)),
-        *range(MANY),
+        *range(100),
     ]
     with pytest.raises(MapInterrupted):
         pair(feeds.mark, items, shared={"path": path})
@@ -143,11 +144,11 @@ def test_ctrl_c_while_items_are_packed(tmp_path):
 @pytest.mark.parametrize("first", range(0, 600, 40))
 def test_interrupts_at_many_moments_of_the_packing(first):
     """No worker waits for items that never come."""
-    items = [bytes(5000)] * 40
+    items = [bytes(5000 + i) for i in range(70)]
     for moment in range(first, first + 40, 9):
         with suppress(MapInterrupted), InterruptAt(moment, {feed.__file__, single.__file__}):
-            assert pair(len, items).tolist() == [5000] * 40
-    assert pair(len, items).tolist() == [5000] * 40
+            assert pair(len, items).tolist() == [*map(len, items)]
+    assert pair(len, items).tolist() == [*map(len, items)]
 
 
 def test_a_worker_that_dies_is_replaced_while_items_are_packed(tmp_path):
@@ -183,3 +184,17 @@ def test_a_map_may_be_stopped_while_items_are_packed(tmp_path, monkeypatch):
     assert len(found) == len(items)
     assert feeds.Counted.n < 100_000
     still_works()
+
+
+def test_a_class_that_goes_by_value_is_not_counted_for_each_of_its_objects():
+    """Thousands of small objects of a notebook's class go together, as those of a module's do."""
+
+    class Local:
+        def __init__(self, x):
+            self.x = x
+
+    size, blocks = Arena().pack_items([Local(i) for i in range(6400)], "item")
+    assert (size, len(blocks)) == (200, 32)
+    assert Arena().pack_items([feeds.Counted() for _ in range(6400)], "item")[0] == size
+    large = [bytes(BLOCK_BYTES + i) for i in range(64)]
+    assert Arena().pack_items(large, "item")[0] == 1

@@ -38,6 +38,7 @@ IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
 COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
 BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
+MOST_SAMPLES = 8  # by which the size of an item is estimated
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
 
@@ -81,10 +82,7 @@ class Arena:
 
         Errors count the items from the `first`.
         """
-        if len(items) <= 1:
-            return 1, [self.pack([item], f"{what} {first}", writable=True) for item in items]
-        example, _ = self._pickle(items[0], f"{what} {first}", writable=True)
-        size = block_size(len(items), len(example))
+        size = 1 if len(items) < 64 else block_size(len(items), self.nbytes_each(items))
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -95,6 +93,20 @@ class Arena:
             blocks.append(self.pack_block(block, what, first + start))
             seen[id(block[0])] = blocks[-1]
         return size, blocks
+
+    def nbytes_each(self, items: Sequence[Any]) -> int:
+        """Return about how many bytes each of 64 items or more adds to a pickle of several.
+
+        The first adds more: a class that goes by value, say, is there once.
+        """
+        n = min(MOST_SAMPLES, len(items) // 32)
+        sample = [items[k * len(items) // n] for k in range(n)]
+        try:
+            one, several = (self._pickle(some, "", True)[0] for some in (sample[:1], sample))
+        except UnsendableError:  # which one will be said when its block is packed
+            return BLOCK_BYTES
+        n_more = len({*map(id, sample)}) - 1
+        return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""
@@ -210,8 +222,8 @@ class Arena:
 
 
 def block_size(n_items: int, nbytes: int) -> int:
-    """Return how many items to pickle together, one of which takes so many bytes."""
-    return min(BLOCK_ITEMS, max(1, BLOCK_BYTES // nbytes), max(1, n_items // 32))
+    """Return how many of so many items to pickle together, each of which takes so many bytes."""
+    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // nbytes, n_items // 32))
 
 
 @cache

@@ -36,8 +36,8 @@ from nbshare.memory import Segment, aligned, copying
 
 __all__ = ["FedBlocks", "Feed"]
 
-# Of pickles, by the size of the first item's own; below, packing takes less than handing over.
-LEAST_BYTES, LEAST_ITEMS = 128 << 10, 32
+LEAST_ITEMS = 64
+ENOUGH_ITEMS, ENOUGH_BYTES = 20_000, 256 << 10  # below both, packing takes less than handing over
 ROOM = 1.1  # for this much more than the first block lets expect, then the segment grows
 GROWTH = 1.5
 WORD = 8  # bytes
@@ -70,6 +70,7 @@ class Feed:
         self.n_blocks = -(-len(columns[0]) // step)
         n_words = 1 + 2 * self.n_blocks * len(columns)
         self._end = aligned(n_words * WORD)
+        self._is_by_value = False
         self._reducers = copyreg.dispatch_table | reducers()
         block = self._pickles(0)
         nbytes = int(ROOM * self.n_blocks * sum(map(len, block)))
@@ -93,13 +94,10 @@ class Feed:
         if n < LEAST_ITEMS:
             return None
         arena = Arena()
-        sizes = [
-            arena.pack(column[0], f"item {first}", writable=True).pickle.nbytes
-            for column in columns
-        ]
-        if n * sum(sizes) < LEAST_BYTES:
+        sizes = [arena.nbytes_each(column) for column in columns]
+        if n < ENOUGH_ITEMS and n * sum(sizes) < ENOUGH_BYTES:
             return None
-        step = min(block_size(n, size) for size in sizes)
+        step = block_size(n, max(sizes))
         blocks = [arena.pack_block(column[:step], "item", first) for column in columns]
         is_plain = not arena.has_arrays and not any(block.buffers for block in blocks)
         return cls(columns, step, first) if is_plain else None
@@ -135,10 +133,12 @@ class Feed:
 
     def _pickle(self, items: Sequence[Any]) -> bytes:
         """Return a pickle that holds its arrays, but for shared ones, which travel by handle."""
-        with suppress(Exception):  # whatever a __reduce__ raises; tried by value below
-            data = self._pickle_with(pickle.Pickler, items)
-            if not names_main(data):
-                return data
+        if not self._is_by_value:
+            with suppress(Exception):  # whatever a __reduce__ raises; tried by value below
+                data = self._pickle_with(pickle.Pickler, items)
+                if not names_main(data):
+                    return data
+            self._is_by_value = True  # as those after them will have to
         from cloudpickle import Pickler  # late: most items do without
 
         return self._pickle_with(Pickler, items)
