@@ -856,6 +856,28 @@ except WorkerDiedError as error:
     assert "Fatal Python error: Segmentation fault" in subject.stderr
 
 
+def test_p1_what_threads_open_at_once_is_closed(lab):
+    """Of what several calls begin with, at the same time, nothing stays open."""
+    lab.run("""
+from nbshare.worker import context
+def held():
+    return sum(os.path.realpath(f"/proc/self/fd/{fd}").endswith("status")
+               for fd in os.listdir("/proc/self/fd"))
+def look():
+    barrier.wait()
+    context.current_context()
+barrier = threading.Barrier(8)
+for _ in range(60):
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    nbshare.shutdown()
+assert held() == 0, held()
+""")
+
+
 def test_p1_two_threads_call_at_once(lab):
     """Calls from several threads at once each get their own results."""
     lab.run("""

@@ -37,6 +37,8 @@ class Context(NamedTuple):
     rest: bytes
 
 
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)  # Windows has none, and no /proc
+
 _last_rest: tuple[Any, bytes] = None, b""  # what was pickled, and the pickle
 
 
@@ -130,31 +132,34 @@ def _affinity() -> set[int] | None:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
-_status_fd = -1  # of what /proc says of this process: to open it takes longer than to read it
+# Of what /proc says of this process: to open it takes longer than to read it. More than one if
+# threads were there at once.
+_status_fds: list[int] = []
 
 
 def _umask() -> int:
     # os.umask can only be read by setting it, which other threads would see.
-    global _status_fd
     for _ in range(2):
-        with suppress(OSError):
-            if _status_fd < 0:
-                _status_fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-            status = os.pread(_status_fd, 256, 0)  # it is in the second line
+        with suppress(OSError, IndexError):  # the last: another thread has let go
+            if not _status_fds:
+                # In one call of C: an interrupt, or another thread, would lose the number.
+                _status_fds.extend(map(os.open, ("/proc/self/status",), (_READ,)))
+            status = os.pread(_status_fds[0], 256, 0)  # it is in the second line
             _, found, after = status.partition(b"Umask:")
             if found:
                 return int(after.split(maxsplit=1)[0], 8)
-        _status_fd = -1  # somebody has closed it, and the number may mean another file by now
+        _status_fds.clear()  # somebody has closed it, and the number may mean another file by now
     return 0o022
 
 
 def let_go() -> None:
     """Close what is kept open for the next call; in a forked child it tells of the parent."""
-    global _status_fd
-    fd, _status_fd = _status_fd, -1
-    with suppress(OSError):
-        if os.pread(fd, 256, 0).startswith(b"Name:"):
-            os.close(fd)
+    with suppress(IndexError):
+        while True:
+            fd = _status_fds.pop()
+            with suppress(OSError):
+                if os.pread(fd, 256, 0).startswith(b"Name:"):
+                    os.close(fd)
 
 
 if hasattr(os, "register_at_fork"):
