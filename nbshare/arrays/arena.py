@@ -32,7 +32,7 @@ from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
 from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
 
-__all__ = ["Arena", "block_size"]
+__all__ = ["Arena", "block_size", "nbytes_each"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
@@ -82,7 +82,7 @@ class Arena:
 
         Errors count the items from the `first`.
         """
-        size = 1 if len(items) < 64 else block_size(len(items), self.nbytes_each(items))
+        size = 1 if len(items) < 64 else block_size(len(items), nbytes_each(items))
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -93,20 +93,6 @@ class Arena:
             blocks.append(self.pack_block(block, what, first + start))
             seen[id(block[0])] = blocks[-1]
         return size, blocks
-
-    def nbytes_each(self, items: Sequence[Any]) -> int:
-        """Return about how many bytes each of 64 items or more adds to a pickle of several.
-
-        The first adds more: a class that goes by value, say, is there once.
-        """
-        n = min(MOST_SAMPLES, len(items) // 32)
-        sample = [items[k * len(items) // n] for k in range(n)]
-        try:
-            one, several = (self._pickle(some, "", True)[0] for some in (sample[:1], sample))
-        except UnsendableError:  # which one will be said when its block is packed
-            return BLOCK_BYTES
-        n_more = len({*map(id, sample)}) - 1
-        return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""
@@ -219,6 +205,21 @@ class Arena:
             f"({type(problem).__name__}: {cut(str(problem))}). Pass the data it is made from and "
             "build it in the worker, in a function of a module file."
         ) from problem
+
+
+def nbytes_each(items: Sequence[Any]) -> int:
+    """Return about how many bytes each of 64 items or more adds to a pickle of several.
+
+    The first adds more: a class that goes by value, say, is there once.
+    """
+    n = min(MOST_SAMPLES, len(items) // 32)
+    sample = [items[k * len(items) // n] for k in range(n)]
+    try:
+        one, several = (Arena()._pickle(some, "", True)[0] for some in (sample[:1], sample))
+    except UnsendableError:  # which one will be said when its block is packed
+        return BLOCK_BYTES
+    n_more = len({*map(id, sample)}) - 1
+    return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
 
 def block_size(n_items: int, nbytes: int) -> int:

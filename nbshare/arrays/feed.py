@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, block_size
+from nbshare.arrays.arena import Arena, block_size, nbytes_each
 from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import ArrayReference, Inputs, Packed, Span
 from nbshare.functions.pickling import names_main
@@ -93,11 +93,10 @@ class Feed:
         n = len(columns[0])
         if n < LEAST_ITEMS:
             return None
-        arena = Arena()
-        sizes = [arena.nbytes_each(column) for column in columns]
+        sizes = [nbytes_each(column) for column in columns]
         if n < ENOUGH_ITEMS and n * sum(sizes) < ENOUGH_BYTES:
             return None
-        step = block_size(n, max(sizes))
+        step, arena = block_size(n, max(sizes)), Arena()
         blocks = [arena.pack_block(column[:step], "item", first) for column in columns]
         is_plain = not arena.has_arrays and not any(block.buffers for block in blocks)
         return cls(columns, step, first) if is_plain else None
