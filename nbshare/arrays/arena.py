@@ -32,11 +32,12 @@ from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import names_main
 from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
 
-__all__ = ["Arena", "block_size", "nbytes_each"]
+__all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
 COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
+LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
 BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # by which the size of an item is estimated
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
@@ -82,7 +83,8 @@ class Arena:
 
         Errors count the items from the `first`.
         """
-        size = 1 if len(items) < 64 else block_size(len(items), nbytes_each(items))
+        is_long = len(items) >= 2 * LEAST_BLOCKS
+        size = block_size(len(items), nbytes_each(items)) if is_long else 1
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -102,11 +104,6 @@ class Arena:
             for i, item in enumerate(block, start=first):
                 self.pack(item, f"{what} {i}", writable=True)
             raise
-
-    @property
-    def has_arrays(self) -> bool:
-        """Whether arrays have been packed by reference."""
-        return bool(self._seen or self.segments)
 
     def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
         """Return a reference to an array, which is copied into the arena if it has no segment."""
@@ -208,11 +205,11 @@ class Arena:
 
 
 def nbytes_each(items: Sequence[Any]) -> int:
-    """Return about how many bytes each of 64 items or more adds to a pickle of several.
+    """Return about how many bytes each item of a long list adds to a pickle of several.
 
     The first adds more: a class that goes by value, say, is there once.
     """
-    n = min(MOST_SAMPLES, len(items) // 32)
+    n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
     sample = [items[k * len(items) // n] for k in range(n)]
     try:
         one, several = (Arena()._pickle(some, "", True)[0] for some in (sample[:1], sample))
@@ -224,7 +221,20 @@ def nbytes_each(items: Sequence[Any]) -> int:
 
 def block_size(n_items: int, nbytes: int) -> int:
     """Return how many of so many items to pickle together, each of which takes so many bytes."""
-    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // nbytes, n_items // 32))
+    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // nbytes, n_items // LEAST_BLOCKS))
+
+
+def plain_pickle(block: Sequence[Any], what: str, first: int) -> Any:
+    """Return the pickle of items, as bytes, if an `Arena` sends nothing of them by reference.
+
+    Else None; errors are those of `Arena.pack_block`.
+    """
+    arena = Arena()
+    packed = arena.pack_block(block, what, first)
+    if packed.buffers or arena._seen or arena.segments:
+        return None
+    ((_, data),) = arena.contents()[1]
+    return data
 
 
 @cache

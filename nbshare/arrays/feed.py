@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, block_size, nbytes_each
+from nbshare.arrays.arena import LEAST_BLOCKS, Arena, block_size, nbytes_each, plain_pickle
 from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import ArrayReference, Inputs, Packed, Span
 from nbshare.functions.pickling import names_main
@@ -36,7 +36,6 @@ from nbshare.memory import Segment, aligned, copying
 
 __all__ = ["FedBlocks", "Feed"]
 
-LEAST_ITEMS = 64
 ENOUGH_ITEMS, ENOUGH_BYTES = 20_000, 256 << 10  # below both, packing takes less than handing over
 ROOM = 1.1  # for this much more than the first block lets expect, then the segment grows
 GROWTH = 1.5
@@ -54,6 +53,8 @@ class Feed:
         Items per block.
     first : int
         Index of the first item, for errors.
+    block : list of bytes
+        The pickles of the first block, one of each column.
 
     Attributes
     ----------
@@ -65,14 +66,15 @@ class Feed:
     For one thread.
     """
 
-    def __init__(self, columns: Sequence[Sequence[Any]], step: int, first: int) -> None:
+    def __init__(
+        self, columns: Sequence[Sequence[Any]], step: int, first: int, block: list[Any]
+    ) -> None:
         self._columns, self.step, self._first = columns, step, first
         self.n_blocks = -(-len(columns[0]) // step)
         n_words = 1 + 2 * self.n_blocks * len(columns)
         self._end = aligned(n_words * WORD)
         self._is_by_value = False
         self._reducers = copyreg.dispatch_table | reducers()
-        block = self._pickles(0)
         nbytes = int(ROOM * self.n_blocks * sum(map(len, block)))
         self.segment = Segment.create(self._end + nbytes)
         self._words = self.segment.array(np.int64, (n_words,))
@@ -91,15 +93,19 @@ class Feed:
             If one of the first ones cannot be pickled.
         """
         n = len(columns[0])
-        if n < LEAST_ITEMS:
+        if n < 2 * LEAST_BLOCKS:
             return None
         sizes = [nbytes_each(column) for column in columns]
         if n < ENOUGH_ITEMS and n * sum(sizes) < ENOUGH_BYTES:
             return None
-        step, arena = block_size(n, max(sizes)), Arena()
-        blocks = [arena.pack_block(column[:step], "item", first) for column in columns]
-        is_plain = not arena.has_arrays and not any(block.buffers for block in blocks)
-        return cls(columns, step, first) if is_plain else None
+        step = block_size(n, max(sizes))
+        block = [plain_pickle(column[:step], "item", first) for column in columns]
+        return None if None in block else cls(columns, step, first, block)
+
+    def sources(self, segment: int) -> list[tuple[int, ...]]:
+        """Return what `FedBlocks` takes for each column; the segment by its index for workers."""
+        n = len(self._columns)
+        return [(segment, self.step, column, n) for column in range(n)]
 
     @property
     def is_complete(self) -> bool:
@@ -149,7 +155,7 @@ class Feed:
         pickler.dump(items)
         return file.getvalue()
 
-    def _append(self, n: int, pickles: list[bytes]) -> None:
+    def _append(self, n: int, pickles: list[Any]) -> None:
         place = 1 + 2 * n * len(pickles)
         for data in pickles:
             end = self._end + len(data)

@@ -166,6 +166,7 @@ class Call:
             self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
         self.inputs.clear()
+        self.feed = None
         self.is_over = True
         self._over.release()
         if self.tell is not None:

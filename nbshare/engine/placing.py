@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -92,15 +91,14 @@ def pack_items(
     """
     lists = [iterable for iterable in request.iterables if _is_list(iterable)]
     feed = Feed.of(lists, request.first) if may_feed and lists else None
-    if feed is None:
-        return [_source(arena, iterable, request.first) for iterable in request.iterables], None
-    segment, columns = arena.refer_to(feed.segment), count()
-    return [
-        ("feed", segment, feed.step, next(columns), len(lists))
-        if _is_list(iterable)
+    fed = iter(feed.sources(arena.refer_to(feed.segment)) if feed is not None else ())
+    sources = [
+        ("feed", *next(fed))
+        if feed is not None and _is_list(iterable)
         else _source(arena, iterable, request.first)
         for iterable in request.iterables
-    ], feed
+    ]
+    return sources, feed
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:

@@ -135,12 +135,11 @@ class SingleRun:
 
     def wait(self, timeout_s: float) -> bool:  # noqa: D102
         until_s = time.monotonic() + timeout_s
-        if self.call.feed is not None:
-            self._pack(until_s)
+        self._pack(until_s)
         return self._engine.wait(self.call, max(0.0, until_s - time.monotonic()))
 
     def _pack(self, until_s: float) -> None:
-        """Pack items that are not there yet, for some time."""
+        """Pack items that are not there yet, if there are any, for some time."""
         call, feed = self.call, self.call.feed
         if feed is None or not self._packing.acquire(blocking=False):
             return  # another thread does

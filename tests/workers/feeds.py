@@ -67,11 +67,9 @@ class Awaits:
         self.path = path
 
     def __reduce__(self) -> Any:
-        deadline = time.monotonic() + 5
-        while not Path(self.path).exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {self.path}")
-            time.sleep(0.001)
+        from faultlab import wait_until  # late: not for workers
+
+        wait_until(Path(self.path).exists, 5)
         return int, (7,)
 
 
