@@ -30,10 +30,11 @@ from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.memory import Segment, segment_of
+from nbshare.worker.claims import FileLock, give_back
 from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
 from nbshare.worker.output import OutputSpec
 from nbshare.worker.remote import CallMessage
-from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT, FileLock, give_back
+from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT
 
 __all__ = ["Dispatcher"]
 

@@ -14,13 +14,14 @@ from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.functions import ImportLog
 from nbshare.memory import Mode, Segment, View
 from nbshare.worker import streams
+from nbshare.worker.claims import FileLock
 from nbshare.worker.context import apply_context
 from nbshare.worker.failures import describe
 from nbshare.worker.log import LogKey
 from nbshare.worker.mappings import Mappings
 from nbshare.worker.messages import Channel
 from nbshare.worker.output import OutputSpec
-from nbshare.worker.schedule import NO_ITEM, Board, FileLock
+from nbshare.worker.schedule import NO_ITEM, Board
 from nbshare.worker.work import Order, Work
 
 __all__ = ["Brief", "CallMessage", "inputs_of", "work_on"]

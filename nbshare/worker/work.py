@@ -15,6 +15,7 @@ from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
+from nbshare.worker.claims import Claims
 from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
 from nbshare.worker.output import OutputSpec, ResultStore
@@ -40,7 +41,6 @@ from nbshare.worker.schedule import (
     STOP,
     WORKED,
     Board,
-    Claims,
 )
 
 __all__ = ["Caller", "Order", "Policy", "Work"]

@@ -1,0 +1,161 @@
+"""Which items a worker runs next: chunks claimed on the board, as large as their items are quick.
+
+Workers claim by themselves under a file lock, which the kernel releases if its holder dies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+from nbshare.worker.schedule import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STOP, Board
+
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
+
+__all__ = ["Claims", "FileLock", "give_back"]
+
+# A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
+# end no worker is left alone with more than that.
+CHUNK_S = 0.02
+GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean that all are
+# Between looks for items that are still being packed; the longest per worker, so that all of them
+# together look some thousand times a second.
+WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
+LOAD_S = 1e-3  # items that are loaded together, if they take no longer, are not shared out
+LEAST_S = 1e-4  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
+
+
+class Claims:
+    """A worker's claims of chunks of items.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    slot : int
+        This worker's row.
+    lock : context manager
+        Held while a chunk is claimed.
+    n_workers : int
+        Who share what is left.
+    chunksize : int or None
+        None: chosen by measured time.
+    step : int, default 1
+        Items that are loaded together: where a chunk of several such ends between two of them, no
+        other worker has to load them too.
+    n_ready : callable, optional
+        Returns how many items are there, if they come by and by.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        slot: int,
+        lock: AbstractContextManager[Any],
+        n_workers: int,
+        chunksize: int | None,
+        step: int = 1,
+        n_ready: Callable[[], int] | None = None,
+    ) -> None:
+        self._board = board
+        self._slot = board.slots[slot]
+        self._lock = lock
+        self._n_workers = n_workers
+        self._chunksize = chunksize
+        self._step = step
+        self._n_ready = n_ready
+        self._last = 0
+
+    def claim(self, item_s: float) -> range:
+        """Take the next chunk, when there is one; empty when nothing is left.
+
+        `item_s`: seconds per item lately.
+        """
+        pause_s = WAIT_S
+        while (chunk := self._claim(item_s)) is None:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
+        return chunk
+
+    def _claim(self, item_s: float) -> range | None:
+        """Return a chunk, an empty one at the end, None if items are still to come."""
+        board, header = self._board, self._board.header
+        with self._lock:
+            if header[STOP]:
+                return range(0)
+            n_returned = int(header[RETURNED])
+            if n_returned:
+                start, stop = map(int, board.returned[n_returned - 1])
+            else:
+                start = board.next_claim()
+                stop = self._stop(start, board.n_tasks, item_s)
+                if self._n_ready is not None and stop > start:
+                    stop = min(stop, self._n_ready())
+                    if stop <= start:
+                        return None
+            # The slot first: a worker that dies here has claimed nothing (see `give_back`).
+            self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
+            if n_returned:
+                header[RETURNED] = n_returned - 1
+            else:
+                header[NEXT] = stop
+        self._last = stop - start
+        return range(start, stop)
+
+    def _stop(self, start: int, n_tasks: int, item_s: float) -> int:
+        n_left = n_tasks - start
+        if self._chunksize is not None:
+            return start + min(self._chunksize, n_left)
+        by_time = CHUNK_S / item_s if item_s > 0 else 1
+        # Half of an even share of what is left: chunks shrink towards the end, so that all
+        # workers finish together.
+        share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
+        if by_time * LOAD_S > self._step * CHUNK_S:
+            share = max(share, self._step)
+        size = max(1, int(min(by_time, share, GROWTH * self._last)))
+        if size >= n_left:
+            return n_tasks
+        stop = start + size
+        return stop if size < self._step else stop - stop % self._step
+
+
+def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
+    """Let others claim what a worker that died had claimed, and what is to be tried again."""
+    if not items:
+        return
+    header, returned = board.header, board.returned
+    with lock:
+        n = int(header[RETURNED])
+        # It may have died in the middle of its claim, so that nothing has been taken away yet.
+        if items.start < header[NEXT] and items.start not in returned[:n, 0]:
+            returned[n] = items.start, items.stop
+            header[RETURNED] = n + 1
+
+
+class FileLock:
+    """A lock between processes, on one byte of a file, which the kernel releases if they die.
+
+    The file is opened once per process and never mapped or closed: closing any descriptor of it
+    would drop the lock. It does not exclude threads of one process.
+
+    Parameters
+    ----------
+    fd : int
+        Of the file.
+    byte : int
+        Its place in it; the file need not be as long.
+    """
+
+    def __init__(self, fd: int, byte: int) -> None:
+        self._place = fd, byte
+
+    def __enter__(self) -> None:
+        fd, byte = self._place
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
+
+    def __exit__(self, *_: object) -> None:
+        fd, byte = self._place
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
