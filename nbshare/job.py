@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
@@ -400,7 +401,9 @@ class Job:
             return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
         if self.error is not None:
             return None, self.error
-        warn(f"{self.label} was stopped: {done}", PartialResultWarning)
+        # Else the interpreter ends, and a thread that prints to its closing streams may abort it.
+        if threading.main_thread().is_alive():
+            warn(f"{self.label} was stopped: {done}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * (self.n_tasks or 0) if partial is None else partial, None
 
