@@ -145,7 +145,10 @@ def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
         raise type(error)(
             f"seed={seed!r}: must be an integer of 0 or more, or a numpy.random.SeedSequence"
         ) from None
-    return sequence.entropy, tuple(sequence.spawn_key), sequence.pool_size
+    entropy = sequence.entropy
+    if isinstance(entropy, Iterable):
+        entropy = tuple(map(int, entropy))
+    return entropy, tuple(sequence.spawn_key), sequence.pool_size
 
 
 def checked_initializer(

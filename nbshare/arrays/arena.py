@@ -143,8 +143,11 @@ class Arena:
         """Return the contents as they are if they are few, else None; the end of it, too."""
         if self._nbytes > max_nbytes:
             return None
+        parts = self.contents()[1]
+        if len(parts) == 1 and isinstance(parts[0][1], bytearray):
+            return bytes(parts[0][1])
         data = bytearray(self._nbytes)
-        for offset, part in self.contents()[1]:
+        for offset, part in parts:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
         return bytes(data) or b"\0"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,11 +82,16 @@ class Inputs:
         return self._load(packed, lambda data, buffers: load_items(data.tobytes(), buffers))  # type: ignore[no-any-return]
 
     def _load(self, packed: Packed, load: Callable[..., Any]) -> Any:
-        data, *buffers = map(self._bytes, (packed.pickle, *packed.buffers))
-        found = (segment_of(self._segments[span.segment].root) for span in packed.buffers)
-        lenders.update(lender[0] for lender in found if lender is not None)
-        with _attached_to(self._segments):
-            return load(data, buffers)
+        global _current
+        buffers = [self._bytes(span) for span in packed.buffers]
+        for span in packed.buffers:
+            if (found := segment_of(self._segments[span.segment].root)) is not None:
+                lenders.add(found[0])
+        before, _current = _current, self._segments
+        try:
+            return load(self._bytes(packed.pickle), buffers)
+        finally:
+            _current = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
@@ -106,25 +110,16 @@ class Inputs:
             self._segments[segment] = View(Segment.attach(os.dup(found[0].fd), "r"))
 
     def _bytes(self, span: Span) -> memoryview:
-        return self._segments[span.segment].array(np.uint8, (span.nbytes,), span.offset).data
+        return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]
 
 
 # Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
 # a buffer is can be told by its address only.
 lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
 
+# The segments of the pickle that is being loaded: it can name functions only. A worker loads in
+# one thread.
 _current: Sequence[View] = ()
-
-
-@contextmanager
-def _attached_to(segments: Sequence[View]) -> Iterator[None]:
-    # A global, since a pickle can name functions only. A worker loads in one thread.
-    global _current
-    before, _current = _current, segments
-    try:
-        yield
-    finally:
-        _current = before
 
 
 def attach(*reference: Any) -> npt.NDArray[Any]:

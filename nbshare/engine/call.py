@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import itertools
 import os
-import pickle
 import time
 import traceback
 from collections import deque
@@ -28,9 +27,9 @@ from nbshare.memory import Mode, Segment, segment_of
 from nbshare.worker.blas import threads_per_worker
 from nbshare.worker.cpus import usable_cpus
 from nbshare.worker.output import OBJECTS, OutputSpec
-from nbshare.worker.remote import Brief
+from nbshare.worker.remote import Brief, Terms, pack_terms
 from nbshare.worker.schedule import Board
-from nbshare.worker.work import Order
+from nbshare.worker.work import Order, Task
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
@@ -103,18 +102,12 @@ class Call:
         self._over.acquire()
 
     @cached_property
-    def brief(self) -> bytes:
-        """What all its workers are told."""
-        board = self.board
-        return pickle.dumps(
-            Brief(
-                board=(board.offset, board.n_tasks, len(board.slots)),
-                path=self.request.context.path,
-                context=self.request.context.rest,
-                order=self.order,
-                inputs=tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs),
-            )
-        )
+    def told(self) -> tuple[bytes, bytes]:
+        """What all its workers are told: terms and brief."""
+        board, (task, *others) = self.board, self.order
+        inputs = tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs)
+        brief = Brief((board.offset, board.n_tasks, board.n_slots), inputs, tuple(others))
+        return pack_terms(Terms(self.request.context.settings, task)), brief.packed()
 
     @property
     def map_id(self) -> int:
@@ -249,14 +242,11 @@ def prepare(
         board=board,
         inputs=placed,
         order=Order(
-            func=parts.func,
-            shared=parts.shared,
-            sources=sources,
-            initializer=parts.initializer,
-            n_workers=request.max_workers,
-            chunksize=request.chunksize,
-            policy=request.policy,
-            first=request.first,
+            Task(parts.func, parts.shared, parts.initializer, request.policy),
+            sources,
+            request.max_workers,
+            request.chunksize,
+            request.first,
         ),
         n_threads=threads_per_worker(usable_cpus(), n_workers, os.environ),
         initializer_key=parts.initializer_key,

@@ -98,12 +98,13 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
+        begun = _thread.allocate_lock()
+        begun.acquire()
         self._events.post(lambda: self._begin(call))
-        if call.feed is not None:  # who packs holds the interpreter lock, and workers would wait
-            begun = _thread.allocate_lock()
-            begun.acquire()
-            self._events.post(begun.release)
-            begun.acquire(timeout=ATTEND_S)
+        self._events.post(begun.release)
+        # Else this thread, which has more to do, would take the interpreter lock from the
+        # dispatcher's, and workers would wait.
+        begun.acquire(timeout=ATTEND_S)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
@@ -210,7 +211,7 @@ class Dispatcher:
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots.pop()
-        message = CallMessage(call.id, call.map_id, slot, call.n_threads, call.brief)
+        message = CallMessage(call.id, call.map_id, slot, call.n_threads, *call.told)
         files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.bell_fd is not None:
@@ -419,7 +420,7 @@ class Dispatcher:
         # One that had not turned to the call died while it was idle: that says nothing of the call.
         call.n_unborn += not worker.is_ready
         call.n_replaced += not items and call.board.has_begun(slot)
-        call.past_slots.append(call.board.slots[slot].tolist())
+        call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
         if items:

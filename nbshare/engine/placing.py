@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ from nbshare.memory import Mode, Segment, pool, segment_of
 
 __all__ = ["Fixed", "Placed", "pack_fixed", "pack_items", "place"]
 
+PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
+MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
 SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 
 
@@ -129,10 +132,16 @@ def _is_list(iterable: Any) -> bool:
     return not isinstance(iterable, np.ndarray | range)
 
 
+def _is_plain(items: Sequence[Any]) -> bool:
+    """Whether these are few simple objects: each by itself would take 15 µs to pack."""
+    is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
+    return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
+
+
 def _source(arena: Arena, iterable: Any, first: int) -> tuple[Any, ...]:
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray)
         return "rows", *arena.refer(iterable, writable=is_shared)
-    if isinstance(iterable, range):
-        return "range", iterable
+    if isinstance(iterable, range) or _is_plain(iterable):
+        return "plain", iterable
     return "blocks", *arena.pack_items(iterable, "item", first)

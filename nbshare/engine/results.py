@@ -71,7 +71,7 @@ class Results:
     @property
     def spec(self) -> OutputSpec | None:
         """What results look like; None before the first."""
-        kind = int(self._board.header[KIND])
+        kind = self._board.header[KIND]
         if self._spec is None and kind > ASK:
             spec = KINDS[kind]
             numbers = numbers_of(self._board, spec)
@@ -134,7 +134,7 @@ class Results:
     @property
     def has_objects(self) -> bool:
         """Whether there are results that do not lie in the output."""
-        return not self.is_array or bool((self._board.done == IN_LOG).any())
+        return not self.is_array or IN_LOG in self._board.done.tobytes()
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""

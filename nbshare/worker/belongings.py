@@ -47,7 +47,7 @@ class Belongings:
         limit_threads(n_threads)
 
     def restore_after(self) -> None:
-        """After a call: set right what could end an idle worker, and its standard streams."""
+        """After a call: set right what could end an idle worker, and all that takes its time."""
         for timer in self._unused_timers:
             signal.setitimer(timer, 0)
         _signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
@@ -58,6 +58,7 @@ class Belongings:
             faulthandler.disable()
             show_crashes()
         streams.restore()
+        context.apply_again()
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:

@@ -61,7 +61,7 @@ class Claims:
         n_ready: Callable[[], int] | None = None,
     ) -> None:
         self._board = board
-        self._slot = board.slots[slot]
+        self._slot = board.row(slot)
         self._lock = lock
         self._n_workers = n_workers
         self._chunksize = chunksize
@@ -83,10 +83,14 @@ class Claims:
     def _claim(self, item_s: float) -> range | None:
         """Return a chunk, an empty one at the end, None if items are still to come."""
         board, header = self._board, self._board.header
+        if (
+            header[NEXT] >= board.n_tasks and not header[RETURNED]
+        ):  # the lock takes five times as long
+            return range(0)
         with self._lock:
             if header[STOP]:
                 return range(0)
-            n_returned = int(header[RETURNED])
+            n_returned = header[RETURNED]
             if n_returned:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
@@ -128,7 +132,7 @@ def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> 
         return
     header, returned = board.header, board.returned
     with lock:
-        n = int(header[RETURNED])
+        n = header[RETURNED]
         # It may have died in the middle of its claim, so that nothing has been taken away yet.
         if items.start < header[NEXT] and items.start not in returned[:n, 0]:
             returned[n] = items.start, items.stop

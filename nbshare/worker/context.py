@@ -18,6 +18,7 @@ from nbshare.functions import (
 
 __all__ = [
     "Context",
+    "apply_again",
     "apply_context",
     "current_context",
     "encoded_environ",
@@ -33,19 +34,22 @@ class Context(NamedTuple):
     # For a worker's life, since modules are imported under them: a change needs new workers.
     environ: dict[str, str]
     path: list[str]
-    # For a call: pickled working directory, warning filters, umask, affinity.
-    rest: bytes
+    # For a call: pickled import path, working directory, warning filters, umask, affinity.
+    settings: bytes
 
 
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)  # Windows has none, and no /proc
 
-_last_rest: tuple[Any, bytes] = None, b""  # what was pickled, and the pickle
+_last: tuple[Any, bytes] = None, b""  # what was pickled, and the pickle
 
 
 def current_context() -> Context:
     """Return the caller's context of this moment."""
-    global _last_rest
-    rest = {
+    global _last
+    # '' means the working directory of the moment; workers are told which one that is.
+    path = [os.path.abspath(p) if p == "" else p for p in sys.path]
+    settings = {
+        "path": path,
         "cwd": _cwd(),
         "warnings": _picklable_filters(),
         "umask": _umask(),
@@ -53,24 +57,36 @@ def current_context() -> Context:
         "files": imported_files(),
         "overridden": overridden_names(),
     }
-    if rest != _last_rest[0]:
-        _last_rest = rest, pickle.dumps(rest)
-    # '' means the working directory of the moment; workers are told which one that is.
-    path = [os.path.abspath(p) if p == "" else p for p in sys.path]
-    return Context(_environ(), path, _last_rest[1])
+    if settings != _last[0]:
+        _last = settings, pickle.dumps(settings)
+    return Context(_environ(), path, _last[1])
 
 
 _applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
+_is_intact = False  # whether nothing has run since
 _kept: dict[str, Any] = {}  # what has been set here, and stays whatever the caller has
 
 
-def apply_context(path: list[str], rest: bytes) -> None:
-    """Take over what the caller has; in a worker."""
-    global _applied
-    if rest != _applied[0]:
-        _applied = rest, pickle.loads(rest)
-    # Set each time: an item may have changed them.
-    values = {**_applied[1], "path": path, **_kept}
+def apply_context(settings: bytes) -> None:
+    """Take over what the caller has; in a worker, before a call."""
+    global _applied, _is_intact
+    if settings != _applied[0]:
+        _applied, _is_intact = (settings, pickle.loads(settings)), False
+    if not _is_intact:
+        _apply()
+    _is_intact = False
+
+
+def apply_again() -> None:
+    """Undo what items have changed of it: after a call, since nobody waits then."""
+    global _is_intact
+    if _applied[0]:
+        _apply()
+        _is_intact = True
+
+
+def _apply() -> None:
+    values = {**_applied[1], **_kept}
     if sys.path != values["path"]:
         sys.path[:] = values["path"]
     import_as_the_caller(values["overridden"])
@@ -88,7 +104,7 @@ def apply_context(path: list[str], rest: bytes) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """Return what `apply_context` sets, as it is in this process."""
+    """Return what is taken over, as it is in this process."""
     return {
         "path": list(sys.path),
         "umask": _umask(),

@@ -26,10 +26,12 @@ class Source:
     ----------
     inputs : Inputs
         Of the call.
-    kind : {"rows", "range", "blocks", "feed"}
-        Rows of an array, numbers, or pickled objects, all of which are there or come by and by.
+    kind : {"rows", "plain", "blocks", "feed"}
+        Rows of an array, a range or a few simple objects as they are, or pickled ones, all of which
+        are there or come by and by.
     *what
-        An ArrayReference; a range; the items per block and the blocks; or what `FedBlocks` takes.
+        An ArrayReference; the items; how many of them are in a block, and the blocks; or what
+        `FedBlocks` takes.
     """
 
     def __init__(self, inputs: Inputs, kind: str, *what: Any) -> None:
@@ -41,7 +43,7 @@ class Source:
         self.feed: FedBlocks | None = None
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
-        elif kind == "range":
+        elif kind == "plain":
             (self._rows,) = what
         elif kind == "blocks":
             self.step, self._packed = what

@@ -193,7 +193,7 @@ def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:
     """Return the place on the board of results that are numbers; None for objects."""
     if spec.dtype is None:
         return None
-    return board.numbers[: board.n_tasks * spec.dtype.itemsize].view(spec.dtype)
+    return board.numbers(spec.dtype)
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nbshare.worker.schedule import FRACTION, ITEM, NO_ITEM, REPORT_TEXT, REPORTED, SINCE
 
@@ -82,15 +81,15 @@ class Desk:
 
     Parameters
     ----------
-    row : ndarray of int64
-        Of `nbshare.worker.schedule.Board.slots`.
+    row : memoryview
+        Of `nbshare.worker.schedule.Board.row`.
     first : int
         Index of the call's first item.
     """
 
-    def __init__(self, row: npt.NDArray[np.int64], first: int = 0) -> None:
-        self._row, self._first = row.data, first
-        self._text = row[REPORT_TEXT:].view(np.uint8).data
+    def __init__(self, row: memoryview, first: int = 0) -> None:
+        self._row, self._first = row, first
+        self._text = row[REPORT_TEXT:].cast("B")
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the text that is there
         self.blocks: list[int] | None = None  # of an item that is a stage: its present block, or []

@@ -21,7 +21,7 @@ its ``done`` byte.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,17 +70,52 @@ class Board:
 
     def __init__(self, segment: Segment, offset: int, n_tasks: int, n_slots: int) -> None:
         self.segment, self.offset = segment, offset
-        self.n_tasks = n_tasks
-        places = [offset + place for place in _layout(n_tasks, n_slots)[0]]
-        array = View(segment).array
-        self.header = array(np.int64, (HEADER_WORDS,), places[0])
-        self.returned = array(np.int64, (RETURNED_PER_SLOT * n_slots, 2), places[1])
-        self.slots = array(np.int64, (n_slots, SLOT_WORDS), places[2])
-        self.done = array(np.uint8, (n_tasks,), places[3])
-        self.index = array(np.int64, (n_tasks, 3), places[4])
-        self.numbers = array(np.uint8, (n_tasks * NUMBER_BYTES,), places[5])
-        self.attempts = array(np.int32, (n_tasks,), places[6])
-        self.small = array(np.uint8, (n_tasks, _small_nbytes(n_tasks)), places[7])
+        self.n_tasks, self.n_slots = n_tasks, n_slots
+        self._memory = memoryview(segment)[offset:]
+        self._array = View(self._memory).array
+        self._places = _layout(n_tasks, n_slots)[0]
+        # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
+        self.header = self._words(0, HEADER_WORDS)
+        self.done = self._array(np.uint8, (n_tasks,), self._places[3])
+
+    # Most calls do without some of these.
+
+    @cached_property
+    def returned(self) -> npt.NDArray[np.int64]:
+        """Ranges given back."""
+        return self._array(np.int64, (RETURNED_PER_SLOT * self.n_slots, 2), self._places[1])
+
+    @cached_property
+    def slots(self) -> npt.NDArray[np.int64]:
+        """The rows of all workers."""
+        return self._array(np.int64, (self.n_slots, SLOT_WORDS), self._places[2])
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int64]:
+        """Where results are that lie in logs."""
+        return self._array(np.int64, (self.n_tasks, 3), self._places[4])
+
+    @cached_property
+    def attempts(self) -> npt.NDArray[np.int32]:
+        """How often items have failed."""
+        return self._array(np.int32, (self.n_tasks,), self._places[6])
+
+    @cached_property
+    def small(self) -> npt.NDArray[np.uint8]:
+        """Room for the pickles of small results."""
+        shape = (self.n_tasks, _small_nbytes(self.n_tasks))
+        return self._array(np.uint8, shape, self._places[7])
+
+    def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
+        return self._array(dtype, (self.n_tasks,), self._places[5])
+
+    def row(self, slot: int) -> memoryview:
+        """Return the words of a slot."""
+        return self._words(self._places[2] + slot * SLOT_WORDS * 8, SLOT_WORDS)
+
+    def _words(self, offset: int, n: int) -> memoryview:
+        return self._memory[offset : offset + 8 * n].cast("q")
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
         """Return what kind of results the call has: the first who asks decides, for good."""
@@ -88,7 +123,7 @@ class Board:
             with lock:
                 if not self.header[KIND]:
                     self.header[KIND] = kind
-        return int(self.header[KIND])
+        return self.header[KIND]
 
     @classmethod
     def create(cls, n_tasks: int, n_slots: int) -> Board:
@@ -123,7 +158,7 @@ class Board:
     @property
     def n_unclaimed(self) -> int:
         """Number of items that nobody has claimed; ranges given back count as one."""
-        return self.n_tasks - int(self.header[NEXT]) + int(self.header[RETURNED])
+        return self.n_tasks - self.header[NEXT] + self.header[RETURNED]
 
     def withdraw(self, i: int) -> bool:
         """Mark an item as failed that nobody has claimed; returns whether it was so.
@@ -137,11 +172,11 @@ class Board:
 
     def is_claimed(self, i: int) -> bool:
         """Whether a worker has claimed an item."""
-        return i < int(self.header[NEXT])
+        return i < self.header[NEXT]
 
     def next_claim(self) -> int:
         """Return the first item that is neither claimed nor withdrawn. Under the lock."""
-        start = int(self.header[NEXT])
+        start = self.header[NEXT]
         while start < self.n_tasks and self.done[start]:
             start += 1
         return start
@@ -157,12 +192,12 @@ class Board:
 
     def busy_since(self, slot: int) -> float | None:
         """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
-        item, _, since_ns = map(int, self.slots[slot, ITEM : SINCE + 1])
+        item, _, since_ns = self.row(slot)[ITEM : SINCE + 1]
         return None if item == NO_ITEM else since_ns / 1e9
 
     def items_of(self, slot: int) -> range:
         """Return the items that a worker is in the middle of: one, several tiny ones, or none."""
-        start, stop = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
+        start, stop = self.row(slot)[ITEM : ITEM_STOP + 1]
         if start == NO_ITEM:
             return range(0)
         stop = stop or start + 1
@@ -170,19 +205,18 @@ class Board:
 
     def unbegun(self, slot: int) -> range:
         """Return what a worker that died had claimed and not begun."""
-        item, after = map(int, self.slots[slot, ITEM : ITEM_STOP + 1])
-        start, stop = map(int, self.slots[slot, CHUNK_START : CHUNK_STOP + 1])
+        item, after, _, start, stop = self.row(slot)[ITEM : CHUNK_STOP + 1]
         if item != NO_ITEM:
             start = after or item + 1
         return range(start + self._n_done_in(start, stop), stop)
 
     def has_begun(self, slot: int) -> bool:
         """Whether a worker has turned to the call."""
-        return bool(self.slots[slot, PID])
+        return bool(self.row(slot)[PID])
 
     def loading_since(self, slot: int) -> float | None:
         """Return since when a worker loads the function, in s of the monotonic clock, or None."""
-        begun_ns, loaded_ns = map(int, self.slots[slot, BEGUN : LOADED + 1])
+        begun_ns, loaded_ns = self.row(slot)[BEGUN : LOADED + 1]
         return begun_ns / 1e9 if begun_ns and not loaded_ns else None
 
     def has_prints(self) -> bool:

@@ -43,7 +43,7 @@ from nbshare.worker.schedule import (
     Board,
 )
 
-__all__ = ["Caller", "Order", "Policy", "Work"]
+__all__ = ["Caller", "Order", "Policy", "Task", "Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known.
@@ -62,16 +62,22 @@ class Policy(NamedTuple):
     seed: Seed | None = None
 
 
-class Order(NamedTuple):
-    """What workers do in a call; where its parts lie in the call's segments."""
+class Task(NamedTuple):
+    """What is done with each item; where its parts lie in the call's segments."""
 
     func: Packed
     shared: Packed | None
-    sources: list[tuple[Any, ...]]  # what `Source` takes
     initializer: Packed | None
+    policy: Policy
+
+
+class Order(NamedTuple):
+    """What workers do in a call."""
+
+    task: Task
+    sources: list[tuple[Any, ...]]  # what `Source` takes
     n_workers: int
     chunksize: int | None
-    policy: Policy
     first: int  # index of the first item
 
 
@@ -119,24 +125,25 @@ class Work:
         caller: Caller,
         lock: AbstractContextManager[Any],
     ) -> None:
-        self._policy = order.policy
+        task = order.task
+        self._policy = task.policy
         self._board = board
-        self._slot = board.slots[slot].data
-        self._desk = Desk(board.slots[slot], order.first)
+        self._slot = board.row(slot)
+        self._desk = Desk(self._slot, order.first)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         self._first = order.first
         fixed, items = inputs[0], inputs[-1]
-        if order.initializer is not None:
+        if task.initializer is not None:
             self._slot[LOADED] = time.monotonic_ns()  # it may take as long as it likes
-            _initialize(*fixed.load(order.initializer))
-        self._task = fixed.load(order.func)
-        if order.shared is not None:
-            self._task = partial(self._task, **fixed.load(order.shared))
+            _initialize(*fixed.load(task.initializer))
+        self._func = fixed.load(task.func)
+        if task.shared is not None:
+            self._func = partial(self._func, **fixed.load(task.shared))
         sources = [Source(items, *what) for what in order.sources]
         self._columns = [source.items for source in sources]
-        if order.policy.seed is not None:
-            self._task = partial(seeded, self._task, order.policy.seed, order.first)
+        if task.policy.seed is not None:
+            self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._slow_ns = 0  # what one of the slowest takes at least
@@ -223,8 +230,8 @@ class Work:
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         """Run items one by one; returns how many are done, None to stop."""
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
-        slot, header, clock = self._slot, self._board.header.data, time.monotonic_ns
-        task, put = self._task, self._store.put
+        slot, header, clock = self._slot, self._board.header, time.monotonic_ns
+        func, put = self._func, self._store.put
         number, numbers, done = self._store.number_places
         slot[ITEM_STOP] = ONE
         n_failed, slow_ns = 0, self._slow_ns
@@ -235,7 +242,7 @@ class Work:
             slot[SINCE] = since
             slot[ITEM] = i
             try:
-                value = task(*args)
+                value = func(*args)
                 if type(value) is number:
                     try:
                         numbers[i] = value
@@ -279,7 +286,7 @@ class Work:
         number, until_s = self._store.number, time.monotonic() + 2 * TOGETHER_S
         assert number is not None
         try:
-            results = map(self._task, *columns)
+            results = map(self._func, *columns)
             is_end = gather(results, number, values, odd, until_s)
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
