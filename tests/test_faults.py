@@ -269,7 +269,7 @@ if "in a call" in {when!r}:
     thread.start()
     start = time.monotonic()
     found = pair(functools.partial(tasks.pause, 0.1), range(8), retries=1)
-    assert time.monotonic() - start < 0.5 + faultlab.SOON_S
+    assert time.monotonic() - start < faultlab.SOON_S
     thread.join()
     assert found.tolist() == [10.0 * i for i in range(8)]
 else:
@@ -277,7 +277,7 @@ else:
 start = time.monotonic()
 tasks.check_double()
 seconds = time.monotonic() - start
-assert seconds < 2 * faultlab.SOON_S, seconds
+assert seconds < faultlab.SOON_S, seconds
 tasks.check_double()
 """)
 
