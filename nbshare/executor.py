@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent import futures
 from functools import partial
 from types import TracebackType
@@ -153,15 +153,19 @@ class Executor(futures.Executor):
         RuntimeError
             After `shutdown`, when the interpreter ends, and in a forked process.
         """
+        return self._submit(fn, Arguments(args, kwargs))
+
+    def _submit(
+        self, fn: Callable[..., T], arguments: Arguments, *, more: bool = False
+    ) -> futures.Future[T]:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
                 "was forked; make another one here"
             )
-        arguments = Arguments(args, kwargs)
         if is_worker():  # no more processes than were asked for
             return self._run_here(fn, arguments)
-        return self._tasks.put(fn, arguments)
+        return self._tasks.put(fn, arguments, more=more)
 
     def _run_here(self, fn: Callable[..., T], arguments: Arguments) -> futures.Future[T]:
         self._tasks.check_open()
@@ -216,14 +220,38 @@ class Executor(futures.Executor):
         """
         size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
-        items = zip(*iterables, strict=False)
+        items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
         if size in (None, 1):
-            return _in_order((self.submit(fn, *args) for args in items), ahead, until_s)
+            return self._map(fn, items, iterables, ahead, until_s)
         chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
-        run = partial(run_chunk, fn)
-        lists = (self.submit(run, *chunk) for chunk in chunks)
-        results = _in_order(lists, ahead, until_s)
-        return itertools.chain.from_iterable(results)
+        lists = self._map(partial(run_chunk, fn), chunks, iterables, ahead, until_s)
+        return itertools.chain.from_iterable(lists)
+
+    def _map(
+        self,
+        fn: Callable[..., T],
+        arguments: Iterator[tuple[Any, ...]],
+        iterables: Iterable[Any],
+        n_ahead: int | None,
+        until_s: float | None,
+    ) -> Iterator[T]:
+        # Of what has a length all is there: it is queued before the first task begins.
+        more = all(isinstance(iterable, Sized) for iterable in iterables)
+        submitted = (self._submit(fn, Arguments(args, {}), more=more) for args in arguments)
+        ahead = deque(itertools.islice(submitted, n_ahead))
+        self._tasks.begin()
+
+        def results() -> Iterator[T]:
+            try:
+                while ahead:
+                    ahead.extend(itertools.islice(submitted, 1))
+                    self._tasks.begin()
+                    yield _result(ahead.popleft(), until_s)
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+        return results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks; the workers are kept for other calls.
@@ -269,24 +297,6 @@ class Executor(futures.Executor):
             self.terminate_workers()
             raise
         return False
-
-
-def _in_order(
-    submitted: Iterator[futures.Future[T]], n_ahead: int | None, until_s: float | None
-) -> Iterator[T]:
-    """Return the results of futures; `n_ahead` of them are asked for now, else all."""
-    ahead = deque(itertools.islice(submitted, n_ahead))
-
-    def results() -> Iterator[T]:
-        try:
-            while ahead:
-                ahead.extend(itertools.islice(submitted, 1))
-                yield _result(ahead.popleft(), until_s)
-        finally:
-            for future in ahead:
-                future.cancel()
-
-    return results()
 
 
 def _result(future: futures.Future[T], until_s: float | None) -> T:

@@ -29,7 +29,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_parts, lenders
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut
-from nbshare.functions.pickling import names_main
+from nbshare.functions.pickling import plainly_or_by_value
 from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
 
 __all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
@@ -187,24 +187,23 @@ class Arena:
         return len(self.segments)
 
     def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
-        """Return pickle and buffers; by value what belongs to ``__main__`` or has no name."""
-        problem: Exception | None = None
-        for by_value in (False, True):
+        """Return pickle and buffers."""
+        buffers: list[memoryview] = []
+
+        def attempt(by_value: bool) -> bytes:
+            buffers.clear()
             file = io.BytesIO()
-            pickler = _pickler_class(by_value)(self, writable, file)
-            try:
-                pickler.dump(obj)
-            except Exception as error:  # noqa: BLE001 - whatever an object's __reduce__ raises
-                problem = error
-                continue
-            data = file.getvalue()
-            if by_value or not names_main(data):
-                return data, pickler.buffers
-        raise UnsendableError(
-            f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be pickled "
-            f"({type(problem).__name__}: {cut(str(problem))}). Pass the data it is made from and "
-            "build it in the worker, in a function of a module file."
-        ) from problem
+            _pickler_class(by_value)(self, writable, buffers, file).dump(obj)
+            return file.getvalue()
+
+        try:
+            return plainly_or_by_value(attempt), buffers
+        except Exception as error:
+            raise UnsendableError(
+                f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be "
+                f"pickled ({type(error).__name__}: {cut(str(error))}). Pass the data it is made "
+                "from and build it in the worker, in a function of a module file."
+            ) from error
 
 
 def nbytes_each(items: Sequence[Any]) -> int:
@@ -249,10 +248,11 @@ def _pickler_class(by_value: bool) -> Any:
         from pickle import Pickler as Base
 
     class CallPickler(Base):  # type: ignore[misc]
-        def __init__(self, arena: Arena, writable: bool, file: io.BytesIO) -> None:
-            self.buffers: list[memoryview] = []
+        def __init__(
+            self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
+        ) -> None:
             # No method of its own: in a cycle it would keep all that it has pickled.
-            super().__init__(file, protocol=5, buffer_callback=partial(_keep, self.buffers))
+            super().__init__(file, protocol=5, buffer_callback=partial(_keep, buffers))
             self.arena = arena
             self.writable = writable
 

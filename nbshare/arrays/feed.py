@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import copyreg
 import io
-import pickle
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +29,7 @@ import numpy as np
 from nbshare.arrays.arena import LEAST_BLOCKS, Arena, block_size, nbytes_each, plain_pickle
 from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import ArrayReference, Inputs, Packed, Span
-from nbshare.functions.pickling import names_main
+from nbshare.functions.pickling import plainly_or_by_value
 from nbshare.memory import Segment, aligned, copying
 
 __all__ = ["FedBlocks", "Feed"]
@@ -138,22 +136,20 @@ class Feed:
 
     def _pickle(self, items: Sequence[Any]) -> bytes:
         """Return a pickle that holds its arrays, but for shared ones, which travel by handle."""
-        if not self._is_by_value:
-            with suppress(Exception):  # whatever a __reduce__ raises; tried by value below
-                data = self._pickle_with(pickle.Pickler, items)
-                if not names_main(data):
-                    return data
-            self._is_by_value = True  # as those after them will have to
-        from cloudpickle import Pickler  # late: most items do without
 
-        return self._pickle_with(Pickler, items)
+        def attempt(by_value: bool) -> bytes:
+            self._is_by_value = by_value  # as those after them will have to
+            if by_value:
+                from cloudpickle import Pickler  # late: most items do without
+            else:
+                from pickle import Pickler
+            pickler = Pickler(file := io.BytesIO(), protocol=5)
+            # A plain dict, which the pickler looks into without a call of a function.
+            pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
+            pickler.dump(items)
+            return file.getvalue()
 
-    def _pickle_with(self, kind: Any, items: Sequence[Any]) -> bytes:
-        pickler = kind(file := io.BytesIO(), protocol=5)
-        # A plain dict, which the pickler looks into without a call of a function.
-        pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
-        pickler.dump(items)
-        return file.getvalue()
+        return attempt(True) if self._is_by_value else plainly_or_by_value(attempt)
 
     def _append(self, n: int, pickles: list[Any]) -> None:
         place = 1 + 2 * n * len(pickles)

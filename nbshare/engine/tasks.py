@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import _thread
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ __all__ = ["TaskQueue"]
 
 WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a millisecond
 MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
+FIRST_TASKS = 8  # of a window, while nobody knows how long tasks take
 GROWTH = 8  # from one window to the next at most
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
 LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that nobody has told of
@@ -89,17 +90,22 @@ class TaskQueue:
         self._context = request.context
         self._team = Team(request.max_workers)
         self._n_taken = 0
-        self._size = 1  # of the next window, if workers have enough to do
+        self._size = FIRST_TASKS  # of the next window, if workers have enough to do
         self._task_s = WINDOW_S  # that a task has taken lately
         self._is_closed = False
         self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
+        self._is_news = _thread.allocate_lock()  # held until a window is over
         self._bell: Bell | None = None  # the thread's
         self._thread: threading.Thread | None = None
 
-    def put(self, func: Callable[..., Any], arguments: Arguments) -> TaskFuture:
+    def put(
+        self, func: Callable[..., Any], arguments: Arguments, *, more: bool = False
+    ) -> TaskFuture:
         """Queue a task; returns the future of its result.
+
+        If `more` follow at once, none need begin before `begin` is called.
 
         Raises
         ------
@@ -116,8 +122,14 @@ class TaskQueue:
                 self._start()
             future = TaskFuture(self._fate)
             self._waiting.append(_Task(func, arguments, future))
-        self._ring()
+        if not more:
+            self.begin()
         return future
+
+    def begin(self) -> None:
+        """Begin what is queued; called by any thread."""
+        if self._bell is not None:
+            self._bell.ring()
 
     def check_open(self) -> None:
         """Raise the `RuntimeError` of `put`, if it would."""
@@ -127,7 +139,7 @@ class TaskQueue:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
-        self._size, self._task_s = 1, WINDOW_S  # what was measured may be old
+        self._size, self._task_s = FIRST_TASKS, WINDOW_S  # what was measured may be old
         self._bell = bell = Bell()
         thread = threading.Thread(
             target=self._live, args=[bell], name="nbshare executor", daemon=False
@@ -145,7 +157,7 @@ class TaskQueue:
         """Take no more tasks."""
         with self._lock:
             self._is_closed = True
-        self._ring()
+        self.begin()
 
     def cancel_waiting(self) -> None:
         """Cancel the tasks that no worker has begun, after `close`."""
@@ -181,7 +193,7 @@ class TaskQueue:
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 is_polling = any(len(window.futures) > 1 for window in self._windows)
                 if is_polling and self._task_s < LOOK_S:  # or each would wake this thread
-                    time.sleep(LOOK_S)
+                    self._is_news.acquire(timeout=LOOK_S)
                 is_rung = bell.wait(look_s if is_polling else LINGER_S)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
@@ -196,10 +208,11 @@ class TaskQueue:
             self._thread = None
             return True
 
-    def _ring(self) -> None:
-        """Have the thread look at what there is to do; called by any thread."""
-        if self._bell is not None:
-            self._bell.ring()
+    def _note_end(self) -> None:
+        """Have the thread look though it waits for no bell; a window is over."""
+        with suppress(RuntimeError):  # it has been told
+            self._is_news.release()
+        self.begin()
 
     def _resolve(self) -> bool:
         """Resolve the futures whose results have come; returns whether any have."""
@@ -274,7 +287,7 @@ class TaskQueue:
             return
         self._n_taken += n
         assert self._bell is not None
-        call.tell, call.bell_fd = self._ring, self._bell.fd
+        call.tell, call.bell_fd = self._note_end, self._bell.fd
         window = Window(SingleRun(call, engine), engine, [task.future for task in taken])
         self._windows.append(window)
         window.start()

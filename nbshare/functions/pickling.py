@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["dumps", "dumps_apart", "names_main"]
+__all__ = ["dumps", "dumps_apart", "plainly_or_by_value"]
+
+MAIN = b"__main__"
 
 
 def dumps(value: Any) -> bytes:
@@ -33,19 +37,26 @@ def _dumps(value: Any, apart: tuple[list[memoryview], int] | None) -> bytes:
         return False
 
     callback = keep if apart is not None else None
-    try:
-        data = pickle.dumps(value, protocol=5, buffer_callback=callback)
-        if not names_main(data):
-            return data
-    except Exception:  # noqa: BLE001, S110 - whatever its __reduce__ raises; tried by value below
-        pass
-    import cloudpickle  # late: most values do without
 
-    if apart is not None:
-        apart[0].clear()  # those of the first attempt
-    return bytes(cloudpickle.dumps(value, protocol=5, buffer_callback=callback))
+    def attempt(by_value: bool) -> bytes:
+        if apart is not None:
+            apart[0].clear()  # those of the first attempt
+        if not by_value:
+            return pickle.dumps(value, protocol=5, buffer_callback=callback)
+        import cloudpickle  # late: most values do without
+
+        return bytes(cloudpickle.dumps(value, protocol=5, buffer_callback=callback))
+
+    return plainly_or_by_value(attempt)
 
 
-def names_main(data: bytes) -> bool:
-    """Whether a pickle may refer to ``__main__`` by name: workers never run the caller's."""
-    return b"__main__" in data
+def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
+    """Return the pickle that ``attempt(by_value)`` makes: by reference, if that will do.
+
+    It will not if it fails, or if it may refer to ``__main__`` by name: workers never run the
+    caller's. By value what belongs to that, or has no name, can be sent, but all takes longer.
+    """
+    data = MAIN
+    with suppress(Exception):  # whatever an object's __reduce__ raises
+        data = attempt(False)
+    return attempt(True) if MAIN in data else data

@@ -56,6 +56,8 @@ class Source:
         if self._rows is not None:
             return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
         step, (start, stop) = self.step, (indices.start, indices.stop)
+        if step == 1 and stop - start == 1:  # of a task, say, which is quick
+            return self._load(start)
         parts: list[list[Any]] = []
         for number in range(start // step, (stop - 1) // step + 1):
             first = number * step
