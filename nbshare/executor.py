@@ -237,15 +237,14 @@ class Executor(futures.Executor):
     ) -> Iterator[T]:
         # Of what has a length all is there: it is queued before the first task begins.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
-        submitted = (self._submit(fn, Arguments(args, {}), more=more) for args in arguments)
-        ahead = deque(itertools.islice(submitted, n_ahead))
+        first = itertools.islice(arguments, n_ahead)
+        ahead = deque(self._submit(fn, Arguments(args, {}), more=more) for args in first)
         self._tasks.begin()
 
         def results() -> Iterator[T]:
             try:
                 while ahead:
-                    ahead.extend(itertools.islice(submitted, 1))
-                    self._tasks.begin()
+                    ahead.extend(self.submit(fn, *args) for args in itertools.islice(arguments, 1))
                     yield _result(ahead.popleft(), until_s)
             finally:
                 for future in ahead:

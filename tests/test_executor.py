@@ -330,6 +330,14 @@ def test_prints_come_before_the_result(executor, capsys):
         assert capsys.readouterr().out == f"{i}\n"
 
 
+def test_prints_of_a_map_come_before_its_results(executor, capsys):
+    """Also of quick tasks, many of which are under way at once."""
+    printed = ""
+    for i, _ in enumerate(executor.map(print, range(200))):
+        printed += capsys.readouterr().out
+        assert str(i) in printed.splitlines()
+
+
 def test_tasks_see_the_environment_of_an_idle_executor(executor, tmp_path, monkeypatch):
     """However soon after the last result it has changed."""
     for i in range(20):
@@ -678,7 +686,7 @@ def test_ending_all_workers_fails_what_runs_and_no_more(gate, tmp_path):
         queued = [executor.submit(abs, -i) for i in range(5)]
         nbshare.shutdown()
         assert isinstance(running.exception(SHORT_S), errors.WorkerDiedError)
-        assert [f.result(SHORT_S) for f in queued[1:]] == [1, 2, 3, 4]
+        assert [f.result(SHORT_S) for f in queued] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import _thread
 import errno
 import time
+from collections.abc import Callable
 from typing import Any
 
 from nbshare import errors
@@ -34,11 +35,13 @@ from nbshare.worker.claims import FileLock, give_back
 from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
 from nbshare.worker.output import OutputSpec
 from nbshare.worker.remote import CallMessage
-from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT
+from nbshare.worker.schedule import ATTEMPTS, FAILED, PRINTED, SUSPECT
 
 __all__ = ["Dispatcher"]
 
-ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
+ATTEND_S = (
+    0.01  # to do what is asked for, such as to give a call to workers; to start some takes longer
+)
 
 
 class Dispatcher:
@@ -51,8 +54,8 @@ class Dispatcher:
 
     Notes
     -----
-    `warm_up`, `submit`, `stop`, `withdraw` and `shutdown` may be called from any thread; all else
-    happens in the one that makes it and calls `run`.
+    `warm_up`, `submit`, `hear_prints`, `stop`, `withdraw` and `shutdown` may be called from any
+    thread; all else happens in the one that makes it and calls `run`.
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
@@ -98,13 +101,23 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        begun = _thread.allocate_lock()
-        begun.acquire()
-        self._events.post(lambda: self._begin(call))
-        self._events.post(begun.release)
-        # Else this thread, which has more to do, would take the interpreter lock from the
-        # dispatcher's, and workers would wait.
-        begun.acquire(timeout=ATTEND_S)
+        self._attend(lambda: self._begin(call))
+
+    def hear_prints(self, call: Call) -> None:
+        """Take what the workers of a call have printed so far."""
+        if call.board.has_prints():
+            self._attend(lambda: self._hear_prints(call))
+
+    def _attend(self, action: Callable[[], None]) -> None:
+        """Have the dispatcher's thread do something, and wait until it is done.
+
+        A thread that went on would take the interpreter lock from it, and workers would wait.
+        """
+        done = _thread.allocate_lock()
+        done.acquire()
+        self._events.post(action)
+        self._events.post(done.release)
+        done.acquire(timeout=ATTEND_S)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
@@ -350,6 +363,7 @@ class Dispatcher:
     def _hear_prints(self, call: Call) -> None:
         """Take what workers have printed before they say that they have finished."""
         if call.board.has_prints():
+            call.board.header[PRINTED] = 0  # first: what comes now may not be read
             self._pipes.read_all()
 
     def _note_running(self, worker: WorkerProcess) -> None:

@@ -86,7 +86,7 @@ class TaskQueue:
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
         self._waiting: deque[_Task] = deque()
-        self._windows: list[Window] = []
+        self._windows: dict[Window, list[_Task]] = {}
         self._context = request.context
         self._team = Team(request.max_workers)
         self._n_taken = 0
@@ -219,10 +219,12 @@ class TaskQueue:
         has_news = False
         for window in list(self._windows):
             is_over = window.is_over
-            self._prints.show()  # who has a result has seen what its task has printed
-            has_news |= window.resolve(is_over=is_over)
-            if is_over and not window.futures:
-                self._windows.remove(window)
+            has_news |= window.resolve(self._prints.show, is_over=is_over)
+            if is_over:
+                tasks = self._windows.pop(window)
+                if not self._is_stopping:  # by `nbshare.shutdown`, then: other workers will do it
+                    self._waiting.extendleft(tasks[i] for i in reversed(window.release()))
+                window.fail()
                 self._note_pace(*window.pace())
         return has_news
 
@@ -289,7 +291,7 @@ class TaskQueue:
         assert self._bell is not None
         call.tell, call.bell_fd = self._note_end, self._bell.fd
         window = Window(SingleRun(call, engine), engine, [task.future for task in taken])
-        self._windows.append(window)
+        self._windows[window] = taken
         window.start()
         if self._is_cancelling:  # who cancelled or stopped may not have seen this window
             window.cancel()

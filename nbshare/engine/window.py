@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import _thread
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.single import SingleRun
-from nbshare.worker.schedule import FAILED
+from nbshare.worker.schedule import FAILED, ITEM
 
 __all__ = ["TaskFuture", "Window"]
 
@@ -63,6 +64,11 @@ class TaskFuture(Future[Any]):
             self._place = window, i
             if self.is_withdrawn:
                 self._withdraw()
+
+    def exit(self) -> None:
+        """Note that the task is queued again."""
+        with self._fate:
+            self._place = None
 
     def leave(self) -> bool:
         """Note that the task's fate is known; returns whether it has not been cancelled."""
@@ -112,23 +118,38 @@ class Window:
         """Take a task back that no worker has begun; returns whether there was time for that."""
         return self._engine.withdraw(self._run.call, i)
 
-    def resolve(self, *, is_over: bool) -> bool:
+    def resolve(self, show: Callable[[], object], *, is_over: bool) -> bool:
         """Resolve the futures whose results have come; returns whether any have.
 
-        `is_over` was asked before: what came since is for the next look.
+        `is_over` was asked before: what came since is for the next look. So is what a worker is
+        still at: it may have yet to say that there are prints. These are shown first, since who has
+        a result has seen what its task has printed.
         """
         call, n_before = self._run.call, len(self.futures)
-        is_awaited = call.board.n_tasks == 1 and call.board.has_prints() and not is_over
-        if not self.futures or is_awaited:  # the end, when prints have been read, is near
-            return False
-        for i in np.flatnonzero(call.board.done != 0).tolist():  # a copy: workers write to it
+        present = set() if is_over else set(call.board.slots[:, ITEM].tolist())
+        done = [i for i in np.flatnonzero(call.board.done != 0).tolist() if i not in present]
+        self._engine.hear_prints(call)
+        show()
+        for i in done:
             if i in self.futures and (call.results.is_here(i) or self.futures[i].is_withdrawn):
                 self._resolve(i)
-        while is_over and self.futures:
+        return len(self.futures) < n_before
+
+    def release(self) -> list[int]:
+        """Let go of the tasks that no worker has begun, of a call that was stopped."""
+        if self._run.state != "stopped":
+            return []
+        tasks = [i for i in self.futures if not self.has_begun(i)]
+        for i in tasks:
+            self.futures.pop(i).exit()
+        return tasks
+
+    def fail(self) -> None:
+        """Fail the tasks that have come to nothing."""
+        while self.futures:
             future = self.futures.popitem()[1]
             if future.leave():
-                future.set_exception(call.error or _ended_early())
-        return len(self.futures) < n_before
+                future.set_exception(self._run.error or _ended_early())
 
     def _resolve(self, i: int) -> None:
         call, future = self._run.call, self.futures.pop(i)
