@@ -43,11 +43,12 @@ from nbshare.worker.context import current_context
 
 __all__ = ["TaskQueue"]
 
-WINDOW_S = 0.02  # work of all workers in a window: a new one costs half a millisecond
+WINDOW_S = 0.1  # work of all workers in a window: a new one costs half a millisecond
 MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can spoil another
 FIRST_TASKS = 8  # of a window, while nobody knows how long tasks take
 GROWTH = 8  # from one window to the next at most
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
+REST_S = 0.005  # of the thread, while workers have enough to do
 LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that nobody has told of
 
 
@@ -192,8 +193,8 @@ class TaskQueue:
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 is_polling = any(len(window.futures) > 1 for window in self._windows)
-                if is_polling and self._task_s < LOOK_S:  # or each would wake this thread
-                    self._is_news.acquire(timeout=LOOK_S)
+                if self._n_open() > 2 * self._request.max_workers:  # or each task would wake it
+                    self._is_news.acquire(timeout=REST_S)
                 is_rung = bell.wait(look_s if is_polling else LINGER_S)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.single import SingleRun
@@ -126,12 +124,14 @@ class Window:
         a result has seen what its task has printed.
         """
         call, n_before = self._run.call, len(self.futures)
-        present = set() if is_over else set(call.board.slots[:, ITEM].tolist())
-        done = [i for i in np.flatnonzero(call.board.done != 0).tolist() if i not in present]
+        state, present = call.board.done.tobytes(), set[int]()
+        if not is_over:
+            present.update(call.board.slots[:, ITEM].tolist())
+        done = [i for i in self.futures if state[i] and i not in present]
         self._engine.hear_prints(call)
         show()
         for i in done:
-            if i in self.futures and (call.results.is_here(i) or self.futures[i].is_withdrawn):
+            if call.results.is_here(i) or self.futures[i].is_withdrawn:
                 self._resolve(i)
         return len(self.futures) < n_before
 
