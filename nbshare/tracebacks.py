@@ -92,12 +92,13 @@ def _shortened(lines: list[str], n: int) -> list[str]:
 
 
 def _users_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without nbshare's own frames."""
+    """Return a traceback without nbshare's own frames, and those of an executor's futures."""
     links: list[TracebackType] = []
     while tb is not None:
         links.append(tb)
         tb = tb.tb_next
     for link in reversed(links):
-        if not is_ours(link.tb_frame):
+        module = link.tb_frame.f_globals.get("__name__", "")
+        if not is_ours(link.tb_frame) and module != "concurrent.futures._base":
             tb = TracebackType(tb, link.tb_frame, link.tb_lasti, link.tb_lineno)
     return tb

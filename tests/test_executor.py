@@ -323,6 +323,17 @@ def test_callbacks_are_called(executor, gate):
     assert later[0].result() == 32
 
 
+@pytest.mark.parametrize(
+    ("args", "chunksize", "text"),
+    [(["x"], 1, "(int('x'))"), (["1", "y"], 2, "(int(('1',), ('y',)))")],
+)
+def test_an_error_says_what_was_called(executor, args, chunksize, text):
+    """The function and its arguments, as one would write it."""
+    with pytest.raises(ValueError, match="invalid literal") as found:
+        list(executor.map(int, args, chunksize=chunksize))
+    assert text in found.value.__notes__[0]
+
+
 def test_prints_come_before_the_result(executor, capsys):
     """What a task has printed is there when its result is."""
     for i in range(50):
@@ -413,7 +424,7 @@ def _see_what_is_kept():
         for found in executor.map(tasks.capture, [tasks.Counter() for _ in range(10)]):
             counter = weakref.ref(found[0][0])
             del found
-            assert counter() is None
+            wait_until(lambda: counter() is None)  # the thread that gave it lets go, too
 
 
 def test_each_task_has_its_own_function():

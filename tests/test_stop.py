@@ -248,6 +248,8 @@ ERRORS = {
         "raised for item 0 (-7) in worker",
     ),
     "job": ("list(nbshare.map_async(failing.root, range(20), max_workers=2))", 'y", line 5, in'),
+    "task": ("nbshare.Executor(2).submit(failing.root, 7).result()", 'y", line 5, in root'),
+    "task of a map": ("list(nbshare.Executor(2).map(failing.root, [7]))", 'y", line 5, in root'),
     "called deep": (
         "def call(n):\n    if n: return call(n - 1)\n    parallel_map(failing.deep, [7])\ncall(20)",
         'failing.py", line 5, in root',
@@ -271,7 +273,7 @@ def test_a_failed_map_shows_the_users_frames_only(page, name):
     assert not re.search(r"nbshare/\w+(/\w+)?\.py", shown)
     assert "Cell In[" in shown
     assert place in shown
-    assert re.search(r"raised for item \d+ \(-?7\)", shown)
+    assert re.search(r"raised for item \d+ \((root\()?-?7\)", shown)
     assert LAST.get(name, 'raise ValueError(f"no root of {x}")') in shown
 
 

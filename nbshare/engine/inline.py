@@ -47,7 +47,7 @@ class _Here:
     def sends_prints(self) -> bool:
         return False  # they are the caller's own
 
-    def failed(self, i: int, error: BaseException, item: Any) -> None:
+    def failed(self, i: int, error: BaseException, item: str) -> None:
         if isinstance(error, KeyboardInterrupt) and self._is_main:
             raise error  # the user's own
         failure = describe(error, i, item)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nbshare.engine.prints import Prints
 from nbshare.worker.context import Context
-from nbshare.worker.failures import safe_repr
+from nbshare.worker.failures import text_of
 from nbshare.worker.work import Policy
 
 __all__ = ["Items", "Request"]
@@ -47,6 +47,5 @@ class Request:
     first: int = 0  # index of the first item: others have gone before in a stream
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item, cut."""
-        args = tuple(x[i] for x in self.iterables)
-        return safe_repr(args[0] if len(args) == 1 else args)
+        """Return what messages call an item."""
+        return text_of(self.func, [x[i] for x in self.iterables])

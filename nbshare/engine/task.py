@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nbshare.engine.intake import nbytes_of
+from nbshare.errors import cut
+from nbshare.functions import label_of
 from nbshare.memory import segment_of
 from nbshare.worker.failures import safe_repr
 
@@ -44,6 +47,15 @@ def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
     """Call a function for several items: one task of a map with a chunksize."""
     return [func(*args) for args in items]
+
+
+def _text_of_call(func: Callable[..., Any], arguments: Arguments) -> str:
+    while isinstance(func, partial) and func.func is run_chunk:
+        (func,) = func.args
+    return cut(f"{label_of(func)}{arguments!r}")
+
+
+run_task._text_of_call = _text_of_call  # type: ignore[attr-defined]  # for `text_of`
 
 
 def _nbytes_to_copy(value: Any) -> int:

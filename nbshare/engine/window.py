@@ -17,6 +17,7 @@ from typing import Any
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.single import SingleRun
+from nbshare.tracebacks import shown_shortly
 from nbshare.worker.schedule import FAILED, ITEM
 
 __all__ = ["TaskFuture", "Window"]
@@ -158,10 +159,10 @@ class Window:
         try:
             value = call.results.get(i)
         except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
-            future.set_exception(error)
+            future.set_exception(shown_shortly(error))
             return
         if call.board.done[i] == FAILED:
-            future.set_exception(value)
+            future.set_exception(shown_shortly(value))
         else:
             future.set_result(value)
 

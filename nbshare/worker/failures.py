@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import traceback
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,7 +14,16 @@ from nbshare import errors
 from nbshare.errors import TaskError, TaskTimeoutError, cut
 from nbshare.functions import dumps
 
-__all__ = ["Failure", "death_of", "describe", "explained", "rebuild", "safe_repr", "timed_out"]
+__all__ = [
+    "Failure",
+    "death_of",
+    "describe",
+    "explained",
+    "rebuild",
+    "safe_repr",
+    "text_of",
+    "timed_out",
+]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
@@ -36,11 +46,14 @@ class Failure(NamedTuple):
     worker: int  # process id
 
 
-def describe(error: BaseException, index: int, item: Any) -> Failure:
-    """Describe an exception that a task raised; in the worker. Never raises."""
+def describe(error: BaseException, index: int, item: str) -> Failure:
+    """Describe an exception that an item raised, whose text is given; in the worker.
+
+    Never raises.
+    """
     return Failure(
         item=index,
-        item_repr=safe_repr(item) if index >= 0 else "",
+        item_repr=item,
         pickled=_pickled(error),
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error)),
@@ -118,6 +131,14 @@ def _name(items: range, text: str) -> str:
     if len(items) == 1:
         return f"item {items.start} ({text})"
     return f"one of the items {items.start} ({text}) to {items.stop - 1}"
+
+
+def text_of(func: Callable[..., Any], args: Sequence[Any]) -> str:
+    """Return what messages call an item: its repr, or what the function says that it calls."""
+    say = getattr(func, "_text_of_call", None)
+    if say is not None:
+        return str(say(*args))
+    return safe_repr(args[0] if len(args) == 1 else tuple(args))
 
 
 def safe_repr(item: Any) -> str:

@@ -101,7 +101,7 @@ def work_on(
                 os.eventfd_write(bell_fd, 1)
         work.note_peak()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
-        caller.failed(NO_ITEM, error, None)
+        caller.failed(NO_ITEM, error, "")
     finally:
         if bell_fd is not None:
             os.close(bell_fd)
@@ -132,5 +132,5 @@ class _RemoteCaller:
     def sends_prints(self) -> bool:
         return streams.flush()
 
-    def failed(self, i: int, error: BaseException, item: Any) -> None:
+    def failed(self, i: int, error: BaseException, item: str) -> None:
         self._channel.send(("failed", self._call, describe(error, i, item)))

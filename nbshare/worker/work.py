@@ -16,6 +16,7 @@ from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.claims import Claims
+from nbshare.worker.failures import text_of
 from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
 from nbshare.worker.output import OutputSpec, ResultStore
@@ -93,7 +94,7 @@ class Caller(Protocol):
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
 
-    def failed(self, i: int, error: BaseException, item: Any) -> None:
+    def failed(self, i: int, error: BaseException, item: str) -> None:
         """Take note of a failure; `i` counts from the first item of all."""
 
 
@@ -320,20 +321,20 @@ class Work:
         attempts += 1
         if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
-        self._caller.failed(self._first + i, error, self._item(i))
+        self._caller.failed(self._first + i, error, self._text_of(i))
         if self._policy.on_error == "raise":
             return None
         self._board.done[i] = FAILED
         return 1
 
-    def _item(self, i: int) -> Any:
-        """Return an item, or the tuple of what several iterables gave."""
+    def _text_of(self, i: int) -> str:
+        """Return what messages call an item."""
         columns = self._columns[self._policy.seed is not None :]
         try:
             args = [column(range(i, i + 1))[0] for column in columns]
         except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
             return "an item that cannot be loaded"
-        return args[0] if len(args) == 1 else tuple(args)
+        return text_of(self._func, args)
 
     # What `Job.stats` shows.
 
