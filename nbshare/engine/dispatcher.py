@@ -39,9 +39,7 @@ from nbshare.worker.schedule import ATTEMPTS, FAILED, PRINTED, SUSPECT
 
 __all__ = ["Dispatcher"]
 
-ATTEND_S = (
-    0.01  # to do what is asked for, such as to give a call to workers; to start some takes longer
-)
+ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
 
 
 class Dispatcher:

@@ -219,9 +219,9 @@ class PrintPipes:
 
     def read_all(self) -> None:
         """Take what has been printed so far, however much waits to be shown."""
-        for pipe in list(self._paused.values()):
-            pipe.read()
         self.read()
+        for pipe in self._paused.values():
+            pipe.read()
 
     def end_lines(self, prints: Prints) -> None:
         """Let go of the beginnings of lines of a map that is over."""
