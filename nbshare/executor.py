@@ -239,7 +239,8 @@ class Executor(futures.Executor):
         more = all(isinstance(iterable, Sized) for iterable in iterables)
         first = itertools.islice(arguments, n_ahead)
         ahead = deque(self._submit(fn, Arguments(args, {}), more=more) for args in first)
-        self._tasks.begin()
+        if ahead:
+            self._tasks.begin()
 
         def results() -> Iterator[T]:
             try:

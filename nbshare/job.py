@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.collect import as_masked, masked, nothing, stack
+from nbshare.engine.local import is_ending
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
@@ -402,7 +402,7 @@ class Job:
         if self.error is not None:
             return None, self.error
         # Else the interpreter ends, and a thread that prints to its closing streams may abort it.
-        if threading.main_thread().is_alive():
+        if not is_ending():
             warn(f"{self.label} was stopped: {done}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * (self.n_tasks or 0) if partial is None else partial, None

@@ -349,6 +349,15 @@ def test_prints_of_a_map_come_before_its_results(executor, capsys):
         assert str(i) in printed.splitlines()
 
 
+def test_prints_come_before_the_result_while_the_caller_computes(executor, capsys):
+    """Though its threads have to wait for the interpreter lock."""
+    for i in range(20):
+        future = executor.submit(print, i)
+        while not future.done():
+            sum(range(2000))
+        assert capsys.readouterr().out == f"{i}\n"
+
+
 def test_tasks_see_the_environment_of_an_idle_executor(executor, tmp_path, monkeypatch):
     """However soon after the last result it has changed."""
     for i in range(20):
@@ -424,7 +433,7 @@ def _see_what_is_kept():
         for found in executor.map(tasks.capture, [tasks.Counter() for _ in range(10)]):
             counter = weakref.ref(found[0][0])
             del found
-            wait_until(lambda: counter() is None)  # the thread that gave it lets go, too
+            wait_until(lambda last=counter: last() is None)  # who gave it lets go, too
 
 
 def test_each_task_has_its_own_function():
@@ -698,6 +707,18 @@ def test_ending_all_workers_fails_what_runs_and_no_more(gate, tmp_path):
         nbshare.shutdown()
         assert isinstance(running.exception(SHORT_S), errors.WorkerDiedError)
         assert [f.result(SHORT_S) for f in queued] == [0, 1, 2, 3, 4]
+
+
+def test_tasks_that_print_outlive_the_end_of_all_workers(capfd):
+    """Each gives its result, or says that its worker was ended."""
+    for k in range(15):
+        with Executor(2) as executor:
+            queued = [executor.submit(print, i) for i in range(100)]
+            queued[5 * k].result()
+            nbshare.shutdown()
+            failed = [f.exception(SHORT_S) for f in queued if f.exception(SHORT_S)]
+        assert all(isinstance(error, errors.WorkerDiedError) for error in failed)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -739,6 +739,21 @@ def test_workers_are_kept_for_the_next_call():
 # -------------------------------------------------------------------- the surroundings
 
 
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_workers_stand_in_the_new_directory_of_the_old_name(monkeypatch, tmp_path, how):
+    """Also where the caller's own folder was replaced between two calls."""
+    folder = tmp_path / "results"
+    for _ in range(3):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert set(parallel_map(tasks.directory, range(4), max_workers=2)) == {folder.stat().st_ino}
+        monkeypatch.chdir(tmp_path)
+        if how == "removed":
+            folder.rmdir()
+        else:
+            folder.rename(tmp_path / f"old {folder.stat().st_ino}")
+
+
 def test_workers_see_the_callers_surroundings(monkeypatch, tmp_path):
     """Environment, folder, import path and umask are those of the call's start, each time."""
     for i in range(3):

@@ -659,6 +659,30 @@ def test_every_sequence_gives_its_childrens_numbers(make):
     assert parallel_map(policies.draw, range(5), seed=make()).tolist() == numbers(make(), 5)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [[1, [2, 3]], np.random.SeedSequence(5, spawn_key=([1, 2],)), np.array([7, 8]), 1 << 200],
+    ids=["nested", "spawned", "array", "large"],
+)
+def test_any_seed_of_numpy_gives_its_numbers(seed):
+    """However deep its sequences are."""
+    assert parallel_map(policies.draw, range(5), seed=seed).tolist() == numbers(seed, 5)
+
+
+def test_a_function_that_has_every_attribute_fails_like_others():
+    """What messages call its items is their repr."""
+    with pytest.raises(ValueError, match="the third") as found:
+        parallel_map(policies.Open(), range(6))
+    assert found.value.__notes__[0].startswith("raised for item 3 (3) in worker")
+
+
+def test_what_an_item_makes_of_the_import_path_is_undone(capfd):
+    """Also where it is no list any more; nobody hears of it."""
+    for _ in range(2):
+        assert parallel_map(policies.spoil_path, range(4), max_workers=1).tolist() == [0, 1, 2, 3]
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_the_error_of_a_seeded_item_shows_the_item():
     """What a failing item is called with beside its generator is shown as it was given."""
     with pytest.raises(LookupError) as caught:

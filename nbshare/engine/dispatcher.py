@@ -40,6 +40,7 @@ from nbshare.worker.schedule import ATTEMPTS, FAILED, PRINTED, SUSPECT
 __all__ = ["Dispatcher"]
 
 ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
+HEAR_S = 1.0  # for a dispatcher that has to wait for the interpreter lock, while others compute
 
 
 class Dispatcher:
@@ -99,23 +100,21 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        self._attend(lambda: self._begin(call))
+        # A thread that went on would take the interpreter lock from the dispatcher's.
+        self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call) -> None:
         """Take what the workers of a call have printed so far."""
-        if call.board.has_prints():
-            self._attend(lambda: self._hear_prints(call))
+        if call.board.has_prints() or self._pipes.is_reading:
+            self._attend(lambda: self._hear_prints(call), HEAR_S)
 
-    def _attend(self, action: Callable[[], None]) -> None:
-        """Have the dispatcher's thread do something, and wait until it is done.
-
-        A thread that went on would take the interpreter lock from it, and workers would wait.
-        """
+    def _attend(self, action: Callable[[], None], timeout_s: float) -> None:
+        """Have the dispatcher's thread do something, and wait until it is done."""
         done = _thread.allocate_lock()
         done.acquire()
         self._events.post(action)
         self._events.post(done.release)
-        done.acquire(timeout=ATTEND_S)
+        done.acquire(timeout=timeout_s)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
@@ -159,8 +158,10 @@ class Dispatcher:
                 call.error = call.error or error
         finally:
             self._is_closing = True
-            self._end()
-            self._closed.release()
+            try:
+                self._end()
+            finally:
+                self._closed.release()
 
     def _until_s(self) -> float | None:
         """Return when something has to be done though nobody says anything."""
@@ -170,6 +171,8 @@ class Dispatcher:
         self._is_closing = True
 
     def _end(self) -> None:
+        for call in self._calls.values():
+            call.board.stop()
         for worker in self._crew:
             self._crew.dismiss(worker)
         for call in list(self._calls.values()):
@@ -361,7 +364,8 @@ class Dispatcher:
     def _hear_prints(self, call: Call) -> None:
         """Take what workers have printed before they say that they have finished."""
         if call.board.has_prints():
-            call.board.header[PRINTED] = 0  # first: what comes now may not be read
+            self._pipes.is_reading = True  # first, for who looks at both
+            call.board.header[PRINTED] = 0  # before: what comes now may not be read
             self._pipes.read_all()
 
     def _note_running(self, worker: WorkerProcess) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import threading
 from typing import Any
 
 from nbshare import errors
@@ -12,7 +13,7 @@ from nbshare.engine.dispatcher import Dispatcher
 from nbshare.memory import pool, slab
 from nbshare.worker import context
 
-__all__ = ["dispatcher", "shutdown"]
+__all__ = ["dispatcher", "is_ending", "shutdown"]
 
 # For tests and for systems where forking the small server is not possible.
 PLAIN_START = "NBSHARE_PLAIN_START"
@@ -59,6 +60,13 @@ def _live(outcome: list[Any], made: Any) -> None:
     made.release()
     if new is not None:
         new.run()
+
+
+def is_ending() -> bool:
+    """Whether the interpreter ends: the main thread has ended, and others are waited for."""
+    # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
+    # ended for good, in Python 3.11.
+    return bool(getattr(threading, "_SHUTTING_DOWN", False))
 
 
 def shutdown() -> None:

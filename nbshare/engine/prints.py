@@ -178,11 +178,17 @@ class PrintPipes:
     events : Events
         Where they are waited for, all as one.
 
+    Attributes
+    ----------
+    is_reading : bool
+        Whether something may have been taken out of a pipe, and not added to its map's prints yet.
+
     Notes
     -----
-    For the dispatcher's thread. While workers print nothing there is no system call: those release
-    the interpreter lock, which costs a tiny call more than all else here. Workers that have printed
-    what has not been read say so on the board (`nbshare.worker.work`).
+    For the dispatcher's thread, but for the attribute. While workers print nothing there is no
+    system call: those release the interpreter lock, which costs a tiny call more than all else
+    here. Workers that have printed what has not been read say so on the board
+    (`nbshare.worker.work`).
     """
 
     def __init__(self, events: Events) -> None:
@@ -190,6 +196,7 @@ class PrintPipes:
         self._epoll = select.epoll()
         self._pipes: dict[int, _Pipe] = {}
         self._paused: dict[int, _Pipe] = {}
+        self.is_reading = False
         events.watch(self._epoll.fileno(), self.read)
 
     def add(self, worker: WorkerProcess) -> None:
@@ -208,6 +215,13 @@ class PrintPipes:
 
     def read(self) -> None:
         """Take what has been printed."""
+        self.is_reading = True
+        self._read()
+        self.is_reading = False
+
+    def _read(self) -> None:
+        if self._epoll.closed:
+            return
         for fd, _ in self._epoll.poll(0):
             pipe = self._pipes[fd]
             if pipe.prints.is_full:
@@ -219,9 +233,11 @@ class PrintPipes:
 
     def read_all(self) -> None:
         """Take what has been printed so far, however much waits to be shown."""
-        self.read()
+        self.is_reading = True
+        self._read()
         for pipe in self._paused.values():
             pipe.read()
+        self.is_reading = False
 
     def end_lines(self, prints: Prints) -> None:
         """Let go of the beginnings of lines of a map that is over."""

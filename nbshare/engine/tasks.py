@@ -31,8 +31,9 @@ from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.bell import Bell
 from nbshare.engine.call import Team, prepare
+from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.intake import MOST_BYTES
-from nbshare.engine.local import dispatcher
+from nbshare.engine.local import dispatcher, is_ending
 from nbshare.engine.placing import pack_fixed, place
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
@@ -89,7 +90,8 @@ class TaskQueue:
         self._waiting: deque[_Task] = deque()
         self._windows: dict[Window, list[_Task]] = {}
         self._context = request.context
-        self._team = Team(request.max_workers)
+        self._engine: Dispatcher | None = None
+        self._team = Team(request.max_workers)  # on that engine
         self._n_taken = 0
         self._size = FIRST_TASKS  # of the next window, if workers have enough to do
         self._task_s = WINDOW_S  # that a task has taken lately
@@ -136,7 +138,7 @@ class TaskQueue:
         """Raise the `RuntimeError` of `put`, if it would."""
         if self._is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        if not threading.main_thread().is_alive():
+        if is_ending():
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
@@ -222,10 +224,11 @@ class TaskQueue:
             is_over = window.is_over
             has_news |= window.resolve(self._prints.show, is_over=is_over)
             if is_over:
-                tasks = self._windows.pop(window)
                 if not self._is_stopping:  # by `nbshare.shutdown`, then: other workers will do it
+                    tasks = self._windows[window]
                     self._waiting.extendleft(tasks[i] for i in reversed(window.release()))
                 window.fail()
+                del self._windows[window]
                 self._note_pace(*window.pace())
         return has_news
 
@@ -278,6 +281,8 @@ class TaskQueue:
         )
         try:
             engine = dispatcher()
+            if engine is not self._engine:  # the code of its workers is its own
+                self._engine, self._team = engine, Team(self._request.max_workers)
             call = prepare(request, engine.warm_up, self._fixed, team=self._team)
         except BaseException as error:  # noqa: BLE001 - one cannot be sent, or memory is short
             if n > 1:  # which of them it is

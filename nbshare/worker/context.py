@@ -74,33 +74,41 @@ def apply_context(settings: bytes) -> None:
         _applied, _is_intact = (settings, pickle.loads(settings)), False
     if not _is_intact:
         _apply()
+    _enter()
     _is_intact = False
 
 
 def apply_again() -> None:
     """Undo what items have changed of it: after a call, since nobody waits then."""
     global _is_intact
-    if _applied[0]:
-        _apply()
-        _is_intact = True
+    with suppress(Exception):  # an item may have changed them to anything; the next call will tell
+        if _applied[0]:
+            _apply()
+            _enter()
+            _is_intact = True
 
 
 def _apply() -> None:
     values = {**_applied[1], **_kept}
     if sys.path != values["path"]:
-        sys.path[:] = values["path"]
+        sys.path = list(values["path"])
     import_as_the_caller(values["overridden"])
     register_files(values["files"])
     os.umask(values["umask"])
     if warnings.filters != values["warnings"]:
         warnings.filters[:] = values["warnings"]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
-    if values["cwd"] is not None:
-        with suppress(OSError):  # removed under the caller, who would not notice either
-            os.chdir(values["cwd"])
     if values["affinity"] is not None:
         with suppress(OSError):  # the cpuset was changed in between
             os.sched_setaffinity(0, values["affinity"])
+
+
+def _enter() -> None:
+    """Stand where the caller does: each time, since a new directory may have the old one's name."""
+    cwd = _kept.get("cwd", _applied[1]["cwd"])
+    if cwd is not None:
+        with suppress(OSError):  # removed under the caller, who would not notice either
+            os.chdir(cwd)
 
 
 def settings() -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pickle
 import signal
 import traceback
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import suppress
+from types import FunctionType, TracebackType
 from typing import Any, NamedTuple
 
 from nbshare import errors
@@ -135,9 +136,9 @@ def _name(items: range, text: str) -> str:
 
 def text_of(func: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return what messages call an item: its repr, or what the function says that it calls."""
-    say = getattr(func, "_text_of_call", None)
-    if say is not None:
-        return str(say(*args))
+    if isinstance(func, FunctionType):  # of other objects an attribute may be anything
+        with suppress(Exception):
+            return str(func.__dict__["_text_of_call"](*args))
     return safe_repr(args[0] if len(args) == 1 else tuple(args))
 
 

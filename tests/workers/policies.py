@@ -196,6 +196,25 @@ def settle(folder):
     sys.stdout = io.StringIO()
 
 
+class Open:
+    """Has an attribute of every name, and fails at item 3."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return 0.0
+
+    def __call__(self, i):  # noqa: D102
+        if i == 3:
+            raise ValueError("the third")
+        return i
+
+
+def spoil_path(i):
+    sys.path = tuple(sys.path)  # type: ignore[assignment]
+    return i
+
+
 def surroundings():
     umask = os.umask(0)
     os.umask(umask)

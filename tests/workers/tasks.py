@@ -221,6 +221,11 @@ def cpus(_):
     return sorted(os.sched_getaffinity(0))
 
 
+def directory(_):
+    """Tell which directory a worker stands in."""
+    return os.stat(".").st_ino
+
+
 def surroundings(name):
     """Tell what a worker has of the caller's environment, folder, import path and umask."""
     umask = os.umask(0)
