@@ -18,8 +18,10 @@ from concurrent import futures
 import pool_tasks as tasks
 import pytest
 from faultlab import parent_of, wait_until
+from interrupts import each_interrupt
 
 from nbshare import Executor, errors
+from nbshare.engine.tasks import __file__ as tasks_file
 
 SHORT_S = 20  # of a wait for what comes at once
 
@@ -149,6 +151,15 @@ def test_many_interrupts(cold):
         wait_until(lambda: _n_executor_threads() == 0)
         seen.append(len(os.listdir("/proc/self/fd")))
     assert seen[-1] <= max(seen[:8])
+
+
+def test_an_interrupt_at_any_moment_of_submit(executor):
+    """The executor takes what comes next, as do all of the process."""
+    executor.submit(abs, 0).result()
+    for _ in each_interrupt(lambda: executor.submit(abs, -1), {tasks_file, threading.__file__}):
+        assert executor.submit(abs, -3).result(SHORT_S) == 3
+    with Executor(1) as another:
+        assert another.submit(abs, -3).result(SHORT_S) == 3
 
 
 def _be_interrupted(delay_s):
