@@ -92,7 +92,8 @@ class Executor(futures.Executor):
     `nbshare.errors.UnsendableError`.
 
     The workers are those of all of nbshare: kept after `shutdown`, started anew when a file that
-    they have imported has changed. Tasks see the environment, the import path and the files as
+    they have imported has changed. `nbshare.shutdown` fails the tasks that they are at; those that
+    none has begun are done by new ones. Tasks see the environment, the import path and the files as
     they were when the executor last had nothing to do.
 
     May be used from any thread. When the interpreter ends, it waits for what is queued. Within a
