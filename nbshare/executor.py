@@ -221,23 +221,23 @@ class Executor(futures.Executor):
         """
         size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
+        # Of what has a length all is there: it is queued before the first task begins.
+        more = all(isinstance(iterable, Sized) for iterable in iterables)
         items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
         if size in (None, 1):
-            return self._map(fn, items, iterables, ahead, until_s)
+            return self._map(fn, items, more, ahead, until_s)
         chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
-        lists = self._map(partial(run_chunk, fn), chunks, iterables, ahead, until_s)
+        lists = self._map(partial(run_chunk, fn), chunks, more, ahead, until_s)
         return itertools.chain.from_iterable(lists)
 
     def _map(
         self,
         fn: Callable[..., T],
         arguments: Iterator[tuple[Any, ...]],
-        iterables: Iterable[Any],
+        more: bool,
         n_ahead: int | None,
         until_s: float | None,
     ) -> Iterator[T]:
-        # Of what has a length all is there: it is queued before the first task begins.
-        more = all(isinstance(iterable, Sized) for iterable in iterables)
         first = itertools.islice(arguments, n_ahead)
         ahead = deque(self._submit(fn, Arguments(args, {}), more=more) for args in first)
         if ahead:

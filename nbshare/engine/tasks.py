@@ -94,7 +94,6 @@ class TaskQueue:
         self._team = Team(request.max_workers)  # on that engine
         self._n_taken = 0
         self._size = FIRST_TASKS  # of the next window, if workers have enough to do
-        self._task_s = WINDOW_S  # that a task has taken lately
         self._is_closed = False
         self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
@@ -142,7 +141,7 @@ class TaskQueue:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
-        self._size, self._task_s = FIRST_TASKS, WINDOW_S  # what was measured may be old
+        self._size = FIRST_TASKS  # what was measured may be old
         self._bell = bell = Bell()
         thread = threading.Thread(
             target=self._live, args=[bell], name="nbshare executor", daemon=False
@@ -234,8 +233,8 @@ class TaskQueue:
 
     def _note_pace(self, n_tasks: int, worked_s: float) -> None:
         if n_tasks:
-            self._task_s = max(worked_s, 1e-9) / n_tasks
-            wanted = WINDOW_S * self._request.max_workers / self._task_s
+            task_s = max(worked_s, 1e-9) / n_tasks
+            wanted = WINDOW_S * self._request.max_workers / task_s
             self._size = max(1, int(min(wanted, GROWTH * self._size, MOST_TASKS)))
 
     def _open_windows(self) -> None:

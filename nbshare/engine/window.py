@@ -125,9 +125,8 @@ class Window:
         a result has seen what its task has printed.
         """
         call, n_before = self._run.call, len(self.futures)
-        state, present = call.board.done.tobytes(), set[int]()
-        if not is_over:
-            present.update(call.board.slots[:, ITEM].tolist())
+        state = call.board.done.tobytes()  # first: what is done later is for the next look
+        present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self.futures if state[i] and i not in present]
         self._engine.hear_prints(call)
         show()
