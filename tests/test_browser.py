@@ -112,6 +112,7 @@ def stop_and_interrupt(page, seen):
     page.run(NEVER)
     toolbar = page.tab.locator("[data-command='notebook:interrupt-kernel']")
     timed("interrupt", ENDLESS, toolbar.click)
+    page.cell(ENDLESS).get_by_text("MapInterrupted").first.wait_for()
     seen.interrupted = page.cell(ENDLESS).locator(".jp-OutputArea-output").all_inner_texts()
     seen.buttons = page.tab.locator(".jp-OutputArea button").count()
     seen.never = page.cell(NEVER).locator(".jp-OutputArea-output").count()
@@ -148,6 +149,8 @@ def seen(chromium, tmp_path_factory):
         tab = chromium.new_page(viewport=size)
         page = browser.Page(tab, address.format("maps.ipynb"))
         page.cell(WAVES).locator("img").wait_for()
+        for number in (WAVES, ROOTS):  # the page draws one cell after another, each when it can
+            page.cell(number).locator("details").wait_for()
         seen.reopened = [page.cell(number).inner_text() for number in range(len(CELLS))]
         seen.picture = page.cell(WAVES).locator("img").evaluate("i => [i.naturalWidth, i.width]")
         bar = page.cell(ROOTS).locator("details").locator("xpath=preceding-sibling::div[1]/div")
