@@ -18,8 +18,10 @@ futures' own states and locks                  they are the standard library's, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
+import io
 import itertools
 import os
 import signal
@@ -40,6 +42,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, errors
+from nbshare.memory import segment_of
 
 SHORT_S = 20  # of a wait for what comes at once
 
@@ -379,6 +382,98 @@ def test_tasks_run_the_code_of_an_idle_executor(tmp_path, monkeypatch, n_workers
             path.write_text(f"def version(): return {i}  # {'x' * i}\n")
             assert executor.submit(version).result() == i
     del sys.modules[path.stem]
+
+
+def test_prints_go_where_the_caller_prints_at_the_time(executor):
+    """However soon after the last task the caller's own stream has become another."""
+    for i in range(30):
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            executor.submit(print, i).result()
+        assert stream.getvalue() == f"{i}\n"
+
+
+def test_what_a_task_changes_is_undone_while_its_worker_waits(executor, tmp_path):
+    """As after a map, though the worker is there for the tasks to come."""
+    here = os.getcwd()
+    for _ in range(5):
+        pid = executor.submit(tasks.pid).result()
+        executor.submit(os.chdir, tmp_path).result()
+        wait_until(lambda pid=pid: os.readlink(f"/proc/{pid}/cwd") == here)
+        assert executor.submit(os.getcwd).result() == here
+
+
+def test_tasks_that_come_one_by_one_need_one_worker():
+    """It is not for each of them that a process is started."""
+    with Executor(8) as executor:
+        # Now and then the next task may come before the worker is known to be free.
+        assert len({executor.submit(tasks.pid).result() for _ in range(200)}) <= 2
+
+
+def test_many_tasks_that_come_one_by_one_use_all_workers(gate, tmp_path):
+    """As soon as there are more tasks than workers at work."""
+    with Executor(4) as executor:
+        for _ in range(3):
+            executor.submit(abs, 1).result()
+        for i in range(4):
+            begun = tmp_path / str(i)
+            executor.submit(tasks.begin_and_wait_for, begun, gate)
+            wait_until(begun.exists)
+        gate.touch()
+
+
+KINDS = {
+    "small": lambda shared: (np.arange(5), 3.0),
+    "large": lambda shared: (np.arange(300_000.0),),
+    "larger than a window": lambda shared: (np.ones(1 << 20), b"x" * (1 << 20)),
+    "long text": lambda shared: ("x" * 600_000,),
+    "shared": lambda shared: (shared[0], shared[1][2:]),
+    "other shared": lambda shared: (shared[1],),
+    "cannot be sent": lambda shared: (threading.Lock(),),
+}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from(list(KINDS)), st.booleans()), max_size=30))
+def test_tasks_of_all_kinds_come_one_by_one(shared_executor, kinds):
+    """Each gets what it was given, in whatever order they come, and whether any is waited for."""
+    shared = [nbshare.share(np.arange(100.0)), nbshare.share(np.arange(60_000, dtype="f4"))]
+    queued = []
+    for kind, is_awaited in kinds:
+        given = KINDS[kind](shared)
+        queued.append((kind, given, shared_executor.submit(tasks.capture, *given, kind=kind)))
+        if is_awaited:
+            futures.wait([queued[-1][-1]])
+    for kind, given, future in queued:
+        if kind == "cannot be sent":
+            assert isinstance(future.exception(SHORT_S), errors.UnsendableError)
+            continue
+        found, keywords = future.result(SHORT_S)
+        assert keywords == {"kind": kind}
+        for one, other in zip(found, given, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_memory_is_not_kept_by_tasks_that_do_without_it(gate, tmp_path):
+    """A long task that comes right after some with a shared array holds it up for nobody."""
+    with Executor(2) as executor:
+        array = nbshare.zeros(1 << 20)
+        for _ in range(5):
+            assert executor.submit(np.sum, array).result() == 0
+        executor.submit(tasks.begin_and_wait_for, tmp_path / "begun", gate)
+        segment = weakref.ref(segment_of(array)[0])
+        del array
+        wait_until((tmp_path / "begun").exists)
+        wait_until(lambda: segment() is None)
+        gate.touch()
+
+
+def test_results_go_when_nobody_has_them():
+    """While tasks go on to come, too."""
+    with Executor(1) as executor:
+        for _ in range(5):
+            gone = weakref.ref(executor.submit(tasks.capture, np.ones(1000)).result()[0][0])
+            executor.submit(abs, 1).result()
+            wait_until(lambda gone=gone: gone() is None)
 
 
 def test_workers_run_at_once(tmp_path):

@@ -20,6 +20,7 @@ import pytest
 from faultlab import parent_of, wait_until
 from interrupts import each_interrupt
 
+import nbshare
 from nbshare import Executor, errors
 from nbshare.engine.tasks import __file__ as tasks_file
 
@@ -111,6 +112,28 @@ def test_nobody_notices_who_died_while_idle(executor, who):
             os.kill(pid, signal.SIGKILL)
         assert executor.submit(abs, -1).result(SHORT_S) == 1
         assert list(executor.map(abs, range(50))) == list(range(50))
+
+
+def test_workers_that_die_between_tasks_fail_none(executor):
+    """Those that wait for the next of the tasks that come one by one."""
+    for i in range(12):
+        os.kill(executor.submit(os.getpid).result(), signal.SIGKILL)
+        assert executor.submit(abs, -i).result(SHORT_S) == i
+
+
+def test_all_workers_are_ended_amid_tasks_that_come_one_by_one(executor):
+    """A task gives its result, or says that its worker was ended."""
+    ended, n_ended = 0, 8
+    for k in range(n_ended):
+        ender = threading.Timer(0.002 * k, nbshare.shutdown)
+        ender.start()
+        while ender.is_alive():
+            try:
+                assert executor.submit(abs, -k).result(SHORT_S) == k
+            except errors.WorkerDiedError:
+                ended += 1
+        ender.join()
+    assert ended <= n_ended
 
 
 def test_a_shutdown_after_a_death_ends():

@@ -54,12 +54,17 @@ class Arena:
     Notes
     -----
     For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
+
+    Parameters
+    ----------
+    start : int, default 0
+        Where in the segment the contents begin, in bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
-        self._nbytes = 0
+        self._nbytes = start
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
@@ -134,7 +139,7 @@ class Arena:
         return self._segment_index(segment, "r")
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return size and parts (offset, bytes or array) of the segment to make; the end of it."""
+        """Return where they end, and parts (offset, bytes or array); the end of the arena."""
         self._seen.clear()
         parts, self._parts = self._parts, []
         return self._nbytes, parts

@@ -28,7 +28,7 @@ import numpy as np
 
 from nbshare.arrays.arena import LEAST_BLOCKS, Arena, block_size, nbytes_each, plain_pickle
 from nbshare.arrays.by_reference import reducers
-from nbshare.arrays.inputs import ArrayReference, Inputs, Packed, Span
+from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.functions.pickling import plainly_or_by_value
 from nbshare.memory import Segment, aligned, copying
 
@@ -182,16 +182,15 @@ class FedBlocks:
     ) -> None:
         self._inputs, self._segment = inputs, segment
         self.step, self._column, self._n_columns = step, column, n_columns
+        self._words = inputs.words(segment)
 
     def n_ready(self) -> int:
         """Return how many items are there, the last block taken for a full one."""
-        return self._words(0, 1)[0] * self.step
+        return self._words[0] * self.step
 
     def __getitem__(self, number: int) -> Packed:
-        offset, nbytes = self._words(1 + 2 * (number * self._n_columns + self._column), 2)
-        self._inputs.reach(self._segment, offset + nbytes)
-        return Packed(Span(self._segment, offset, nbytes), ())
-
-    def _words(self, place: int, n: int) -> list[int]:
-        reference = (self._segment, place * WORD, (n,), (WORD,), np.dtype(np.int64), False, False)
-        return self._inputs.array(ArrayReference(*reference)).tolist()  # type: ignore[no-any-return]
+        place = 1 + 2 * (number * self._n_columns + self._column)
+        offset, nbytes = self._words[place : place + 2]
+        self._inputs.reach(self._segment, offset + abs(nbytes))
+        span = Span(self._segment, offset, abs(nbytes))
+        return Packed(span, ()) if nbytes >= 0 else self._inputs.packed(span)

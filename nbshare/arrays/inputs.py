@@ -101,6 +101,15 @@ class Inputs:
             array.flags.writeable = False
         return shared_view(array) if is_shared else array
 
+    def words(self, segment: int) -> memoryview:
+        """Return a segment as words of 8 bytes; its last bytes may be left out."""
+        data = self._segments[segment].root.data
+        return data[: data.nbytes // 8 * 8].cast("q")
+
+    def packed(self, span: Span) -> Packed:
+        """Return what says where a pickle and its buffers lie, and is a pickle itself."""
+        return pickle.loads(self._bytes(span))  # type: ignore[no-any-return]
+
     def reach(self, segment: int, nbytes: int) -> None:
         """Map a segment anew if it has become larger than what is mapped of it."""
         view = self._segments[segment]

@@ -1,4 +1,4 @@
-"""A bell: what wakes a thread when other threads or processes have news for it."""
+"""Bells: what wakes threads and processes when others have news for them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,59 @@ import os
 import select
 from contextlib import suppress
 
-__all__ = ["Bell"]
+__all__ = ["Bell", "Gong"]
 
 
-class Bell:
-    """Wakes the thread that waits; rung before, it does not wait.
+class Gong:
+    """Wakes worker processes that wait, one for each stroke; struck before, it is heard later.
 
     Attributes
     ----------
     fd : int
-        A descriptor that other processes ring with `os.eventfd_write`; -1 when it is closed.
+        A descriptor that processes wait for; -1 when it is closed.
+
+    Notes
+    -----
+    For any thread.
+    """
+
+    _flags = os.EFD_SEMAPHORE if hasattr(os, "eventfd") else 0
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
+        self._lock = _thread.allocate_lock()  # so that nobody rings a descriptor that is not it
+
+    def ring(self, n: int = 1) -> None:
+        """Ring, `n` times."""
+        with self._lock:
+            if self.fd >= 0:
+                for _ in range(n):  # once by so many would wake one only
+                    os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        with self._lock:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+
+class Bell(Gong):
+    """Wakes a thread that waits, once for all that has been rung.
+
+    Other processes ring it with `os.eventfd_write`.
 
     Notes
     -----
     `ring` is for any thread, all else for the one that waits.
     """
 
+    _flags = 0
+
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        super().__init__()
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
-        self._lock = _thread.allocate_lock()  # so that nobody rings a descriptor that is not it
-
-    def ring(self) -> None:
-        """Wake the thread that waits, if there is one."""
-        with self._lock:
-            if self.fd >= 0:
-                os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until it is rung; returns whether it was."""
@@ -42,9 +68,3 @@ class Bell:
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
         return True
-
-    def close(self) -> None:
-        """Let go of the descriptor."""
-        with self._lock:
-            os.close(self.fd)
-            self.fd = -1

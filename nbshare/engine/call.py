@@ -19,6 +19,8 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
 from nbshare.arrays.feed import Feed
+from nbshare.arrays.inbox import Inbox
+from nbshare.engine.bell import Gong
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
@@ -34,7 +36,7 @@ from nbshare.worker.work import Order, Task
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Call", "Callbacks", "Code", "State", "Team", "prepare"]
+__all__ = ["Call", "Callbacks", "Code", "Entrance", "State", "Team", "prepare", "prepare_open"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
@@ -61,6 +63,14 @@ class Team:
     n_workers: int
     map_id: int = 0  # id of the first of them, when it has begun
     code: Code = NO_CODE  # that all of them run
+
+
+@dataclass(eq=False)
+class Entrance:
+    """Where items come into a call that runs."""
+
+    inbox: Inbox
+    gong: Gong = field(default_factory=Gong)  # wakes workers that wait for them
 
 
 @dataclass(eq=False)
@@ -92,6 +102,7 @@ class Call:
     team: Team | None = None  # calls that it shares its workers with
     feed: Feed | None = None  # what packs items that are not there yet
     tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
+    entrance: Entrance | None = None  # of items that come while it runs
     bell_fd: int | None = None  # that workers ring after each chunk; see `Bell`
     past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
@@ -132,8 +143,22 @@ class Call:
     @property
     def wants_worker(self) -> bool:
         """Whether one more worker would find something to do."""
-        is_full = len(self.workers) >= self.request.max_workers or not self.free_slots
+        is_full = len(self.workers) >= self.n_employed or not self.free_slots
         return not is_full and not self.board.stopped and self.board.n_unclaimed > 0
+
+    @property
+    def n_employed(self) -> int:
+        """How many workers would find something to do, of those that may."""
+        if self.entrance is None:
+            return self.request.max_workers
+        n_items = self.entrance.inbox.n_items
+        return min(self.request.max_workers, n_items - self.board.n_done(n_items))
+
+    def halt(self) -> None:
+        """Ask workers to claim and begin nothing more."""
+        self.board.stop()
+        if (entrance := self.entrance) is not None:
+            entrance.gong.ring(self.request.max_workers)
 
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""
@@ -160,6 +185,9 @@ class Call:
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
         self.inputs.clear()
         self.feed = None
+        if self.entrance is not None:
+            self.entrance.gong.close()
+        self.entrance = None
         self.is_over = True
         self._over.release()
         if self.tell is not None:
@@ -233,6 +261,27 @@ def prepare(
     placed = [place(arena)]
     if fixed is not None:
         placed.insert(0, fixed[1])
+    call = _call(request, parts, placed, sources, rows, team)
+    call.feed = feed
+    return call
+
+
+def prepare_open(request: Request, fixed: tuple[Fixed, Placed], inbox: Inbox, team: Team) -> Call:
+    """Return a call whose items come to an inbox; the first are there."""
+    placed = [fixed[1], Placed(None, inbox.segments, inbox.lease)]
+    call = _call(request, fixed[0], placed, inbox.sources(), None, team)
+    call.entrance = Entrance(inbox)
+    return call
+
+
+def _call(
+    request: Request,
+    parts: Fixed,
+    placed: list[Placed],
+    sources: list[tuple[Any, ...]],
+    rows: npt.NDArray[Any] | None,
+    team: Team | None,
+) -> Call:
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
@@ -253,7 +302,6 @@ def prepare(
         results=_results(board, request, rows),
         free_slots=list(range(n_slots))[::-1],
         team=team,
-        feed=feed,
     )
 
 

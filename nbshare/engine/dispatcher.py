@@ -53,8 +53,8 @@ class Dispatcher:
 
     Notes
     -----
-    `warm_up`, `submit`, `hear_prints`, `stop`, `withdraw` and `shutdown` may be called from any
-    thread; all else happens in the one that makes it and calls `run`.
+    What has "from any thread" above it may be called from any; all else happens in the one that
+    makes it and calls `run`.
     """
 
     calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
@@ -122,7 +122,7 @@ class Dispatcher:
 
     def stop(self, call: Call) -> None:
         """End a call early: within `GRACE_S` nobody works on it any more."""
-        call.board.stop()  # at once, even if the dispatcher has to wait for the interpreter lock
+        call.halt()  # at once, even if the dispatcher has to wait for the interpreter lock
         self._events.post(lambda: self._stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -133,10 +133,39 @@ class Dispatcher:
 
     def withdraw(self, call: Call, i: int) -> bool:
         """Take back an item that no worker has claimed; returns whether there was time for that."""
-        if self._is_closing or call.is_over:
-            return False
-        with self._claiming, self._lock_of(call):
-            return call.board.withdraw(i)
+        with self._claiming:
+            if self._is_closing or call.is_over:  # asked here: `_end` closes the lock's file
+                return False
+            with self._lock_of(call):
+                is_withdrawn = call.board.withdraw(i)
+        if is_withdrawn and call.is_complete:  # it was the last, and no worker may be there
+            self._post(self._advance, call)
+        return is_withdrawn
+
+    def man(self, call: Call) -> None:
+        """Put workers to work on items that have come to a call."""
+        self._post(self._man, call)
+
+    def is_current(self, call: Call) -> bool:
+        """Whether the workers of a call run what a new call would."""
+        found: list[bool] = []
+        self._attend(lambda: found.append(self._is_current(call)), HEAR_S)
+        return found == [True]
+
+    def complete(self, call: Call) -> None:
+        """Have no more items come to a call."""
+        with self._claiming:
+            entrance = call.entrance
+            if entrance is None or self._is_closing:  # it is over, or will be
+                return
+            with self._lock_of(call):
+                call.board.withdraw_from(entrance.inbox.n_items)
+        entrance.gong.ring(call.request.max_workers)
+        self._post(self._advance, call)
+
+    def _post(self, action: Callable[[Call], None], call: Call) -> None:
+        """Have something done with a call, unless it has not begun, or is over by then."""
+        self._events.post(lambda: action(call) if call.id in self._calls else None)
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
@@ -172,7 +201,7 @@ class Dispatcher:
 
     def _end(self) -> None:
         for call in self._calls.values():
-            call.board.stop()
+            call.halt()
         for worker in self._crew:
             self._crew.dismiss(worker)
         for call in list(self._calls.values()):
@@ -204,6 +233,14 @@ class Dispatcher:
         self._man(call)
         self._advance(call)
 
+    def _is_current(self, call: Call) -> bool:
+        for worker in list(call.workers):
+            self._hear_all(worker)  # what it has imported
+        if call.is_over or self._is_closing:
+            return False
+        code = self._crew.renew_if_stale(call.request.context, call.initializer_key)
+        return code.generation == call.code.generation
+
     def _man(self, call: Call) -> None:
         """Put workers to work on a call, as many as it may have now."""
         try:
@@ -230,6 +267,8 @@ class Dispatcher:
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.bell_fd is not None:
             fds.append(call.bell_fd)
+        if call.entrance is not None:
+            fds.append(call.entrance.gong.fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self._crew.put_to_work(message, fds, environ, call.code, prints)
         worker.lend(call.id, *(segment for segment, _ in call.segments))
@@ -247,7 +286,7 @@ class Dispatcher:
             self._finish(call, "stopped")
         elif call.is_complete:
             self._finish(call, "done")
-        elif not call.workers and self._n_free(call) > 0:
+        elif not call.workers and self._n_free(call) > 0 and call.wants_worker:
             # The last ones finished just before one gave items back.
             call.n_replaced += 1
             self._replace(call)
@@ -296,7 +335,7 @@ class Dispatcher:
         if call.id not in self._calls:  # interrupted before it was submitted
             call.finish("stopped")
             return
-        call.board.stop()
+        call.halt()
         if call.kill_at is None:
             call.kill_at = time.monotonic() + GRACE_S
         self._advance(call)
@@ -355,6 +394,8 @@ class Dispatcher:
                     self._calls[call_id].results.logs.add(key, segments[0])
             case ("failed", call_id, failure):
                 self._note_failure(self._calls.get(call_id), failure)
+            case ("imported", stamps):
+                self._crew.note_imports(worker, stamps)
             case ("finished", call_id, stamps, are_gone):
                 self._crew.note_imports(worker, stamps)
                 worker.give_back(call_id, are_gone=are_gone)
@@ -435,7 +476,7 @@ class Dispatcher:
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
         # One that had not turned to the call died while it was idle: that says nothing of the call.
         call.n_unborn += not worker.is_ready
-        call.n_replaced += not items and call.board.has_begun(slot)
+        call.n_replaced += not items and call.board.has_begun(slot) and not call.board.n_run(slot)
         call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
@@ -452,7 +493,7 @@ class Dispatcher:
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:
             self._give_back(call, unbegun)
-            if not call.is_complete:
+            if not call.is_complete and (call.entrance is None or call.wants_worker):
                 self._replace(call)
         self._advance(call)
 

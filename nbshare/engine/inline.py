@@ -44,6 +44,12 @@ class _Here:
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
+    def await_items(self, pause_s: float) -> None:
+        time.sleep(pause_s)
+
+    def tell_imports(self) -> None:
+        pass
+
     def sends_prints(self) -> bool:
         return False  # they are the caller's own
 

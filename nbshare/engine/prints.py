@@ -78,6 +78,10 @@ class Prints:
         self.is_attended = True
         self.is_any = False
 
+    def appears_with(self, other: Prints) -> bool:
+        """Whether it is shown in the same place."""
+        return self._write == other._write
+
     @property
     def is_full(self) -> bool:
         """Whether so much waits that no more should be read."""

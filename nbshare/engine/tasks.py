@@ -8,8 +8,11 @@
                                            soon have nothing left
 
 A window is an ordinary call whose items are tasks, so failures, dead and replaced workers are the
-calls' business. It is one task if tasks are slow, many if they are quick. What no worker has begun
-can still be cancelled: it is withdrawn from its window.
+calls' business. What no worker has begun can still be cancelled: it is withdrawn from its window.
+
+Tasks that come one by one join a window that is open: a new one takes a millisecond to begin. The
+first gets one of its own, and so do those that were queued at once, since an open one takes longer
+to begin and to end.
 
 Workers ring when they have done a task, so that the thread which waits need not ask the dispatcher.
 
@@ -21,16 +24,18 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nbshare import errors
 from nbshare.arrays.arena import Arena
+from nbshare.arrays.inbox import ROOM, Inbox, Seen
 from nbshare.engine.bell import Bell
-from nbshare.engine.call import Team, prepare
+from nbshare.engine.call import Call, Team, prepare, prepare_open
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.local import dispatcher, is_ending
@@ -39,7 +44,7 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
 from nbshare.engine.task import Arguments
-from nbshare.engine.window import TaskFuture, Window
+from nbshare.engine.window import OpenWindow, Task, TaskFuture, Window
 from nbshare.worker.context import current_context
 
 __all__ = ["TaskQueue"]
@@ -49,16 +54,11 @@ MOST_TASKS = 127  # of a window; so many are pickled one by one, and none can sp
 FIRST_TASKS = 8  # of a window, while nobody knows how long tasks take
 GROWTH = 8  # from one window to the next at most
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
+# A window stays open so long after the last task that has joined. Then a task comes late by the
+# millisecond that a new one takes to begin; meanwhile its workers are there for nobody else.
+OPEN_S = 0.05
 REST_S = 0.005  # of the thread, while workers have enough to do
 LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that nobody has told of
-
-
-class _Task(NamedTuple):
-    """One call of a function, and the future of its result."""
-
-    func: Callable[..., Any]
-    arguments: Arguments
-    future: TaskFuture
 
 
 class TaskQueue:
@@ -87,13 +87,16 @@ class TaskQueue:
         arena = Arena()
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
-        self._waiting: deque[_Task] = deque()
-        self._windows: dict[Window, list[_Task]] = {}
+        self._waiting: deque[Task] = deque()
+        self._windows: list[Window] = []
+        self._open_window: OpenWindow | None = None  # one of them
+        self._seal_at = 0.0
         self._context = request.context
         self._engine: Dispatcher | None = None
         self._team = Team(request.max_workers)  # on that engine
         self._n_taken = 0
-        self._size = FIRST_TASKS  # of the next window, if workers have enough to do
+        self._size = FIRST_TASKS  # how many are given out beyond one for each worker
+        self._task_s = REST_S  # what one took lately
         self._is_closed = False
         self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
@@ -118,12 +121,14 @@ class TaskQueue:
             self.check_open()
             if not self._waiting and not self._n_open():
                 self._context = current_context()
-                self._prints.end()
-                self._prints = self._new_prints()
+                prints = self._new_prints()
+                if not prints.appears_with(self._prints):
+                    self._prints.end()
+                    self._prints = prints
             if self._thread is None:
                 self._start()
             future = TaskFuture(self._fate)
-            self._waiting.append(_Task(func, arguments, future))
+            self._waiting.append(Task(func, arguments, future, more))
         if not more:
             self.begin()
         return future
@@ -141,7 +146,7 @@ class TaskQueue:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
-        self._size = FIRST_TASKS  # what was measured may be old
+        self._size, self._task_s = FIRST_TASKS, REST_S  # what was measured may be old
         self._bell = bell = Bell()
         thread = threading.Thread(
             target=self._live, args=[bell], name="nbshare executor", daemon=False
@@ -193,10 +198,14 @@ class TaskQueue:
                 has_news = self._resolve()
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
-                is_polling = any(len(window.futures) > 1 for window in self._windows)
-                if self._n_open() > 2 * self._request.max_workers:  # or each task would wake it
-                    self._is_news.acquire(timeout=REST_S)
-                is_rung = bell.wait(look_s if is_polling else LINGER_S)
+                is_polling = any(len(window.tasks) > 1 for window in self._windows)
+                n_each = self._n_open() // self._request.max_workers
+                if n_each > 2:  # or each task would wake it
+                    self._is_news.acquire(timeout=min(REST_S, n_each / 2 * self._task_s))
+                pause_s = look_s if is_polling else LINGER_S
+                if self._open_window is not None:
+                    pause_s = min(pause_s, max(0.0, self._seal_at - time.monotonic()))
+                is_rung = bell.wait(pause_s)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
         finally:
@@ -224,26 +233,42 @@ class TaskQueue:
             has_news |= window.resolve(self._prints.show, is_over=is_over)
             if is_over:
                 if not self._is_stopping:  # by `nbshare.shutdown`, then: other workers will do it
-                    tasks = self._windows[window]
-                    self._waiting.extendleft(tasks[i] for i in reversed(window.release()))
+                    self._waiting.extendleft(reversed(window.release()))
                 window.fail()
-                del self._windows[window]
+                self._windows.remove(window)
+                if window is self._open_window:
+                    self._open_window = None
                 self._note_pace(*window.pace())
         return has_news
 
     def _note_pace(self, n_tasks: int, worked_s: float) -> None:
         if n_tasks:
-            task_s = max(worked_s, 1e-9) / n_tasks
-            wanted = WINDOW_S * self._request.max_workers / task_s
+            self._task_s = max(worked_s, 1e-9) / n_tasks
+            wanted = WINDOW_S * self._request.max_workers / self._task_s
             self._size = max(1, int(min(wanted, GROWTH * self._size, MOST_TASKS)))
 
     def _open_windows(self) -> None:
         """See to it that workers have something to do, and soon will have."""
-        if not self._n_open():  # files may have been edited: the next window is the first of a map
-            self._team.map_id = 0
+        is_idle = not self._n_open()
+        if time.monotonic() >= self._seal_at or (is_idle and self._is_closed):
+            self._seal()
+        if is_idle and self._waiting and not self._goes_on():
+            self._seal()
+            self._team.map_id = 0  # the next window is the first of a map
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
-                self._open(taken)
+                comes_soon = time.monotonic() < self._seal_at
+                if comes_soon and not taken[-1].is_of_many:
+                    self._join(taken)
+                else:
+                    self._seal()
+                    self._open(taken)
+                self._seal_at = time.monotonic() + OPEN_S
+
+    def _goes_on(self) -> bool:
+        """Whether tasks can join the open window though there were none: nothing has changed."""
+        window = self._open_window
+        return window is not None and window.is_for(self._context, self._prints)
 
     def _n_wanted(self) -> int:
         n_workers, n_open = self._request.max_workers, self._n_open()
@@ -253,11 +278,11 @@ class TaskQueue:
 
     def _n_open(self) -> int:
         """Count the tasks that workers have been given, and are not resolved."""
-        return sum(len(window.futures) for window in list(self._windows))
+        return sum(len(window.tasks) for window in list(self._windows))
 
-    def _take(self, n: int) -> list[_Task]:
+    def _take(self, n: int) -> list[Task]:
         """Take tasks off the queue that have not been cancelled."""
-        taken: list[_Task] = []
+        taken: list[Task] = []
         nbytes = 0
         while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
             task = self._waiting.popleft()
@@ -266,39 +291,100 @@ class TaskQueue:
                 nbytes += task.arguments.nbytes
         return taken
 
-    def _open(self, taken: list[_Task]) -> None:
-        """Open a window of tasks."""
-        n = len(taken)
-        request = replace(
+    def _open(self, taken: list[Task]) -> None:
+        """Open a window of these tasks."""
+        try:
+            columns = [task.func for task in taken], [task.arguments for task in taken]
+            engine, request = self._present_engine(), self._request_for(len(taken), columns)
+            call = prepare(request, engine.warm_up, self._fixed, team=self._team)
+        except BaseException as error:  # noqa: BLE001 - one cannot be sent, or memory is short
+            if len(taken) == 1:
+                _refuse(taken[0], error)
+                return
+            for one in taken:  # which of them it is
+                self._open([one])
+            return
+        window = Window(self._run_of(call, engine), engine)
+        self._windows.append(window)
+        for task in taken:
+            window.enter(task)
+        self._n_taken += len(taken)
+        window.start()
+        self._look_after(window)
+
+    def _join(self, taken: list[Task]) -> None:
+        """Have tasks join the open window; without room there they get another."""
+        seen: Seen = {}
+        for task in taken:
+            is_small = task.arguments.nbytes <= ROOM // 2
+            try:
+                if is_small and self._has_joined(task, seen):
+                    continue
+                self._seal()
+                seen.clear()  # that lies in the window before
+                if not is_small or not self._has_joined(task, seen):
+                    self._open([task])
+            except BaseException as error:  # noqa: BLE001 - as above
+                _refuse(task, error)
+        if self._open_window is not None:
+            self._open_window.begin()
+            self._look_after(self._open_window)
+
+    def _has_joined(self, task: Task, seen: Seen) -> bool:
+        """Have a task join the open window, a new one if there is none; whether there is room."""
+        engine = self._present_engine()
+        if self._open_window is None:
+            self._open_window = self._new_window(engine)
+            self._windows.append(self._open_window)
+        window = self._open_window
+        if window.engine is not engine or not window.join(task, seen):
+            return False
+        self._n_taken += 1
+        return True
+
+    def _new_window(self, engine: Dispatcher) -> OpenWindow:
+        inbox = Inbox(MOST_TASKS, 2)
+        request = self._request_for(MOST_TASKS, ([], []))
+        call = prepare_open(request, self._fixed, inbox, self._team)
+        return OpenWindow(self._run_of(call, engine), engine, inbox)
+
+    def _seal(self) -> None:
+        """Have no more tasks join the open window."""
+        window, self._open_window = self._open_window, None
+        if window is None:
+            return
+        if window.n_taken:
+            window.begin()
+            window.seal()
+        else:
+            self._windows.remove(window)
+            window.drop()
+
+    def _present_engine(self) -> Dispatcher:
+        engine = dispatcher()
+        if engine is not self._engine:  # the code of its workers is its own
+            self._engine, self._team = engine, Team(self._request.max_workers)
+        return engine
+
+    def _request_for(self, n: int, columns: tuple[list[Any], list[Any]]) -> Request:
+        return replace(
             self._request,
-            iterables=[[task.func for task in taken], [task.arguments for task in taken]],
+            iterables=columns,
             n_tasks=n,
             first=self._n_taken,
             max_workers=min(self._request.max_workers, n),
             context=self._context,
             prints=self._prints,
         )
-        try:
-            engine = dispatcher()
-            if engine is not self._engine:  # the code of its workers is its own
-                self._engine, self._team = engine, Team(self._request.max_workers)
-            call = prepare(request, engine.warm_up, self._fixed, team=self._team)
-        except BaseException as error:  # noqa: BLE001 - one cannot be sent, or memory is short
-            if n > 1:  # which of them it is
-                for one in taken:
-                    self._open([one])
-            else:
-                self._n_taken += 1
-                if taken[0].future.leave():
-                    taken[0].future.set_exception(_as_exception(error))
-            return
-        self._n_taken += n
+
+    def _run_of(self, call: Call, engine: Dispatcher) -> SingleRun:
         assert self._bell is not None
         call.tell, call.bell_fd = self._note_end, self._bell.fd
-        window = Window(SingleRun(call, engine), engine, [task.future for task in taken])
-        self._windows[window] = taken
-        window.start()
-        if self._is_cancelling:  # who cancelled or stopped may not have seen this window
+        return SingleRun(call, engine)
+
+    def _look_after(self, window: Window) -> None:
+        """See to it that whoever cancels or stops has not overlooked a window."""
+        if self._is_cancelling:
             window.cancel()
         if self._is_stopping:
             window.stop()
@@ -308,13 +394,20 @@ class TaskQueue:
         self.stop()
         with self._lock:
             self._is_closed, self._thread = True, None
-        futures = [future for window in self._windows for future in window.futures.values()]
-        futures += [task.future for task in self._waiting]
+        tasks = [task for window in self._windows for task in window.tasks.values()]
+        tasks += self._waiting
+        self._open_window = None
         self._windows.clear()
         self._waiting.clear()
-        for future in futures:
-            if future.leave():
-                future.set_exception(error)
+        for task in tasks:
+            if task.future.leave():
+                task.future.set_exception(error)
+
+
+def _refuse(task: Task, error: BaseException) -> None:
+    """Fail a task that cannot be sent."""
+    if task.future.leave():
+        task.future.set_exception(_as_exception(error))
 
 
 def _as_exception(error: BaseException) -> Exception:

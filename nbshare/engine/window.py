@@ -12,15 +12,19 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbshare import errors
+from nbshare.arrays.inbox import Inbox, Seen
 from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.prints import Prints
 from nbshare.engine.single import SingleRun
+from nbshare.engine.task import Arguments
 from nbshare.tracebacks import shown_shortly
+from nbshare.worker.context import Context
 from nbshare.worker.schedule import FAILED, ITEM
 
-__all__ = ["TaskFuture", "Window"]
+__all__ = ["OpenWindow", "Task", "TaskFuture", "Window"]
 
 
 class TaskFuture(Future[Any]):
@@ -79,6 +83,15 @@ class TaskFuture(Future[Any]):
         return self._place is None or self._place[0].withdraw(self._place[1])
 
 
+class Task(NamedTuple):
+    """One call of a function, and the future of its result."""
+
+    func: Callable[..., Any]
+    arguments: Arguments
+    future: TaskFuture
+    is_of_many: bool  # that were queued at once
+
+
 class Window:
     """Tasks of a call, and their futures.
 
@@ -88,16 +101,20 @@ class Window:
         The call, not begun.
     engine : Dispatcher
         Whose it is.
-    futures : list of TaskFuture
-        Of its items.
     """
 
-    def __init__(self, run: SingleRun, engine: Dispatcher, futures: list[TaskFuture]) -> None:
-        self._run, self._engine = run, engine
-        self.futures = dict(enumerate(futures))  # those that are not resolved
+    def __init__(self, run: SingleRun, engine: Dispatcher) -> None:
+        self._run, self.engine = run, engine
+        self.n_taken = 0
+        self.tasks: dict[int, Task] = {}  # those that are not resolved, by item
         self.start, self.stop, self.pace = run.start, run.stop, run.pace
-        for i, future in enumerate(futures):
-            future.enter(self, i)
+
+    def enter(self, task: Task) -> None:
+        """Note the next task that it has."""
+        i = self.n_taken
+        self.tasks[i] = task
+        self.n_taken += 1
+        task.future.enter(self, i)
 
     @property
     def is_over(self) -> bool:
@@ -110,12 +127,12 @@ class Window:
 
     def cancel(self) -> None:
         """Cancel the tasks that no worker has begun."""
-        for future in list(self.futures.values()):
-            future.cancel()
+        for task in list(self.tasks.values()):
+            task.future.cancel()
 
     def withdraw(self, i: int) -> bool:
         """Take a task back that no worker has begun; returns whether there was time for that."""
-        return self._engine.withdraw(self._run.call, i)
+        return self.engine.withdraw(self._run.call, i)
 
     def resolve(self, show: Callable[[], object], *, is_over: bool) -> bool:
         """Resolve the futures whose results have come; returns whether any have.
@@ -124,35 +141,37 @@ class Window:
         still at: it may have yet to say that there are prints. These are shown first, since who has
         a result has seen what its task has printed.
         """
-        call, n_before = self._run.call, len(self.futures)
+        call, n_before = self._run.call, len(self.tasks)
         state = call.board.done.tobytes()  # first: what is done later is for the next look
         present = () if is_over else call.board.slots[:, ITEM].tolist()
-        done = [i for i in self.futures if state[i] and i not in present]
-        self._engine.hear_prints(call)
+        done = [i for i in self.tasks if state[i] and i not in present]
+        self.engine.hear_prints(call)
         show()
         for i in done:
-            if call.results.is_here(i) or self.futures[i].is_withdrawn:
+            if call.results.is_here(i) or self.tasks[i].future.is_withdrawn:
                 self._resolve(i)
-        return len(self.futures) < n_before
+        return len(self.tasks) < n_before
 
-    def release(self) -> list[int]:
+    def release(self) -> list[Task]:
         """Let go of the tasks that no worker has begun, of a call that was stopped."""
         if self._run.state != "stopped":
             return []
-        tasks = [i for i in self.futures if not self.has_begun(i)]
-        for i in tasks:
-            self.futures.pop(i).exit()
+        tasks = [self.tasks.pop(i) for i in list(self.tasks) if not self.has_begun(i)]
+        for task in tasks:
+            task.future.exit()
         return tasks
 
     def fail(self) -> None:
         """Fail the tasks that have come to nothing."""
-        while self.futures:
-            future = self.futures.popitem()[1]
+        while self.tasks:
+            future = self.tasks.popitem()[1].future
             if future.leave():
                 future.set_exception(self._run.error or _ended_early())
 
     def _resolve(self, i: int) -> None:
-        call, future = self._run.call, self.futures.pop(i)
+        call, future = self._run.call, self.tasks.pop(i).future
+        for column in call.request.iterables:  # an open window lasts
+            column[i] = None
         if not future.leave():
             return
         try:
@@ -164,6 +183,69 @@ class Window:
             future.set_exception(shown_shortly(value))
         else:
             future.set_result(value)
+
+
+class OpenWindow(Window):
+    """A window that tasks join while workers are at those before them.
+
+    Parameters
+    ----------
+    run : SingleRun
+        The call, not begun. Its request's columns are lists, which are filled here.
+    engine : Dispatcher
+        Whose it is.
+    inbox : Inbox
+        Of the call.
+    """
+
+    def __init__(self, run: SingleRun, engine: Dispatcher, inbox: Inbox) -> None:
+        super().__init__(run, engine)
+        self._inbox = inbox
+        self._n_told = 0  # tasks that workers have been told of
+
+    def is_for(self, context: Context, prints: Prints) -> bool:
+        """Whether its tasks are as if they were of a new call, which does not begin now."""
+        call = self._run.call
+        request = call.request
+        return (
+            request.prints is prints and request.context == context and self.engine.is_current(call)
+        )
+
+    def join(self, task: Task, seen: Seen) -> bool:
+        """Take a task, if there is room for it; returns whether there is.
+
+        Raises
+        ------
+        UnsendableError
+            If it cannot be pickled.
+        """
+        call = self._run.call
+        index = call.request.first + self.n_taken
+        if not self._inbox.add((task.func, task.arguments), index, seen):
+            return False
+        for column, part in zip(call.request.iterables, task, strict=False):
+            column.append(part)
+        self.enter(task)  # first: what has been cancelled is withdrawn before anybody sees it
+        self._inbox.publish()
+        return True
+
+    def begin(self) -> None:
+        """Have workers do what has joined."""
+        call, n_new, self._n_told = self._run.call, self.n_taken - self._n_told, self.n_taken
+        if 0 < n_new == self.n_taken:
+            self.start()
+        elif n_new and (entrance := call.entrance) is not None:
+            entrance.gong.ring(n_new)
+            if call.wants_worker:
+                self.engine.man(call)
+
+    def drop(self) -> None:
+        """Let go of a window that no task has joined."""
+        self._run.call.finish("stopped")
+
+    def seal(self) -> None:
+        """Take no more tasks."""
+        self.engine.complete(self._run.call)
 
 
 def _ended_early() -> BaseException:

@@ -24,6 +24,15 @@ class Printer:
     def __init__(self) -> None:
         self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it writes to the same places."""
+        if not isinstance(other, Printer):
+            return NotImplemented
+        pairs = zip(self._streams.values(), other._streams.values(), strict=True)
+        return all(one.is_like(another) for one, another in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __call__(self, name: str, text: str) -> None:
         """Write to one of the streams."""
         self._streams[name].write(text)
@@ -46,6 +55,10 @@ class _Stream:
         self._stream = stream
         # ipykernel's: of which cell a print is.
         self._parent = getattr(stream, "parent_header", None)
+
+    def is_like(self, other: _Stream) -> bool:
+        """Whether it is the same one, in the same cell."""
+        return self._stream is other._stream and self._parent == other._parent
 
     def write(self, text: str) -> None:
         """Write, or count what is too much."""

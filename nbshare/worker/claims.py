@@ -48,6 +48,8 @@ class Claims:
         other worker has to load them too.
     n_ready : callable, optional
         Returns how many items are there, if they come by and by.
+    wait : callable, optional
+        Waits for more of them, for some seconds.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Claims:
         chunksize: int | None,
         step: int = 1,
         n_ready: Callable[[], int] | None = None,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._board = board
         self._slot = board.row(slot)
@@ -66,7 +69,7 @@ class Claims:
         self._n_workers = n_workers
         self._chunksize = chunksize
         self._step = step
-        self._n_ready = n_ready
+        self._n_ready, self._wait = n_ready, wait
         self._last = 0
 
     def claim(self, item_s: float) -> range:
@@ -76,7 +79,7 @@ class Claims:
         """
         pause_s = WAIT_S
         while (chunk := self._claim(item_s)) is None:
-            time.sleep(pause_s)
+            self._wait(pause_s)
             pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk
 

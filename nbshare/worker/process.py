@@ -73,8 +73,7 @@ def run(birth: Endowment) -> NoReturn:
         first_map = first_map or message.map
         if message.map != first_map:  # what is imported from now on may have been edited since
             born_with({})
-        belongings.restore(message.n_threads)
-        work_on(message, fds, channel, birth.lock_fd, imports, mappings)
+        work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: of a next message descriptors may come, and would take the numbers of closed ones.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.functions import ImportLog
 from nbshare.memory import Mode, Segment, View
 from nbshare.worker import streams
+from nbshare.worker.belongings import Belongings
 from nbshare.worker.claims import FileLock
 from nbshare.worker.context import apply_context
 from nbshare.worker.failures import describe
@@ -27,6 +31,7 @@ from nbshare.worker.work import Order, Task, Work
 
 __all__ = ["Brief", "CallMessage", "Terms", "inputs_of", "pack_terms", "work_on"]
 
+GONG_S = 0.1  # between looks for items that nobody has told of, and whether the call was stopped
 KEPT = 8  # terms, of some kB each: of who calls one function again and again, or a few in turn
 
 
@@ -78,17 +83,18 @@ def work_on(
     lock_fd: int,
     imports: ImportLog,
     mappings: Mappings,
+    belongings: Belongings,
 ) -> None:
     """Work on a call until nothing is left to claim; failures are sent, not raised."""
-    caller = _RemoteCaller(message.call, channel, mappings)
-    bell_fd: int | None = None
+    belongings.restore(message.n_threads)
+    caller = _RemoteCaller(message, channel, imports, mappings, belongings)
     try:
         terms, brief = _terms(message.terms), Brief(*pickle.loads(message.brief))
         board = Board(mappings.board(fds[0]), *brief.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in brief.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
-        bell_fd = next(rest, None)
+        caller.bell_fd, caller.gong_fd = next(rest, -1), next(rest, -1)
         mappings.drop(but_outputs=True)  # which come with the first result
         apply_context(terms.settings)
         lock = FileLock(lock_fd, message.call)
@@ -97,14 +103,12 @@ def work_on(
         imports.note()
         while work.step():
             mappings.drop()
-            if bell_fd is not None:
-                os.eventfd_write(bell_fd, 1)
+            caller.ring()
         work.note_peak()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         caller.failed(NO_ITEM, error, "")
     finally:
-        if bell_fd is not None:
-            os.close(bell_fd)
+        caller.close()
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
@@ -115,8 +119,51 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
 class _RemoteCaller:
     """The caller, at the other end of a channel."""
 
-    def __init__(self, call: int, channel: Channel, mappings: Mappings) -> None:
-        self._call, self._channel, self._mappings = call, channel, mappings
+    def __init__(
+        self,
+        message: CallMessage,
+        channel: Channel,
+        imports: ImportLog,
+        mappings: Mappings,
+        belongings: Belongings,
+    ) -> None:
+        self._message, self._call = message, message.call
+        self._channel, self._imports = channel, imports
+        self._mappings, self._belongings = mappings, belongings
+        self.bell_fd = self.gong_fd = -1  # if there are any
+        self._gong: select.epoll | None = None
+
+    def ring(self) -> None:
+        """Tell that a chunk is done."""
+        if self.bell_fd >= 0:
+            os.eventfd_write(self.bell_fd, 1)
+
+    def await_items(self, pause_s: float) -> None:
+        if self.gong_fd < 0:
+            time.sleep(pause_s)
+            return
+        if self._gong is None:
+            self._gong = select.epoll()
+            # Of all who wait one wakes up for each stroke.
+            self._gong.register(self.gong_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        self._belongings.restore_after()  # now, since nobody waits for it
+        if self._gong.poll(GONG_S):
+            with suppress(BlockingIOError):  # another worker was quicker
+                os.eventfd_read(self.gong_fd)
+        self._belongings.restore(self._message.n_threads)
+        apply_context(_terms(self._message.terms).settings)
+
+    def tell_imports(self) -> None:
+        if self.gong_fd >= 0 and (stamps := self._imports.take()):
+            self._channel.send(("imported", stamps))
+
+    def close(self) -> None:
+        """Let go of descriptors."""
+        if self._gong is not None:
+            self._gong.close()
+        for fd in (self.bell_fd, self.gong_fd):
+            if fd >= 0:
+                os.close(fd)
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
         self._channel.send(("first", self._call, spec))

@@ -91,6 +91,12 @@ class Caller(Protocol):
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
 
+    def await_items(self, pause_s: float) -> None:
+        """Wait for items that are not there yet: so long, or until some have come."""
+
+    def tell_imports(self) -> None:
+        """Tell what has been imported so far, if somebody may want to know before the end."""
+
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
 
@@ -159,6 +165,7 @@ class Work:
             order.chunksize,
             step=self._step,
             n_ready=None if feed is None else feed.n_ready,
+            wait=caller.await_items,
         )
         self._slot[LOADED] = time.monotonic_ns()
 
@@ -205,6 +212,7 @@ class Work:
                     return False
                 position += n
         finally:
+            self._caller.tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
