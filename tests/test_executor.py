@@ -476,6 +476,17 @@ def test_results_go_when_nobody_has_them():
             wait_until(lambda gone=gone: gone() is None)
 
 
+def test_large_results_are_not_held(executor):
+    """Those of tasks that come one by one, when nobody has them any more."""
+    held = []
+    for _ in range(20):
+        array = executor.submit(np.ones, 1 << 20).result()
+        held.append(weakref.ref(segment_of(array)[0]))
+        del array
+        assert sum(segment() is not None for segment in held) < 10
+    wait_until(lambda: not any(segment() is not None for segment in held))
+
+
 def test_workers_run_at_once(tmp_path):
     """As many tasks run at a time as there are workers: tasks may wait for each other."""
     begun = [tmp_path / str(i) for i in range(3)]

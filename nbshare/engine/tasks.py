@@ -250,8 +250,10 @@ class TaskQueue:
     def _open_windows(self) -> None:
         """See to it that workers have something to do, and soon will have."""
         is_idle = not self._n_open()
-        if time.monotonic() >= self._seal_at or (is_idle and self._is_closed):
-            self._seal()
+        if (window := self._open_window) is not None:
+            is_late = time.monotonic() >= self._seal_at or (is_idle and self._is_closed)
+            if is_late or window.nbytes_held > MOST_BYTES:
+                self._seal()
         if is_idle and self._waiting and not self._goes_on():
             self._seal()
             self._team.map_id = 0  # the next window is the first of a map

@@ -211,6 +211,11 @@ class OpenWindow(Window):
             request.prints is prints and request.context == context and self.engine.is_current(call)
         )
 
+    @property
+    def nbytes_held(self) -> int:
+        """How much of its results is held until it is over."""
+        return self._run.call.results.logs.nbytes
+
     def join(self, task: Task, seen: Seen) -> bool:
         """Take a task, if there is room for it; returns whether there is.
 

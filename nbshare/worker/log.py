@@ -96,6 +96,11 @@ class LogReader:
         """Take a worker's next log."""
         self._logs[key] = log
 
+    @property
+    def nbytes(self) -> int:
+        """How much they take."""
+        return sum(log.nbytes for log in list(self._logs.values()))
+
     def has(self, entry: Entry) -> bool:
         """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
         return (entry[0] >> 32, entry[0] & 0xFFFFFFFF) in self._logs
