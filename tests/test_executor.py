@@ -392,14 +392,36 @@ def test_prints_go_where_the_caller_prints_at_the_time(executor):
         assert stream.getvalue() == f"{i}\n"
 
 
-def test_what_a_task_changes_is_undone_while_its_worker_waits(executor, tmp_path):
+@pytest.fixture
+def executor_that_stays_open(monkeypatch):
+    """Give one of a worker that stays at an open call: all that happens, happens there."""
+    monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
+    with Executor(1) as executor:
+        for _ in range(3):
+            executor.submit(abs, 1).result()
+        yield executor
+
+
+def test_what_a_task_changes_is_undone_while_its_worker_waits(executor_that_stays_open, tmp_path):
     """As after a map, though the worker is there for the tasks to come."""
-    here = os.getcwd()
-    for _ in range(5):
-        pid = executor.submit(tasks.pid).result()
-        executor.submit(os.chdir, tmp_path).result()
-        wait_until(lambda pid=pid: os.readlink(f"/proc/{pid}/cwd") == here)
-        assert executor.submit(os.getcwd).result() == here
+    executor, here = executor_that_stays_open, os.getcwd()
+    pid = executor.submit(tasks.pid).result()
+    executor.submit(os.chdir, tmp_path).result()
+    wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == here)
+    assert executor.submit(os.getcwd).result() == here
+
+
+def test_what_a_task_imports_may_be_edited(executor_that_stays_open, tmp_path, monkeypatch):
+    """Also if nothing has been imported there before, and its worker stays where it is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "late_version.py").write_text(
+        "def version():\n    import late_helper\n    return late_helper.version\n"
+    )
+    version = importlib.import_module("late_version").version
+    for i in range(5):
+        (tmp_path / "late_helper.py").write_text(f"version = {i}  # {'x' * i}\n")
+        assert executor_that_stays_open.submit(version).result() == i
+    del sys.modules["late_version"]
 
 
 def test_tasks_that_come_one_by_one_need_one_worker():
@@ -467,13 +489,15 @@ def test_memory_is_not_kept_by_tasks_that_do_without_it(gate, tmp_path):
         gate.touch()
 
 
-def test_results_go_when_nobody_has_them():
-    """While tasks go on to come, too."""
-    with Executor(1) as executor:
-        for _ in range(5):
-            gone = weakref.ref(executor.submit(tasks.capture, np.ones(1000)).result()[0][0])
-            executor.submit(abs, 1).result()
-            wait_until(lambda gone=gone: gone() is None)
+def test_arguments_and_results_go_while_others_come(executor_that_stays_open):
+    """Nobody has them when their task is done, and its future is gone."""
+    for _ in range(5):
+        given = np.ones(1000)
+        (found,), _ = executor_that_stays_open.submit(tasks.capture, given).result()
+        gone = [weakref.ref(given), weakref.ref(found)]
+        del given, found
+        executor_that_stays_open.submit(abs, 1).result()
+        wait_until(lambda gone=gone: not any(ref() is not None for ref in gone))
 
 
 def test_large_results_are_not_held(executor):
