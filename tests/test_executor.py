@@ -24,6 +24,7 @@ import importlib
 import io
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ import weakref
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pool_tasks as tasks
@@ -406,8 +408,14 @@ def test_what_a_task_changes_is_undone_while_its_worker_waits(executor_that_stay
     """As after a map, though the worker is there for the tasks to come."""
     executor, here = executor_that_stays_open, os.getcwd()
     pid = executor.submit(tasks.pid).result()
+
+    def is_ignored():
+        ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())[1]
+        return bool(int(ignored, 16) >> signal.SIGUSR1 - 1 & 1)
+
     executor.submit(os.chdir, tmp_path).result()
-    wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == here)
+    executor.submit(signal.signal, signal.SIGUSR1, signal.SIG_IGN).result()
+    wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == here and not is_ignored())
     assert executor.submit(os.getcwd).result() == here
 
 
