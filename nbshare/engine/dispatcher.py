@@ -305,7 +305,10 @@ class Dispatcher:
         slot = call.workers.get(worker)
         if slot is None:
             return False
-        return worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None
+        if worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None:
+            return True
+        # It may be importing a file that has been edited since: the next call would not know.
+        return call.board.loading_since(slot) is not None and worker.knows != call.told[0]
 
     def _replace(self, call: Call) -> None:
         """Put another worker to work in the place of one that has died."""
@@ -400,6 +403,7 @@ class Dispatcher:
                 self._crew.note_imports(worker, stamps)
                 worker.give_back(call_id, are_gone=are_gone)
                 if worker.call is not None and worker.call.id == call_id:
+                    worker.knows = worker.call.told[0]
                     self._release(worker)
 
     def _hear_prints(self, call: Call) -> None:

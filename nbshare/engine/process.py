@@ -67,6 +67,9 @@ class WorkerProcess:
         When it could turn to it, on the monotonic clock.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
+    knows : bytes
+        The terms of the last call that it has said it has finished: such a one it loads without
+        importing anything.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class WorkerProcess:
         self.call_since = 0.0
         self.pid = 0
         self.pidfd = -1
+        self.knows = b""
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server

@@ -100,7 +100,6 @@ def work_on(
         lock = FileLock(lock_fd, message.call)
         work = Work(Order(terms.task, *brief.order), board, message.slot, inputs, caller, lock)
         del inputs
-        imports.note()
         while work.step():
             mappings.drop()
             caller.ring()
@@ -154,7 +153,8 @@ class _RemoteCaller:
         apply_context(_terms(self._message.terms).settings)
 
     def tell_imports(self) -> None:
-        if self.gong_fd >= 0 and (stamps := self._imports.take()):
+        # When all items are done the next call may begin: it has to know what may have been edited.
+        if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Caller(Protocol):
         """Wait for items that are not there yet: so long, or until some have come."""
 
     def tell_imports(self) -> None:
-        """Tell what has been imported so far, if somebody may want to know before the end."""
+        """Tell what has been imported so far."""
 
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
@@ -167,6 +167,7 @@ class Work:
             n_ready=None if feed is None else feed.n_ready,
             wait=caller.await_items,
         )
+        caller.tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
