@@ -346,6 +346,31 @@ def test_prints_come_before_the_result(executor, capsys):
         assert capsys.readouterr().out == f"{i}\n"
 
 
+def test_a_line_that_has_not_ended_comes_before_the_result(executor):
+    """Nobody knows whether its end will come."""
+    for i in range(20):
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            executor.submit(print, i, end="").result()
+        assert stream.getvalue().strip() == str(i)
+
+
+class SlowStream(io.StringIO):
+    """As a terminal far away."""
+
+    def write(self, text):  # noqa: D102
+        time.sleep(0.003)
+        return super().write(text)
+
+
+def test_prints_come_before_the_result_after_a_rest():
+    """When the thread that looks after the tasks has ended, and another one begins."""
+    with Executor(1) as executor, contextlib.redirect_stdout(SlowStream()) as stream:
+        for i in range(6):
+            assert executor.submit(print, i).result() is None
+            assert stream.getvalue().endswith(f"{i}\n")
+            wait_until(lambda: not [t for t in threading.enumerate() if "executor" in t.name])
+
+
 def test_prints_of_a_map_come_before_its_results(executor, capsys):
     """Also of quick tasks, many of which are under way at once."""
     printed = ""
@@ -417,6 +442,14 @@ def test_what_a_task_changes_is_undone_while_its_worker_waits(executor_that_stay
     executor.submit(signal.signal, signal.SIGUSR1, signal.SIG_IGN).result()
     wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == here and not is_ignored())
     assert executor.submit(os.getcwd).result() == here
+
+
+def test_what_a_task_changes_the_next_does_not_see(executor, tmp_path):
+    """Of tasks that are waited for, however soon the next one comes."""
+    here = os.getcwd()
+    for _ in range(400):
+        executor.submit(os.chdir, tmp_path).result()
+        assert executor.submit(os.getcwd).result() == here
 
 
 def test_what_a_task_imports_may_be_edited(executor_that_stays_open, tmp_path, monkeypatch):
@@ -512,10 +545,10 @@ def test_large_results_are_not_held(executor):
     """Those of tasks that come one by one, when nobody has them any more."""
     held = []
     for _ in range(20):
-        array = executor.submit(np.ones, 1 << 20).result()
+        array = executor.submit(np.ones, 1 << 18).result()
         held.append(weakref.ref(segment_of(array)[0]))
         del array
-        assert sum(segment() is not None for segment in held) < 10
+        assert sum(segment() is not None for segment in held) < 10  # each has two descriptors
     wait_until(lambda: not any(segment() is not None for segment in held))
 
 

@@ -121,6 +121,64 @@ def test_workers_that_die_between_tasks_fail_none(executor):
         assert executor.submit(abs, -i).result(SHORT_S) == i
 
 
+def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
+    """However often: each has run something, and that says nothing of the tasks to come."""
+    for i in range(12):
+        with pytest.raises(tasks.PidError) as raised:
+            executor.submit(tasks.raise_pid).result(SHORT_S)
+        os.kill(raised.value.args[0], signal.SIGKILL)
+        assert executor.submit(abs, -i).result(SHORT_S) == i
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """Give an executor, and the process of its worker that waits at an open call for tasks."""
+    monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
+    with Executor(2) as executor:
+        for _ in range(3):
+            pid = executor.submit(os.getpid).result()
+        yield executor, pid
+
+
+@pytest.mark.parametrize("n_tasks", [0, 1, 2])
+def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks):
+    """Another one does its task, after the two seconds that any worker has."""
+    executor, pid = waiting
+    os.kill(pid, signal.SIGSTOP)
+    queued = [executor.submit(os.getpid) for _ in range(n_tasks)]
+    assert pid not in [future.result(SHORT_S) for future in queued]
+    executor.shutdown()  # waits for nobody, either
+
+
+def test_an_interrupt_of_a_worker_that_waits_fails_no_task(waiting, tmp_path):
+    """Somebody has sent it, by mistake say: the worker ends, the others go on."""
+    executor, _ = waiting
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    busy = executor.submit(tasks.begin_and_wait_for, begun, gate)
+    wait_until(begun.exists)
+    other = executor.submit(os.getpid).result(SHORT_S)
+    os.kill(other, signal.SIGINT)
+    assert executor.submit(os.getpid).result(SHORT_S) != other
+    gate.touch()
+    assert busy.result(SHORT_S) is None
+
+
+def test_what_a_worker_imports_late_in_the_place_of_one_that_died_is_as_it_is_now(
+    waiting, tmp_path, monkeypatch
+):
+    """Though it was to begin with the files as they were."""
+    executor, _ = waiting
+    monkeypatch.syspath_prepend(tmp_path)
+    for i in range(8):
+        helper = tmp_path / f"late_{i}.py"
+        helper.write_text("version = 1\n")
+        __import__(helper.stem)
+        os.kill(executor.submit(os.getpid).result(SHORT_S), signal.SIGKILL)
+        assert executor.submit(abs, -1).result(SHORT_S) == 1
+        helper.write_text("version = 22\n")
+        assert executor.submit(tasks.version_of, helper.stem).result(SHORT_S) == 22
+
+
 def test_all_workers_are_ended_amid_tasks_that_come_one_by_one(executor):
     """A task gives its result, or says that its worker was ended."""
     ended, n_ended = 0, 8

@@ -71,6 +71,12 @@ class Entrance:
 
     inbox: Inbox
     gong: Gong = field(default_factory=Gong)  # wakes workers that wait for them
+    called_at: float = 0.0  # when they were woken last, on the monotonic clock
+
+    def call(self, n: int) -> None:
+        """Wake so many workers: items have come, or none will."""
+        self.called_at = time.monotonic()
+        self.gong.ring(n)
 
 
 @dataclass(eq=False)
@@ -149,16 +155,16 @@ class Call:
     @property
     def n_employed(self) -> int:
         """How many workers would find something to do, of those that may."""
-        if self.entrance is None:
+        if (entrance := self.entrance) is None:
             return self.request.max_workers
-        n_items = self.entrance.inbox.n_items
+        n_items = entrance.inbox.n_items
         return min(self.request.max_workers, n_items - self.board.n_done(n_items))
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""
         self.board.stop()
         if (entrance := self.entrance) is not None:
-            entrance.gong.ring(self.request.max_workers)
+            entrance.call(self.request.max_workers)
 
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""

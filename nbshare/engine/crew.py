@@ -77,22 +77,33 @@ class Crew:
         them has imported is among it until all have been through a call: after that nobody asks
         whether it has been edited.
         """
-        born_under = (context.environ, context.path)
-        stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
-        edited = [path for path, stamp in stamps.items() if stamp_of(path) != stamp]
-        is_initialized = initializer is None or self._initializer in (None, initializer)
+        is_fresh = self._is_fresh(context, initializer)
         self._initializer = initializer or self._initializer
-        if not edited and born_under == self._born_under and is_initialized:
-            # Not while workers that were born with them have yet to say what they import.
-            if len(self._idle) == len(self._members) and self._sources.keys() - self._stamps.keys():
+        if is_fresh:
+            # Not while workers that were born with them, or will be, have yet to say what they
+            # import.
+            are_idle = len(self._idle) == len(self._members) and len(self._calls) == 1
+            if are_idle and self._sources.keys() - self._stamps.keys():
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
             return Code(self._generation, self._sources)
-        self._born_under = born_under
+        self._born_under = context.environ, context.path
         self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
         self._generation += 1
         self.end_outdated()
         return Code(self._generation, self._sources)
+
+    def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
+        """Whether a call would run this code, if it began now."""
+        return code.generation == self._generation and self._is_fresh(context, initializer)
+
+    def _is_fresh(self, context: Context, initializer: bytes | None) -> bool:
+        stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
+        return (
+            self._born_under == (context.environ, context.path)
+            and (initializer is None or self._initializer in (None, initializer))
+            and all(stamp_of(path) == stamp for path, stamp in stamps.items())
+        )
 
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""

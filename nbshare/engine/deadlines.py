@@ -75,7 +75,7 @@ class Deadlines:
                 yield call.kill_at
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
-            yield from (worker.call_since + BEGIN_S for worker in self._sleepers(call))
+            yield from self._sleepers(call).values()
             yield from (since + LOAD_S for since in self._loading(call))
 
     def enforce(self) -> None:
@@ -111,8 +111,8 @@ class Deadlines:
 
     def _replace_sleepers(self, call: Call) -> None:
         """Replace workers that somebody has stopped while they were idle."""
-        for worker in self._sleepers(call):
-            if worker in call.workers and time.monotonic() >= worker.call_since + BEGIN_S:
+        for worker, due_s in self._sleepers(call).items():
+            if worker in call.workers and time.monotonic() >= due_s:
                 self._lose(worker)
 
     def _give_up_loading(self, call: Call) -> None:
@@ -135,9 +135,23 @@ class Deadlines:
         return (since for since in found if since is not None)
 
     @staticmethod
-    def _sleepers(call: Call) -> list[WorkerProcess]:
-        """Return the workers that have been given a call, and have not turned to it yet."""
-        return [w for w, s in call.workers.items() if w.is_ready and not call.board.has_begun(s)]
+    def _sleepers(call: Call) -> dict[WorkerProcess, float]:
+        """Return the workers that have yet to turn to what they were given, and until when."""
+        sleepers, entrance = {}, call.entrance
+        # Those that wait at an open call for items are to take one that is there, or to leave.
+        are_called = entrance is not None and (
+            call.is_complete or call.board.has_waiting(entrance.inbox.n_items)
+        )
+        for worker, slot in call.workers.items():
+            if not worker.is_ready:
+                continue
+            if not call.board.has_begun(slot):
+                sleepers[worker] = worker.call_since + BEGIN_S
+            elif entrance is not None and are_called:
+                idle_since = call.board.idle_since(slot)
+                if idle_since is not None:
+                    sleepers[worker] = max(idle_since, entrance.called_at) + BEGIN_S
+        return sleepers
 
     @staticmethod
     def _due_s(call: Call, worker: WorkerProcess) -> float:

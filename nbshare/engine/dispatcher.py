@@ -103,10 +103,17 @@ class Dispatcher:
         # A thread that went on would take the interpreter lock from the dispatcher's.
         self._attend(lambda: self._begin(call), ATTEND_S)
 
-    def hear_prints(self, call: Call) -> None:
-        """Take what the workers of a call have printed so far."""
-        if call.board.has_prints() or self._pipes.is_reading:
-            self._attend(lambda: self._hear_prints(call), HEAR_S)
+    def hear_prints(self, call: Call, *, are_all: bool) -> None:
+        """Take what the workers of a call have printed so far, and maybe will: also half lines."""
+
+        def hear() -> None:
+            self._hear_prints(call)
+            if are_all:
+                self._pipes.end_lines(call.request.prints)
+
+        is_half = are_all and call.request.prints.is_any
+        if is_half or call.board.has_prints() or self._pipes.is_reading:
+            self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> None:
         """Have the dispatcher's thread do something, and wait until it is done."""
@@ -160,7 +167,7 @@ class Dispatcher:
                 return
             with self._lock_of(call):
                 call.board.withdraw_from(entrance.inbox.n_items)
-        entrance.gong.ring(call.request.max_workers)
+        entrance.call(call.request.max_workers)
         self._post(self._advance, call)
 
     def _post(self, action: Callable[[Call], None], call: Call) -> None:
@@ -238,8 +245,7 @@ class Dispatcher:
             self._hear_all(worker)  # what it has imported
         if call.is_over or self._is_closing:
             return False
-        code = self._crew.renew_if_stale(call.request.context, call.initializer_key)
-        return code.generation == call.code.generation
+        return self._crew.is_current(call.code, call.request.context, call.initializer_key)
 
     def _man(self, call: Call) -> None:
         """Put workers to work on a call, as many as it may have now."""
@@ -297,11 +303,13 @@ class Dispatcher:
         Of a tiny call it need not be waited for until all have found out that nothing is left: that
         takes as long as the call.
         """
+        is_done = call.error is None and not call.board.stopped and call.is_complete
+        if is_done:
+            self._hear_all(worker)  # that it is there, its logs and failures
         if not worker.is_ready:
             return False
-        if call.error is not None or call.board.stopped or not call.is_complete:
+        if not is_done:
             return True
-        self._hear_all(worker)  # its logs and failures
         slot = call.workers.get(worker)
         if slot is None:
             return False
@@ -478,9 +486,12 @@ class Dispatcher:
             return
         slot = call.workers.pop(worker)
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
-        # One that had not turned to the call died while it was idle: that says nothing of the call.
+        # One that had not turned to the call, or waited at an open one, died while it was idle:
+        # that says nothing of the call.
         call.n_unborn += not worker.is_ready
-        call.n_replaced += not items and call.board.has_begun(slot) and not call.board.n_run(slot)
+        is_loading = call.board.loading_since(slot) is not None
+        has_turned = is_loading or (call.entrance is None and call.board.has_begun(slot))
+        call.n_replaced += not items and has_turned
         call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
@@ -523,6 +534,8 @@ class Dispatcher:
     def _give_back(self, call: Call, items: range) -> None:
         with self._claiming:
             give_back(call.board, items, self._lock_of(call))
+        if call.entrance is not None:
+            call.entrance.call(1)
 
     def _lock_of(self, call: Call) -> FileLock:
         return FileLock(self._nursery.lock_fd, call.id)

@@ -47,6 +47,9 @@ class _Here:
     def await_items(self, pause_s: float) -> None:
         time.sleep(pause_s)
 
+    def tidy_up(self) -> None:
+        pass
+
     def tell_imports(self) -> None:
         pass
 

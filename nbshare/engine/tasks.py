@@ -122,7 +122,7 @@ class TaskQueue:
             if not self._waiting and not self._n_open():
                 self._context = current_context()
                 prints = self._new_prints()
-                if not prints.appears_with(self._prints):
+                if self._thread is None or not prints.appears_with(self._prints):
                     self._prints.end()
                     self._prints = prints
             if self._thread is None:
@@ -194,7 +194,7 @@ class TaskQueue:
             with self._lock:
                 if self._thread is not threading.current_thread():  # who started it gave it up
                     return
-            while not self._is_over(lingers=is_rung):
+            while (prints := self._prints_at_end(lingers=is_rung)) is None:
                 has_news = self._resolve()
                 self._open_windows()
                 look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
@@ -206,18 +206,20 @@ class TaskQueue:
                 if self._open_window is not None:
                     pause_s = min(pause_s, max(0.0, self._seal_at - time.monotonic()))
                 is_rung = bell.wait(pause_s)
+            prints.end()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
+            self._prints.end()
         finally:
             bell.close()
-            self._prints.end()
 
-    def _is_over(self, *, lingers: bool) -> bool:
+    def _prints_at_end(self, *, lingers: bool) -> Prints | None:
+        """Return the prints to end when there is nothing left to do; None while there is."""
         with self._lock:
             if self._waiting or self._windows or (lingers and not self._is_closed):
-                return False
+                return None
             self._thread = None
-            return True
+            return self._prints  # those of the next thread are others
 
     def _note_end(self) -> None:
         """Have the thread look though it waits for no bell; a window is over."""
@@ -230,7 +232,7 @@ class TaskQueue:
         has_news = False
         for window in list(self._windows):
             is_over = window.is_over
-            has_news |= window.resolve(self._prints.show, is_over=is_over)
+            has_news |= window.resolve(is_over=is_over)
             if is_over:
                 if not self._is_stopping:  # by `nbshare.shutdown`, then: other workers will do it
                     self._waiting.extendleft(reversed(window.release()))
@@ -252,7 +254,7 @@ class TaskQueue:
         is_idle = not self._n_open()
         if (window := self._open_window) is not None:
             is_late = time.monotonic() >= self._seal_at or (is_idle and self._is_closed)
-            if is_late or window.nbytes_held > MOST_BYTES:
+            if is_late or window.holds_much:
                 self._seal()
         if is_idle and self._waiting and not self._goes_on():
             self._seal()
@@ -260,7 +262,8 @@ class TaskQueue:
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
                 comes_soon = time.monotonic() < self._seal_at
-                if comes_soon and not taken[-1].is_of_many:
+                are_few = len(taken) <= 2 * self._request.max_workers
+                if comes_soon and (are_few or not taken[-1].is_of_many):
                     self._join(taken)
                 else:
                     self._seal()
@@ -268,9 +271,9 @@ class TaskQueue:
                 self._seal_at = time.monotonic() + OPEN_S
 
     def _goes_on(self) -> bool:
-        """Whether tasks can join the open window though there were none: nothing has changed."""
+        """Have tasks join the open window though there were none, if nothing has changed."""
         window = self._open_window
-        return window is not None and window.is_for(self._context, self._prints)
+        return window is not None and window.goes_on(self._context, self._prints)
 
     def _n_wanted(self) -> int:
         n_workers, n_open = self._request.max_workers, self._n_open()

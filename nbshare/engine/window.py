@@ -17,14 +17,17 @@ from typing import Any, NamedTuple
 from nbshare import errors
 from nbshare.arrays.inbox import Inbox, Seen
 from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.prints import Prints
 from nbshare.engine.single import SingleRun
 from nbshare.engine.task import Arguments
 from nbshare.tracebacks import shown_shortly
 from nbshare.worker.context import Context
-from nbshare.worker.schedule import FAILED, ITEM
+from nbshare.worker.schedule import EPOCH, FAILED, ITEM
 
 __all__ = ["OpenWindow", "Task", "TaskFuture", "Window"]
+
+MOST_LOGS = 4  # of an open window; each takes two descriptors
 
 
 class TaskFuture(Future[Any]):
@@ -134,7 +137,7 @@ class Window:
         """Take a task back that no worker has begun; returns whether there was time for that."""
         return self.engine.withdraw(self._run.call, i)
 
-    def resolve(self, show: Callable[[], object], *, is_over: bool) -> bool:
+    def resolve(self, *, is_over: bool) -> bool:
         """Resolve the futures whose results have come; returns whether any have.
 
         `is_over` was asked before: what came since is for the next look. So is what a worker is
@@ -145,8 +148,8 @@ class Window:
         state = call.board.done.tobytes()  # first: what is done later is for the next look
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self.tasks if state[i] and i not in present]
-        self.engine.hear_prints(call)
-        show()
+        self.engine.hear_prints(call, are_all=len(done) == len(self.tasks))
+        call.request.prints.show()
         for i in done:
             if call.results.is_here(i) or self.tasks[i].future.is_withdrawn:
                 self._resolve(i)
@@ -203,18 +206,22 @@ class OpenWindow(Window):
         self._inbox = inbox
         self._n_told = 0  # tasks that workers have been told of
 
-    def is_for(self, context: Context, prints: Prints) -> bool:
-        """Whether its tasks are as if they were of a new call, which does not begin now."""
+    def goes_on(self, context: Context, prints: Prints) -> bool:
+        """Go on after it was idle, if its tasks will be as those of a new call; else say False."""
         call = self._run.call
         request = call.request
-        return (
-            request.prints is prints and request.context == context and self.engine.is_current(call)
-        )
+        if request.prints is not prints or request.context != context:
+            return False
+        if not self.engine.is_current(call):
+            return False
+        call.board.header[EPOCH] += 1  # workers undo what tasks have changed in them
+        return True
 
     @property
-    def nbytes_held(self) -> int:
-        """How much of its results is held until it is over."""
-        return self._run.call.results.logs.nbytes
+    def holds_much(self) -> bool:
+        """Whether its results take much, or many descriptors, which they do until it is over."""
+        logs = self._run.call.results.logs
+        return logs.nbytes > MOST_BYTES or logs.n > MOST_LOGS
 
     def join(self, task: Task, seen: Seen) -> bool:
         """Take a task, if there is room for it; returns whether there is.
@@ -240,13 +247,13 @@ class OpenWindow(Window):
         if 0 < n_new == self.n_taken:
             self.start()
         elif n_new and (entrance := call.entrance) is not None:
-            entrance.gong.ring(n_new)
+            entrance.call(n_new)
             if call.wants_worker:
                 self.engine.man(call)
 
     def drop(self) -> None:
         """Let go of a window that no task has joined."""
-        self._run.call.finish("stopped")
+        self.stop()
 
     def seal(self) -> None:
         """Take no more tasks."""

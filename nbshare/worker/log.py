@@ -97,6 +97,11 @@ class LogReader:
         self._logs[key] = log
 
     @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self._logs)
+
+    @property
     def nbytes(self) -> int:
         """How much they take."""
         return sum(log.nbytes for log in list(self._logs.values()))

@@ -100,9 +100,12 @@ def work_on(
         lock = FileLock(lock_fd, message.call)
         work = Work(Order(terms.task, *brief.order), board, message.slot, inputs, caller, lock)
         del inputs
-        while work.step():
-            mappings.drop()
-            caller.ring()
+        try:
+            while work.step():
+                mappings.drop()
+                caller.ring()
+        except KeyboardInterrupt:  # between items: somebody has sent it to this process alone
+            os._exit(1)
         work.note_peak()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         caller.failed(NO_ITEM, error, "")
@@ -131,9 +134,11 @@ class _RemoteCaller:
         self._mappings, self._belongings = mappings, belongings
         self.bell_fd = self.gong_fd = -1  # if there are any
         self._gong: select.epoll | None = None
+        self._is_tidy = True
 
     def ring(self) -> None:
         """Tell that a chunk is done."""
+        self._is_tidy = False
         if self.bell_fd >= 0:
             os.eventfd_write(self.bell_fd, 1)
 
@@ -145,12 +150,18 @@ class _RemoteCaller:
             self._gong = select.epoll()
             # Of all who wait one wakes up for each stroke.
             self._gong.register(self.gong_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._belongings.restore_after()  # now, since nobody waits for it
+        self.tidy_up()  # now, since nobody waits for it
         if self._gong.poll(GONG_S):
             with suppress(BlockingIOError):  # another worker was quicker
                 os.eventfd_read(self.gong_fd)
+
+    def tidy_up(self) -> None:
+        if self._is_tidy:
+            return
+        self._belongings.restore_after()
         self._belongings.restore(self._message.n_threads)
         apply_context(_terms(self._message.terms).settings)
+        self._is_tidy = True
 
     def tell_imports(self) -> None:
         # When all items are done the next call may begin: it has to know what may have been edited.

@@ -3,7 +3,7 @@
 ::
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
-             whether any item has failed
+             whether any item has failed, how often an open call has been idle
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
@@ -33,7 +33,7 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board"]
 
 IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT = range(6)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH = range(7)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -160,6 +160,10 @@ class Board:
         """Number of items that nobody has claimed; ranges given back count as one."""
         return self.n_tasks - self.header[NEXT] + self.header[RETURNED]
 
+    def has_waiting(self, n_items: int) -> bool:
+        """Whether some of the first items have been neither claimed nor withdrawn."""
+        return bool(self.header[RETURNED]) or not self.done[self.header[NEXT] : n_items].all()
+
     def withdraw(self, i: int) -> bool:
         """Mark an item as failed that nobody has claimed; returns whether it was so.
 
@@ -218,9 +222,13 @@ class Board:
         """Whether a worker has turned to the call."""
         return bool(self.row(slot)[PID])
 
-    def n_run(self, slot: int) -> int:
-        """Count the items that a worker has run."""
-        return self.row(slot)[N_ITEMS]
+    def idle_since(self, slot: int) -> float | None:
+        """Return since when a worker has had nothing to do, in s of the monotonic clock, or None.
+
+        A worker that has the function, that is, and is in no item.
+        """
+        row = self.row(slot)
+        return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
 
     def loading_since(self, slot: int) -> float | None:
         """Return since when a worker loads the function, in s of the monotonic clock, or None."""

@@ -25,6 +25,7 @@ from nbshare.worker.schedule import (
     ATTEMPTS,
     BEGUN,
     ENDED,
+    EPOCH,
     FAILED,
     IN_OUTPUT,
     ITEM,
@@ -94,6 +95,9 @@ class Caller(Protocol):
     def await_items(self, pause_s: float) -> None:
         """Wait for items that are not there yet: so long, or until some have come."""
 
+    def tidy_up(self) -> None:
+        """Undo what items have changed in this process: those to come are as of another call."""
+
     def tell_imports(self) -> None:
         """Tell what has been imported so far."""
 
@@ -153,6 +157,7 @@ class Work:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
+        self._epoch = 0
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._step = max((source.step for source in sources), default=1)
@@ -179,6 +184,9 @@ class Work:
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
         chunk = self._claims.claim(self._item_s)
+        if self._board.header[EPOCH] != self._epoch:
+            self._epoch = self._board.header[EPOCH]
+            self._caller.tidy_up()
         start_ns = time.monotonic_ns()
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -63,6 +64,19 @@ def die(*_: Any) -> None:
 
 def raise_with_comment() -> None:
     raise RuntimeError(123)  # some comment
+
+
+class PidError(Exception):
+    """Says who has raised it."""
+
+
+def raise_pid() -> None:
+    raise PidError(os.getpid())
+
+
+def version_of(module: str) -> Any:
+    """Import a module here."""
+    return importlib.import_module(module).version
 
 
 class OddError(Exception):
