@@ -32,7 +32,7 @@ from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.functions.pickling import plainly_or_by_value
 from nbshare.memory import Segment, aligned, copying
 
-__all__ = ["FedBlocks", "Feed"]
+__all__ = ["WORD", "FedBlocks", "Feed"]
 
 ENOUGH_ITEMS, ENOUGH_BYTES = 20_000, 256 << 10  # below both, packing takes less than handing over
 ROOM = 1.1  # for this much more than the first block lets expect, then the segment grows

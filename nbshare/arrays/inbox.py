@@ -10,9 +10,9 @@
     inbox.publish()    the count               ──►     blocks.n_ready
     …                                                  inputs.load(blocks[k])
 
-One segment holds the count of items, a table of where each lies, and what an `Arena` makes of them.
-Workers are sent no other segment later, and none is to be kept from being freed by items that do
-without it: all items of an inbox refer to the same segments.
+One segment holds the count of items, a table of where each lies, as for a `Feed`, and what an
+`Arena` makes of them. Workers are sent no other segment later, and none is to be kept from being
+freed by items that do without it: all items of an inbox refer to the same segments.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbshare.arrays.arena import Arena
+from nbshare.arrays.feed import WORD
 from nbshare.arrays.inputs import Packed
 from nbshare.memory import Mode, Segment, copying, pool, segment_of
 
@@ -28,7 +29,6 @@ __all__ = ["ROOM", "Inbox", "Seen"]
 
 Seen = dict[int, tuple[Any, Packed]]  # by their ids: objects, so that they are kept, and pickles
 
-WORD = 8  # bytes
 ROOM = 1 << 20  # bytes of all items; smaller segments are not kept for the next inbox
 
 

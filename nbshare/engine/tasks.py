@@ -363,7 +363,7 @@ class TaskQueue:
             window.seal()
         else:
             self._windows.remove(window)
-            window.drop()
+            window.stop()
 
     def _present_engine(self) -> Dispatcher:
         engine = dispatcher()

@@ -251,10 +251,6 @@ class OpenWindow(Window):
             if call.wants_worker:
                 self.engine.man(call)
 
-    def drop(self) -> None:
-        """Let go of a window that no task has joined."""
-        self.stop()
-
     def seal(self) -> None:
         """Take no more tasks."""
         self.engine.complete(self._run.call)
