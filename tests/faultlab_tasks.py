@@ -23,7 +23,7 @@ from nbshare import parallel_map
 from nbshare.errors import StaleReferenceError
 from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
-HUGE = 100 << 20  # characters, of what is asked for a text
+HUGE = 60 << 20  # characters, of what is asked for a text
 FOREVER_S = 40.0  # longer than any subject may live
 
 

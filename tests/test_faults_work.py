@@ -129,7 +129,7 @@ nbshare.shutdown()
 start["threads"] += 1  # the last one ends by itself
 await_census(start, "after shutdown")
 """,
-        limit_s=40,
+        limit_s=100,
     )
 
 

@@ -507,11 +507,17 @@ def test_in_a_kernel_cells_are_written_run_and_changed(kernel):
         ("\n\n\nimport no_such_package", "ModuleNotFoundError", "steps.py:5"),
     ],
 )
-def test_in_a_kernel_an_error_ends_run_all(kernel, body, error, place):
+def test_in_a_kernel_an_error_ends_run_all(kernel, tmp_path, body, error, place):
     """It is shown with its line and in few lines; the next cells do not run."""
     kernel.run("%%workerfile steps.py\ndef step(x):\n    return 7\n")
+    gate = tmp_path / "gate"  # a cell that comes after the error is one that the user has run anew
+    waiting = (
+        f"import time, pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.1)"
+    )
+    kernel.start(waiting)
     failing = kernel.start(f"%%workerfile steps.py\n{body}\n")
     queued = kernel.start("raise SystemError('a queued cell ran')")
+    gate.touch()
     cell = kernel.finish(failing)
     assert cell.error == error
     assert place in re.sub(r"\x1b\[[\d;]*m", "", cell.traceback)

@@ -99,7 +99,7 @@ def test_lines_of_a_file_come_in_sequence(tmp_path, workers):
     assert target.read_text() == source.read_text()
 
 
-@pytest.mark.parametrize(("pause_s", "stage"), [(0.01, plumbing.doubled), (0, plumbing.slow)])
+@pytest.mark.parametrize(("pause_s", "stage"), [(0.04, plumbing.doubled), (0, plumbing.slow)])
 def test_the_bottleneck_is_visible(pause_s, stage):
     """Whoever is slow is busy, and the other one waits."""
     load, process, _ = pipeline(
