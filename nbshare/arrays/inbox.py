@@ -23,7 +23,7 @@ from typing import Any
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.feed import WORD
 from nbshare.arrays.inputs import Packed
-from nbshare.memory import Mode, Segment, copying, pool, segment_of
+from nbshare.memory import Mode, Segment, pool, segment_of
 
 __all__ = ["ROOM", "Inbox", "Seen"]
 
@@ -89,9 +89,10 @@ class Inbox:
         end, parts = arena.contents()
         if end > self.lease.nbytes or (n and arena.segments != self.segments):
             return False
-        self.segments[:] = arena.segments
-        self._write(parts)
-        self._end = end
+        found = segment_of(self.lease)
+        assert found is not None
+        found[0].refill(parts)
+        self.segments[:], self._end = arena.segments, end
         for place, word in enumerate(words, start=1 + n * len(words)):
             self._table[place] = word
         if not self.segments:  # else its references would be missed with the next item
@@ -101,12 +102,6 @@ class Inbox:
     def publish(self) -> None:
         """Have workers see the item that was added."""
         self._table[0] += 1
-
-    def _write(self, parts: list[tuple[int, Any]]) -> None:
-        found = segment_of(self.lease)
-        assert found is not None
-        jobs = (copying.write_jobs(found[0].fd, offset, part) for offset, part in parts)
-        copying.run([job for some in jobs for job in some])
 
 
 def _pack(arena: Arena, obj: Any, index: int, seen: Seen) -> Packed:

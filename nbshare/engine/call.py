@@ -273,7 +273,7 @@ def prepare(
 
 
 def prepare_open(request: Request, fixed: tuple[Fixed, Placed], inbox: Inbox, team: Team) -> Call:
-    """Return a call whose items come to an inbox; the first are there."""
+    """Return a call whose items come to an inbox; the first are there when it begins."""
     placed = [fixed[1], Placed(None, inbox.segments, inbox.lease)]
     call = _call(request, fixed[0], placed, inbox.sources(), None, team)
     call.entrance = Entrance(inbox)
