@@ -392,7 +392,7 @@ tell(at=time.monotonic())
 """)
     lab.told()
     assert subject.wait() == status, subject.stderr
-    assert time.monotonic() - lab.facts["at"] < 2
+    assert time.monotonic() - lab.facts["at"] < SOON_S
     assert lab.nobody_left()
     assert "Fatal" not in subject.stderr
     assert ("Traceback" in subject.stderr) == ("raise" in ending)

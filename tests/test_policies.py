@@ -33,7 +33,7 @@ from nbshare.errors import (
 BACKENDS = [None, "serial", "threads"]
 MANY = 10_000  # tiny items: hundreds to thousands of them run together
 SOME = 6_000  # where each one is looked at
-SOON_S = 3.0  # for what takes a fraction of it on a machine with nothing else to do
+SOON_S = 8.0  # for what takes a fraction of it on a machine with nothing else to do
 
 backends = pytest.mark.parametrize("backend", BACKENDS, ids=["processes", "serial", "threads"])
 
@@ -548,7 +548,7 @@ def test_an_idle_worker_that_was_stopped_holds_up_no_map_with_a_time_out(tmp_pat
     """A worker that somebody has stopped between two calls is replaced at the time-out."""
     frozen = min(_pids_once_ready(tmp_path))
     os.kill(frozen, signal.SIGSTOP)
-    rescue = threading.Timer(4, lambda: os.kill(frozen, signal.SIGKILL))
+    rescue = threading.Timer(2 * SOON_S, lambda: os.kill(frozen, signal.SIGKILL))
     rescue.start()
     start = time.monotonic()
     result = parallel_map(policies.identity, range(20), timeout=0.5, max_workers=2)
