@@ -130,6 +130,7 @@ class Executor(futures.Executor):
                 context=current_context(),
                 policy=Policy(on_error="return"),
                 initializer=self._initializer,
+                prints=Prints(),
             ),
             lambda: Prints(Printer()),
         )

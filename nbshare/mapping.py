@@ -16,6 +16,8 @@ from nbshare.arguments import Backend, checked_request
 from nbshare.engine.base import Engine
 from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
+from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.encore import encore
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.request import Items, Request
@@ -25,7 +27,14 @@ from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
 from nbshare.job import NAP_S, Job, unwrapped
 from nbshare.latest import remember
-from nbshare.notebook import Display, Plot, Showing, check_display, open_display
+from nbshare.notebook import (
+    Display,
+    Plot,
+    Showing,
+    check_display,
+    open_display,
+    shows_nothing,
+)
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.worker.process import is_worker
 
@@ -203,7 +212,9 @@ def parallel_map(
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    make = partial(_prepared, request, source, _engine(where))
+    make = partial(
+        _prepared, request, source, _engine(where), is_quiet=shows_nothing(progress, plot)
+    )
     return unwrapped(*run_and_draw(make, label, progress, plot))
 
 
@@ -310,9 +321,18 @@ def map_async(
 
 
 def _prepared(
-    request: Request, source: Items | None, engine: Engine, *, in_background: bool = False
+    request: Request,
+    source: Items | None,
+    engine: Engine,
+    *,
+    in_background: bool = False,
+    is_quiet: bool = False,
 ) -> Run:
     """Place what is asked for in shared memory."""
+    if source is None and is_quiet and isinstance(engine, Dispatcher):
+        lap = encore(request, engine)
+        if lap is not None:
+            return lap
     if source is None:
         may_feed = engine.can_be_fed and not in_background
         return SingleRun(prepare(request, engine.warm_up, may_feed=may_feed), engine)

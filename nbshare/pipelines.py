@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Never, SupportsIndex
 
@@ -253,7 +253,7 @@ def _stages(
             loop, [items], shared=shared, out="list", max_workers=n, chunksize=1
         )
         if stages:  # what all print is shown by the one who waits
-            request = replace(request, prints=stages[0].run.request.prints)
+            request = request._replace(prints=stages[0].run.request.prints)
         stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), desk))
     return stages
 

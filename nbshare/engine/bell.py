@@ -7,6 +7,8 @@ import os
 import select
 from contextlib import suppress
 
+from nbshare.memory.descriptors import opened
+
 __all__ = ["Bell", "Gong"]
 
 
@@ -26,7 +28,8 @@ class Gong:
     _flags = os.EFD_SEMAPHORE if hasattr(os, "eventfd") else 0
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
+        self._file = opened(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
+        self.fd = self._file.fileno()
         self._lock = _thread.allocate_lock()  # so that nobody rings a descriptor that is not it
 
     def ring(self, n: int = 1) -> None:
@@ -37,11 +40,10 @@ class Gong:
                     os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Let go of the descriptor now, and not with this object."""
         with self._lock:
-            fd, self.fd = self.fd, -1
-            if fd >= 0:
-                os.close(fd)
+            self.fd = -1
+            self._file.close()
 
 
 class Bell(Gong):

@@ -20,6 +20,7 @@ from nbshare.arrays.arena import Arena
 from nbshare.arrays.create import empty
 from nbshare.arrays.feed import Feed
 from nbshare.arrays.inbox import Inbox
+from nbshare.arrays.tray import Tray
 from nbshare.engine.bell import Gong
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
 from nbshare.engine.request import Request
@@ -36,7 +37,17 @@ from nbshare.worker.work import Order, Task
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Call", "Callbacks", "Code", "Entrance", "State", "Team", "prepare", "prepare_open"]
+__all__ = [
+    "Call",
+    "Callbacks",
+    "Code",
+    "Entrance",
+    "State",
+    "Team",
+    "prepare",
+    "prepare_open",
+    "prepare_standing",
+]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
@@ -67,14 +78,23 @@ class Team:
 
 @dataclass(eq=False)
 class Entrance:
-    """Where items come into a call that runs."""
+    """Where items come into a call that runs.
 
-    inbox: Inbox
+    They come beside those that are there, or all anew in their place.
+    """
+
+    items: Inbox | Tray
     gong: Gong = field(default_factory=Gong)  # wakes workers that wait for them
     called_at: float = 0.0  # when they were woken last, on the monotonic clock
+    is_open: bool = True  # more may come
 
-    def call(self, n: int) -> None:
-        """Wake so many workers: items have come, or none will."""
+    @property
+    def is_standing(self) -> bool:
+        """Whether all items come anew."""
+        return isinstance(self.items, Tray)
+
+    def call(self, n: int = 1) -> None:
+        """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
         self.called_at = time.monotonic()
         self.gong.ring(n)
 
@@ -137,6 +157,11 @@ class Call:
         return sum(worker.is_ready for worker in list(self.workers))
 
     @property
+    def is_standing(self) -> bool:
+        """Whether it stays for maps like it."""
+        return self.entrance is not None and self.entrance.is_standing
+
+    @property
     def segments(self) -> list[tuple[Segment, Mode]]:
         """The segments that inputs lie in, and how workers map them."""
         return [wanted for placed in self.inputs for wanted in placed.segments]
@@ -157,7 +182,7 @@ class Call:
         """How many workers would find something to do, of those that may."""
         if (entrance := self.entrance) is None:
             return self.request.max_workers
-        n_items = entrance.inbox.n_items
+        n_items = entrance.items.n_items
         return min(self.request.max_workers, n_items - self.board.n_done(n_items))
 
     def halt(self) -> None:
@@ -196,8 +221,9 @@ class Call:
         self.entrance = None
         self.is_over = True
         self._over.release()
-        if self.tell is not None:
-            self.tell()
+        tell, self.tell = self.tell, None  # which may lead back here
+        if tell is not None:
+            tell()
         self._callbacks.run()
 
 
@@ -280,6 +306,16 @@ def prepare_open(request: Request, fixed: tuple[Fixed, Placed], inbox: Inbox, te
     return call
 
 
+def prepare_standing(request: Request, tray: Tray) -> Call:
+    """Return a call that stays for maps like it, whose items come to a tray."""
+    arena = Arena()
+    parts = pack_fixed(arena, request)
+    placed = [place(arena), Placed(None, [(tray.segment, "r")])]
+    call = _call(request, parts, placed, tray.sources(), None, None, n_more=1)
+    call.entrance = Entrance(tray, called_at=time.monotonic())
+    return call
+
+
 def _call(
     request: Request,
     parts: Fixed,
@@ -287,10 +323,11 @@ def _call(
     sources: list[tuple[Any, ...]],
     rows: npt.NDArray[Any] | None,
     team: Team | None,
+    n_more: int = 0,
 ) -> Call:
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
-    board = Board.create(request.n_tasks, n_slots)
+    board = Board.create(request.n_tasks + n_more, n_slots)
     n_workers = request.max_workers if team is None else team.n_workers
     return Call(
         request=request,
@@ -305,7 +342,7 @@ def _call(
         ),
         n_threads=threads_per_worker(usable_cpus(), n_workers, os.environ),
         initializer_key=parts.initializer_key,
-        results=_results(board, request, rows),
+        results=_results(board.head(request.n_tasks), request, rows),
         free_slots=list(range(n_slots))[::-1],
         team=team,
     )

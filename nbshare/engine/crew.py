@@ -63,6 +63,7 @@ class Crew:
         self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
         self._sources: dict[str, Source] = {}  # what workers that start now are to run
+        self._watched: dict[str, Stamp | None] = {}  # of both; never changed, but replaced
 
     def __contains__(self, worker: WorkerProcess) -> bool:
         return worker in self._members
@@ -85,24 +86,25 @@ class Crew:
             are_idle = len(self._idle) == len(self._members) and len(self._calls) == 1
             if are_idle and self._sources.keys() - self._stamps.keys():
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
+                self._watch()
             return Code(self._generation, self._sources)
         self._born_under = context.environ, context.path
         self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
+        self._watch()
         self._generation += 1
         self.end_outdated()
         return Code(self._generation, self._sources)
 
     def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
-        """Whether a call would run this code, if it began now."""
+        """Whether a call would run this code, if it began now; for any thread."""
         return code.generation == self._generation and self._is_fresh(context, initializer)
 
     def _is_fresh(self, context: Context, initializer: bytes | None) -> bool:
-        stamps = {path: source.stamp for path, source in self._sources.items()} | self._stamps
         return (
             self._born_under == (context.environ, context.path)
             and (initializer is None or self._initializer in (None, initializer))
-            and all(stamp_of(path) == stamp for path, stamp in stamps.items())
+            and all(stamp_of(path) == stamp for path, stamp in self._watched.items())
         )
 
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
@@ -116,6 +118,12 @@ class Crew:
         for path, source in read_sources(new - self._sources.keys()).items():
             if source.stamp == stamps[path]:
                 self._sources[path] = source
+        if stamps:
+            self._watch()
+
+    def _watch(self) -> None:
+        sources: dict[str, Stamp | None] = {p: s.stamp for p, s in self._sources.items()}
+        self._watched = sources | self._stamps
 
     def put_to_work(
         self,

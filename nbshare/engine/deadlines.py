@@ -12,13 +12,15 @@ from nbshare.engine.call import Call
 from nbshare.engine.process import WorkerProcess
 from nbshare.functions import label_of
 
-__all__ = ["GRACE_S", "Deadlines"]
+__all__ = ["GRACE_S", "STAY_S", "Deadlines"]
 
 # For the items under way when a call is stopped; then their workers are ended. After an interrupt
 # all is to be usable again within 0.1 s, of which new workers take some 20 ms.
 GRACE_S = 0.03
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
-
+# A call stays so long for maps like it, from the beginning of the last one. Then one takes some
+# tenths of a millisecond more; meanwhile its workers are there for nobody else of the process.
+STAY_S = 0.05
 
 # For the function to be loaded, with all that its file imports: on a slow network that may take a
 # minute. An endless import is an error then, and not for ever nothing.
@@ -49,6 +51,8 @@ class Deadlines:
         Ends a call with an error.
     replenish : callable
         Starts workers for the call that comes after one.
+    complete : callable
+        Has no more items come to a call.
 
     Notes
     -----
@@ -63,10 +67,11 @@ class Deadlines:
         advance: Callable[[Call], None],
         fail: Callable[[Call, BaseException], None],
         replenish: Callable[[int, Call], None],
+        complete: Callable[[Call], None],
     ) -> None:
         self._calls = calls
         self._hear_all, self._lose, self._advance = hear_all, lose, advance
-        self._fail, self._replenish = fail, replenish
+        self._fail, self._replenish, self._complete = fail, replenish, complete
 
     def times(self) -> Iterator[float]:
         """Yield when `enforce` has something to do, on the monotonic clock."""
@@ -75,6 +80,8 @@ class Deadlines:
                 yield call.kill_at
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
+            if call.is_standing and (entrance := call.entrance) and entrance.is_open:
+                yield entrance.called_at + STAY_S
             yield from self._sleepers(call).values()
             yield from (since + LOAD_S for since in self._loading(call))
 
@@ -85,6 +92,8 @@ class Deadlines:
                 self._stop(call)
             elif call.request.policy.timeout_s is not None:
                 self._end_timed_out(call)
+            if call.is_standing:
+                self._end_if_unused(call)
             self._replace_sleepers(call)
             self._give_up_loading(call)
 
@@ -108,6 +117,12 @@ class Deadlines:
         for worker in list(call.workers):
             if worker in call.workers and time.monotonic() >= self._due_s(call, worker):
                 self._lose(worker, is_late=True)
+
+    def _end_if_unused(self, call: Call) -> None:
+        """End a call that stays for maps like it, if none comes."""
+        entrance = call.entrance
+        if entrance and entrance.is_open and time.monotonic() >= entrance.called_at + STAY_S:
+            self._complete(call)
 
     def _replace_sleepers(self, call: Call) -> None:
         """Replace workers that somebody has stopped while they were idle."""
@@ -140,7 +155,7 @@ class Deadlines:
         sleepers, entrance = {}, call.entrance
         # Those that wait at an open call for items are to take one that is there, or to leave.
         are_called = entrance is not None and (
-            call.is_complete or call.board.has_waiting(entrance.inbox.n_items)
+            call.is_complete or call.board.has_waiting(entrance.items.n_items)
         )
         for worker, slot in call.workers.items():
             if not worker.is_ready:

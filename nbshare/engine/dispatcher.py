@@ -80,7 +80,9 @@ class Dispatcher:
             self._advance,
             self._fail,
             self._crew.replenish,
+            self.complete,
         )
+        self._standing: Call | None = None  # stays for maps like it, until anybody does another
         self._is_closing = False
         self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
@@ -100,6 +102,9 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
+        standing, self._standing = self._standing, call if call.is_standing else None
+        if standing is not None:
+            self.complete(standing)  # its workers are wanted
         # A thread that went on would take the interpreter lock from the dispatcher's.
         self._attend(lambda: self._begin(call), ATTEND_S)
 
@@ -159,14 +164,41 @@ class Dispatcher:
         self._attend(lambda: found.append(self._is_current(call)), HEAR_S)
         return found == [True]
 
+    def is_still_current(self, call: Call) -> bool:
+        """Whether the workers of a call run what a new call would, if they have imported nothing.
+
+        Like `is_current`, which need not know that, and takes as long as a small call.
+        """
+        return self._crew.is_current(call.code, call.request.context, call.initializer_key)
+
+    def begin_anew(self, call: Call, fill: Callable[[], None]) -> bool:
+        """Have the workers of a call that stays do all items again; returns whether it still does.
+
+        `fill` puts other items there; no worker may be in one.
+        """
+        with self._claiming:
+            entrance = call.entrance
+            if entrance is None or not entrance.is_open or self._is_closing:
+                return False
+            if not call.board.head(entrance.items.n_items).are_all_done:
+                return False  # somebody was interrupted, and has left it to itself
+            with self._lock_of(call):
+                fill()
+                call.board.begin_anew()
+        entrance.call()
+        if call.wants_worker:
+            self.man(call)
+        return True
+
     def complete(self, call: Call) -> None:
         """Have no more items come to a call."""
         with self._claiming:
             entrance = call.entrance
             if entrance is None or self._is_closing:  # it is over, or will be
                 return
+            entrance.is_open = False
             with self._lock_of(call):
-                call.board.withdraw_from(entrance.inbox.n_items)
+                call.board.withdraw_from(entrance.items.n_items)
         entrance.call(call.request.max_workers)
         self._post(self._advance, call)
 
@@ -211,6 +243,7 @@ class Dispatcher:
             call.halt()
         for worker in self._crew:
             self._crew.dismiss(worker)
+        self._standing = None
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
         with self._claiming:  # somebody may hold its file's lock
@@ -277,7 +310,8 @@ class Dispatcher:
             fds.append(call.entrance.gong.fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self._crew.put_to_work(message, fds, environ, call.code, prints)
-        worker.lend(call.id, *(segment for segment, _ in call.segments))
+        if not call.is_standing:  # else they are not used again
+            worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
         self._note_running(worker)
@@ -353,6 +387,8 @@ class Dispatcher:
 
     def _finish(self, call: Call, state: State) -> None:
         del self._calls[call.id]
+        if self._standing is call:
+            self._standing = None
         self._hear_prints(call)
         self._pipes.end_lines(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle

@@ -47,11 +47,14 @@ class _Here:
     def await_items(self, pause_s: float) -> None:
         time.sleep(pause_s)
 
+    def call_another(self) -> None:
+        pass
+
     def tidy_up(self) -> None:
         pass
 
-    def tell_imports(self) -> None:
-        pass
+    def tell_imports(self) -> bool:
+        return False  # nobody has to know
 
     def sends_prints(self) -> bool:
         return False  # they are the caller's own

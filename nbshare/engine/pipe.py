@@ -6,7 +6,6 @@ import _thread
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,8 +61,9 @@ class Pipe:
         timeout_s: float | None = None,
     ) -> None:
         n_workers = sum(len(stage.desk) for stage in stages)
-        self.request = replace(  # for the job: what has no meaning here is empty
-            stages[-1].run.request, iterables=(), n_tasks=0, out=None, max_workers=n_workers
+        # For the job: what has no meaning here is empty.
+        self.request = stages[-1].run.request._replace(
+            iterables=(), n_tasks=0, out=None, max_workers=n_workers
         )
         self.error: BaseException | None = None
         self.is_over = False

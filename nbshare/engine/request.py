@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
@@ -29,8 +28,7 @@ class Items(NamedTuple):
         return [next(lists) if rows is None else rows[first:stop] for rows in self.columns]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What is asked for, checked."""
 
     func: Any
@@ -43,7 +41,7 @@ class Request:
     context: Context
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
-    prints: Prints = field(default_factory=Prints)  # where what workers print goes
+    prints: Prints  # where what workers print goes
     first: int = 0  # index of the first item: others have gone before in a stream
 
     def text_of(self, i: int) -> str:

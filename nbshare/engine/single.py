@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +28,9 @@ class SingleRun:
 
     def __init__(self, call: Call, engine: Engine) -> None:
         self.call = call
+        self._board = call.board.head(call.request.n_tasks)
         self._engine = engine
-        self._given = np.zeros(call.board.n_tasks, np.bool_)
+        self._given = np.zeros(call.request.n_tasks, np.bool_)
         self._copied: npt.NDArray[np.bool_] | None = None
         self._packing = _thread.allocate_lock()
 
@@ -52,11 +52,11 @@ class SingleRun:
 
     @property
     def n_tasks(self) -> int:  # noqa: D102
-        return self.call.board.n_tasks
+        return self._board.n_tasks
 
     @property
     def n_done(self) -> int:  # noqa: D102
-        return self.call.board.n_done()
+        return self._board.n_done()
 
     @property
     def n_ready(self) -> int:  # noqa: D102
@@ -67,7 +67,7 @@ class SingleRun:
         return self.call.results.errors
 
     def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
-        return self.call.board.present()
+        return self._board.present()
 
     def partial(self) -> Any:  # noqa: D102
         return self.call.results.partial()
@@ -94,7 +94,7 @@ class SingleRun:
         return tuple(column[i] for column in self.request.iterables)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
-        for i in np.flatnonzero((self.call.board.done != 0) & ~self._given).tolist():
+        for i in np.flatnonzero((self._board.done != 0) & ~self._given).tolist():
             value = self.call.results.get(i)
             if value is not MISSING:
                 self._given[i] = True
@@ -103,7 +103,7 @@ class SingleRun:
     @property
     def is_all_given(self) -> bool:
         """Whether it is over, and `new_results` has given everything."""
-        return self.is_over and bool(self._given[self.call.board.done != 0].all())
+        return self.is_over and bool(self._given[self._board.done != 0].all())
 
     def pace(self) -> tuple[int, float]:
         """Return the items that its workers have done, and in how many seconds."""
@@ -112,7 +112,7 @@ class SingleRun:
 
     def forget_items(self) -> None:
         """Let go of the items of a call that is over."""
-        self.call.request = replace(self.request, iterables=())
+        self.call.request = self.request._replace(iterables=())
         self.call.past_slots.clear()
 
     def fill_out(self) -> None:  # noqa: D102
@@ -122,7 +122,7 @@ class SingleRun:
         shared = self.call.results.array
         if shared is None or shared is out:
             return
-        done = self.call.board.done == IN_OUTPUT
+        done = self._board.done == IN_OUTPUT
         if self._copied is None:
             self._copied = np.zeros_like(done)
         new = np.flatnonzero(done & ~self._copied)

@@ -120,7 +120,7 @@ def stats_of(
     """
     stats = []
     for row in slots:
-        if not row[PID]:
+        if not row[PID] or row[BEGUN] < begun_ns:  # it has not come, or not to this lap
             continue
         pairs = [row[SLOWEST + 2 * k : SLOWEST + 2 * k + 2] for k in range(N_SLOWEST)]
         stats.append(

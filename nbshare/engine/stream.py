@@ -16,7 +16,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -239,8 +238,7 @@ class Stream:
             if first + n > len(out):
                 raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
             out = out[first : first + n]
-        request = replace(
-            self.request,
+        request = self.request._replace(
             iterables=self._source.window(first, items),
             n_tasks=n,
             first=first,

@@ -28,7 +28,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from nbshare import errors
@@ -372,8 +371,7 @@ class TaskQueue:
         return engine
 
     def _request_for(self, n: int, columns: tuple[list[Any], list[Any]]) -> Request:
-        return replace(
-            self._request,
+        return self._request._replace(
             iterables=columns,
             n_tasks=n,
             first=self._n_taken,

@@ -247,7 +247,7 @@ class OpenWindow(Window):
         if 0 < n_new == self.n_taken:
             self.start()
         elif n_new and (entrance := call.entrance) is not None:
-            entrance.call(n_new)
+            entrance.call()
             if call.wants_worker:
                 self.engine.man(call)
 

@@ -40,7 +40,15 @@ if TYPE_CHECKING:
     from nbshare.notebook.base import Drawer, JobView
     from nbshare.notebook.environment import KernelOutput
 
-__all__ = ["Display", "LivePlot", "Plot", "Showing", "check_display", "open_display"]
+__all__ = [
+    "Display",
+    "LivePlot",
+    "Plot",
+    "Showing",
+    "check_display",
+    "open_display",
+    "shows_nothing",
+]
 
 
 class Display:
@@ -152,6 +160,13 @@ def check_display(progress: Any, plot: Any) -> None:
     as_plots(plot)
 
 
+def shows_nothing(progress: Any, plot: Any) -> bool:
+    """Whether nothing is to be seen of a map, whatever comes of it."""
+    if plot is not None:
+        return False
+    return progress is False or (progress is None and surroundings() == "log")
+
+
 def open_display(
     job: JobView, *, progress: Any = None, plot: Any = None, in_background: bool = False
 ) -> Display:
@@ -171,7 +186,7 @@ def open_display(
     Display
         To be updated while waiting, and closed at the end. Nothing is drawn before that.
     """
-    if progress is False and plot is None:
+    if shows_nothing(progress, plot):
         return Display([])
     place = surroundings()
     drawers: list[Drawer] = []

@@ -50,6 +50,11 @@ class Claims:
         Returns how many items are there, if they come by and by.
     wait : callable, optional
         Waits for more of them, for some seconds.
+
+    Attributes
+    ----------
+    has_waited : bool
+        Whether the last claim had to wait for items.
     """
 
     def __init__(
@@ -70,15 +75,21 @@ class Claims:
         self._chunksize = chunksize
         self._step = step
         self._n_ready, self._wait = n_ready, wait
+        self.has_waited = False
         self._last = 0
+
+    def are_ready(self, start: int) -> bool:
+        """Whether items from `start` on are there, or were: somebody may have claimed them."""
+        return self._n_ready is not None and self._n_ready() > start
 
     def claim(self, item_s: float) -> range:
         """Take the next chunk, when there is one; empty when nothing is left.
 
         `item_s`: seconds per item lately.
         """
-        pause_s = WAIT_S
+        pause_s, self.has_waited = WAIT_S, False
         while (chunk := self._claim(item_s)) is None:
+            self.has_waited = True
             self._wait(pause_s)
             pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk

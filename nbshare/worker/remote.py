@@ -155,6 +155,10 @@ class _RemoteCaller:
             with suppress(BlockingIOError):  # another worker was quicker
                 os.eventfd_read(self.gong_fd)
 
+    def call_another(self) -> None:
+        if self.gong_fd >= 0:
+            os.eventfd_write(self.gong_fd, 1)
+
     def tidy_up(self) -> None:
         if self._is_tidy:
             return
@@ -163,10 +167,11 @@ class _RemoteCaller:
         apply_context(_terms(self._message.terms).settings)
         self._is_tidy = True
 
-    def tell_imports(self) -> None:
+    def tell_imports(self) -> bool:
         # When all items are done the next call may begin: it has to know what may have been edited.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
+        return bool(stamps)
 
     def close(self) -> None:
         """Let go of descriptors."""

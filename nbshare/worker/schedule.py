@@ -3,7 +3,8 @@
 ::
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
-             whether any item has failed, how often an open call has been idle
+             whether any item has failed, how often the call has begun anew, whether anything has
+             been imported
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
@@ -29,11 +30,11 @@ import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
 
-__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NO_ITEM", "Board"]
+__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "MISSING", "NO_ITEM", "Board"]
 
-IN_OUTPUT, IN_LOG, FAILED = 1, 2, 3
+MISSING, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH = range(7)  # header words
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED = range(8)  # header words
 HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -64,16 +65,27 @@ class Board:
         Made by `Board.create`, or attached in a worker.
     offset : int
         Where in it the board lies, in bytes.
-    n_tasks, n_slots : int
+    n_places, n_slots : int
         Number of items, and of workers that may take part (replacements included).
+    n_tasks : int, optional
+        Of the items those that are looked at: the first; default all.
     """
 
-    def __init__(self, segment: Segment, offset: int, n_tasks: int, n_slots: int) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        offset: int,
+        n_places: int,
+        n_slots: int,
+        n_tasks: int | None = None,
+    ) -> None:
         self.segment, self.offset = segment, offset
-        self.n_tasks, self.n_slots = n_tasks, n_slots
+        self.n_tasks = n_tasks = n_places if n_tasks is None else n_tasks
+        self.n_places, self.n_slots = n_places, n_slots
         self._memory = memoryview(segment)[offset:]
         self._array = View(self._memory).array
-        self._places = _layout(n_tasks, n_slots)[0]
+        self._places = _layout(n_places, n_slots)[0]
+        self._head: Board | None = None
         # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self.done = self._array(np.uint8, (n_tasks,), self._places[3])
@@ -103,7 +115,7 @@ class Board:
     @cached_property
     def small(self) -> npt.NDArray[np.uint8]:
         """Room for the pickles of small results."""
-        shape = (self.n_tasks, _small_nbytes(self.n_tasks))
+        shape = (self.n_tasks, _small_nbytes(self.n_places))
         return self._array(np.uint8, shape, self._places[7])
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -131,6 +143,32 @@ class Board:
         board = cls(*slab.take(_layout(n_tasks, n_slots)[1]), n_tasks, n_slots)
         board.slots[:, ITEM] = NO_ITEM
         return board
+
+    def head(self, n_tasks: int) -> Board:
+        """Return a board of the first items alone, which is part of this one."""
+        if n_tasks == self.n_tasks:
+            return self
+        if self._head is None or self._head.n_tasks != n_tasks:
+            self._head = Board(self.segment, self.offset, self.n_places, self.n_slots, n_tasks)
+        return self._head
+
+    def begin_anew(self) -> None:
+        """Have all items done again. Under the lock, while nobody is in one."""
+        self.done.fill(MISSING)
+        self.header[NEXT] = 0
+        self.header[EPOCH] += 1
+
+    @cached_property
+    def _items(self) -> memoryview:
+        start = self._places[2]
+        return self._words(start, self.n_slots * SLOT_WORDS)[ITEM::SLOT_WORDS]
+
+    @property
+    def are_all_done(self) -> bool:
+        """Whether all items are done, and nobody has anything to tell of them."""
+        # Workers do so between an item's ``done`` byte and leaving it, so that is looked at first.
+        is_missing = MISSING in self.done.tobytes()
+        return not is_missing and self._items.tolist() == [NO_ITEM] * self.n_slots
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for another worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -27,6 +28,7 @@ from nbshare.worker.schedule import (
     ENDED,
     EPOCH,
     FAILED,
+    IMPORTED,
     IN_OUTPUT,
     ITEM,
     ITEM_STOP,
@@ -38,6 +40,7 @@ from nbshare.worker.schedule import (
     PEAK,
     PID,
     PRINTED,
+    REPORTED,
     SINCE,
     SLOWEST,
     STOP,
@@ -95,11 +98,14 @@ class Caller(Protocol):
     def await_items(self, pause_s: float) -> None:
         """Wait for items that are not there yet: so long, or until some have come."""
 
+    def call_another(self) -> None:
+        """Wake another worker that waits for items, if there is one."""
+
     def tidy_up(self) -> None:
         """Undo what items have changed in this process: those to come are as of another call."""
 
-    def tell_imports(self) -> None:
-        """Tell what has been imported so far."""
+    def tell_imports(self) -> bool:
+        """Tell what has been imported so far; returns whether there is anything new."""
 
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
@@ -151,7 +157,7 @@ class Work:
         self._func = fixed.load(task.func)
         if task.shared is not None:
             self._func = partial(self._func, **fixed.load(task.shared))
-        sources = [Source(items, *what) for what in order.sources]
+        self._sources = sources = [Source(items, *what) for what in order.sources]
         self._columns = [source.items for source in sources]
         if task.policy.seed is not None:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
@@ -172,7 +178,7 @@ class Work:
             n_ready=None if feed is None else feed.n_ready,
             wait=caller.await_items,
         )
-        caller.tell_imports()  # first: a call may end as soon as a worker has loaded the function
+        self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
@@ -184,15 +190,30 @@ class Work:
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
         chunk = self._claims.claim(self._item_s)
+        if self._claims.has_waited and self._claims.are_ready(chunk.stop):
+            self._caller.call_another()
         if self._board.header[EPOCH] != self._epoch:
-            self._epoch = self._board.header[EPOCH]
-            self._caller.tidy_up()
+            self._begin_anew()
         start_ns = time.monotonic_ns()
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
         return goes_on
+
+    def _begin_anew(self) -> None:
+        """Run what comes as another call would."""
+        self._epoch = self._board.header[EPOCH]
+        self._caller.tidy_up()
+        self._slot[BEGUN] = self._slot[LOADED] = time.monotonic_ns()
+        self._slot[WORKED:REPORTED] = NO_FIGURES
+        self._slow_ns = 0
+        for source in self._sources:
+            source.forget()
+
+    def _tell_imports(self) -> None:
+        if self._caller.tell_imports():
+            self._board.header[IMPORTED] = 1
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
@@ -221,7 +242,7 @@ class Work:
                     return False
                 position += n
         finally:
-            self._caller.tell_imports()
+            self._tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
@@ -373,6 +394,8 @@ class Work:
             slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
         self._slow_ns = pairs[-1][0]
 
+
+NO_FIGURES = array("q", bytes(8 * (REPORTED - WORKED)))
 
 _initialized: list[bytes] = []  # what this process has been initialized with
 

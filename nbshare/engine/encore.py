@@ -1,0 +1,248 @@
+"""Small maps that are called again and again: one call serves them all, lap by lap.
+
+::
+
+    parallel_map(f, a)   a call as any other
+    parallel_map(f, b)   a call that stays: workers that are done wait for other items
+    parallel_map(f, c)   its next lap:  items ─► tray, gong ──► workers: results, bell ──► c
+    …
+    another map, or none for a while: the call is over, and its workers are free
+
+An ordinary call takes most of a millisecond to begin and to end. A lap needs no message and nothing
+of the dispatcher, unless something goes wrong: then the call has failed, was stopped or has lost a
+worker, as any other.
+
+Laps of one call are maps that are alike in all but their items, and only where nobody can tell the
+difference: workers know the function by its name, and nothing is shared, since what is copied at
+each call would have to be compared.
+"""
+
+from __future__ import annotations
+
+import _thread
+import math
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.arena import plain_pickle
+from nbshare.arrays.shared_array import shared_view
+from nbshare.arrays.tray import ROOM, Tray
+from nbshare.engine.bell import Bell
+from nbshare.engine.call import State, prepare_standing
+from nbshare.engine.collect import collect
+from nbshare.engine.deadlines import STAY_S
+from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.placing import PLAIN
+from nbshare.engine.request import Request
+from nbshare.engine.single import SingleRun
+from nbshare.memory import slab
+from nbshare.worker.output import ASK
+from nbshare.worker.schedule import IMPORTED, IN_LOG, KIND, SMALL_TASKS
+from nbshare.worker.work import Policy
+
+__all__ = ["encore"]
+
+_PLAIN_POLICY = Policy()
+
+_Form = tuple[Any, ...]  # what maps have in common that can be laps of one call
+
+
+class _Latest:
+    """What the last map of this process was like."""
+
+    form: _Form | None = None
+    begun_at = -math.inf  # on the monotonic clock
+    unfit: _Form | None = None  # with items or results that do not lie in a call's own memory
+    call: _StandingCall | None = None  # that stays for maps like it
+
+
+def encore(request: Request, engine: Dispatcher) -> SingleRun | None:
+    """Return the run of a small map that is like the one before it; None if it is not.
+
+    Raises
+    ------
+    UnsendableError
+        If the function or an item cannot be pickled.
+    """
+    form, now = _form_of(request), time.monotonic()
+    comes_soon, _Latest.begun_at = now < _Latest.begun_at + STAY_S, now
+    is_again, _Latest.form = form == _Latest.form, form
+    if form is None or not is_again or not comes_soon or form == _Latest.unfit:
+        return None
+    if (pickles := _pickles(request)) is None:
+        _Latest.unfit = form
+        return None
+    standing = _Latest.call
+    if standing is None or not standing.begins_lap(form, request, pickles, engine):
+        _Latest.call = standing = _StandingCall(form, request, pickles, engine)
+    return _Lap(standing)
+
+
+def _form_of(request: Request) -> _Form | None:
+    """Return what a map has in common with those that can be laps of one call with it."""
+    func, out = request.func, request.out
+    is_simple = (
+        0 < request.n_tasks < SMALL_TASKS
+        and not request.shared
+        and request.initializer is None
+        and request.policy == _PLAIN_POLICY
+        and not isinstance(out, np.ndarray)
+        and all(type(column) in (list, tuple, range) for column in request.iterables)
+    )
+    if not is_simple or type(func) not in (FunctionType, BuiltinFunctionType):
+        return None
+    module = func.__module__  # of the notebook, or without a name, it goes by value, with a state
+    if module == "__main__" or getattr(sys.modules.get(module), func.__name__, None) is not func:
+        return None
+    n_columns = len(request.iterables)
+    return func, request.n_tasks, n_columns, request.max_workers, request.chunksize, out
+
+
+def _pickles(request: Request) -> list[Any] | None:
+    """Return the pickle of each list of items; None if they are large or refer to shared memory."""
+    pickles = []
+    for column in request.iterables:
+        items = list(column)
+        is_plain = PLAIN.issuperset(map(type, items))
+        data = pickle.dumps(items, 5) if is_plain else plain_pickle(items, "item", 0)
+        if data is None:
+            return None
+        pickles.append(data)
+    return pickles if sum(map(len, pickles)) <= ROOM else None
+
+
+class _StandingCall:
+    """A call that stays for maps of one form."""
+
+    def __init__(
+        self, form: _Form, request: Request, pickles: Sequence[Any], engine: Dispatcher
+    ) -> None:
+        self.form, self.engine = form, engine
+        self.bell = Bell()  # that workers ring after each chunk
+        self._tray = Tray(request.n_tasks, len(pickles))
+        self._tray.fill(pickles)
+        self.has_begun = False
+        self.call = prepare_standing(request, self._tray)
+        self.call.bell_fd, self.call.tell = self.bell.fd, self._note_end
+        self._in_use = _thread.allocate_lock()  # by a lap
+        self._in_use.acquire()
+
+    def begins_lap(
+        self, form: _Form, request: Request, pickles: Sequence[Any], engine: Dispatcher
+    ) -> bool:
+        """Begin another lap, if workers do what those of a call of its own would."""
+        call = self.call
+        is_alike = engine is self.engine and form == self.form
+        if not is_alike or not self._in_use.acquire(blocking=False):
+            return False
+        has_begun, prints = False, call.request.prints
+
+        def fill() -> None:
+            prints.is_attended = True
+            call.request = request._replace(prints=prints)
+            call.begun_ns = time.monotonic_ns()
+            call.past_slots.clear()
+            self._tray.fill(pickles)
+
+        try:
+            is_alike = (
+                request.context == call.request.context
+                and request.prints.appears_with(prints)
+                and engine.is_still_current(call)
+            )
+            has_begun = is_alike and engine.begin_anew(call, fill)
+        finally:
+            if not has_begun:
+                self.leave()
+        return has_begun
+
+    def leave(self) -> None:
+        """Let another lap begin."""
+        self._in_use.release()
+
+    def _note_end(self) -> None:
+        if _Latest.call is self:
+            _Latest.call = None
+        self.bell.ring()
+
+
+class _Lap(SingleRun):
+    """A map as its job sees it."""
+
+    def __init__(self, standing: _StandingCall) -> None:
+        super().__init__(standing.call, standing.engine)
+        self._standing, self._dispatcher = standing, standing.engine
+        self._is_done = False
+
+    @property
+    def state(self) -> State:
+        return "done" if self._is_done else super().state
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_done or super().is_over
+
+    def start(self) -> None:
+        if not self._standing.has_begun:  # the laps after the first are under way
+            self._standing.has_begun = True
+            super().start()
+
+    def wait(self, timeout_s: float) -> bool:
+        until_s = time.monotonic() + timeout_s
+        while not self._has_ended():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._standing.bell.wait(left_s)
+        return True
+
+    def _has_ended(self) -> bool:
+        if not self._is_done and self._are_all_done():
+            self._dispatcher.hear_prints(self.call, are_all=True)
+            self._is_done = True
+        return self.is_over
+
+    def _are_all_done(self) -> bool:
+        """Whether all results are there, and all else that workers tell of them."""
+        board = self._board
+        if not board.are_all_done:
+            return False
+        if IN_LOG in board.done.tobytes() and board.index[board.done == IN_LOG, 0].any():
+            # Their logs come with messages, which the end of the call waits for.
+            self._dispatcher.complete(self.call)
+            return False
+        return True
+
+    def final(self, *, with_errors: bool) -> Any:  # noqa: ARG002 - an item that fails ends the call
+        header, results = self.call.board.header, self.call.results
+        is_unfit = header[KIND] == ASK
+        if is_unfit:
+            _Latest.unfit = self._standing.form
+        if is_last := bool(is_unfit or header[IMPORTED] or self.call.is_over):
+            self._dispatcher.complete(self.call)
+        found: Any
+        if results.has_objects:
+            values = results.values()
+            # What another lap has decided of the results says nothing of those of this one.
+            found = values if self.request.out is not None else collect(values)
+        else:
+            assert results.array is not None
+            found = results.array if is_last else _copy_of(results.array)
+        self.forget_items()
+        self._standing.leave()
+        return found
+
+
+def _copy_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy in shared memory: the next lap's results take the place of the original."""
+    segment, offset = slab.take(array.nbytes)
+    copy = segment.array(array.dtype, array.shape, offset)
+    copy[...] = array.view(np.ndarray)
+    return shared_view(copy)

@@ -1,0 +1,419 @@
+"""Small maps that are called again and again: as quick as they are, as right as any other."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import signal
+import threading
+import time
+import weakref
+from functools import partial
+
+import laps
+import numpy as np
+import pytest
+from faultlab import SOON_S, await_flag, wait_until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbshare
+from nbshare import MapInterrupted, errors, last_job, parallel_map, share
+from nbshare.engine.dispatcher import Dispatcher
+from nbshare.errors import MixedResultsWarning, PartialResultWarning, WorkerDiedError
+
+quiet = partial(parallel_map, progress=False, max_workers=2)
+again = partial(quiet, laps.perform)
+
+
+def give(*values):
+    return [("give", value) for value in values]
+
+
+def warm_up(n=4):
+    """Have the next map of `n` orders be a lap of a call that has begun."""
+    for _ in range(4):
+        assert again(give(*range(n))).tolist() == list(range(n))
+
+
+def workers():
+    """Return the numbers of both workers."""
+    return wait_until(
+        lambda: pids if len(pids := set(quiet(laps.slow_pid, range(8)))) == 2 else None
+    )
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+# ------------------------------------------------------------------------------ results
+
+
+def test_maps_that_are_alike_share_a_call(monkeypatch):
+    """One after the other, they are handed to the dispatcher now and then only."""
+    n_calls, submit = 0, Dispatcher.submit
+
+    def counting(self, call):
+        nonlocal n_calls
+        n_calls += 1
+        submit(self, call)
+
+    monkeypatch.setattr(Dispatcher, "submit", counting)
+    for i in range(200):
+        assert quiet(laps.echo, [i, i + 1, i + 2]).tolist() == [i, i + 1, i + 2]
+    assert n_calls < 100
+
+
+VALUES = (
+    st.integers()
+    | st.integers(-3, 3)
+    | st.booleans()
+    | st.floats()
+    | st.complex_numbers()
+    | st.none()
+    | st.text(max_size=3)
+    | st.sampled_from("?bBhHiIqQlLefdFD").map(lambda char: np.dtype(char).type(1))
+    | st.tuples(st.integers(0, 2), st.text(max_size=2))
+    | st.lists(st.integers(0, 9), max_size=3).map(np.array)
+)
+ALIKE = st.one_of(*(st.lists(kind, min_size=3, max_size=3) for kind in (*VALUES.branches, VALUES)))
+
+
+def outcome_of(func, items, **options):
+    """Return a result such that equal ones are equal: NaN too."""
+    found = parallel_map(func, items, progress=False, max_workers=2, **options)
+    if isinstance(found, np.ndarray):
+        return type(found), found.dtype, found.shape, found.tobytes()
+    return type(found), [repr(np.asarray(value).tolist()) for value in found]
+
+
+@pytest.mark.filterwarnings("ignore::nbshare.errors.MixedResultsWarning")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ALIKE, min_size=3, max_size=8), st.sampled_from([None, "list"]))
+def test_results_are_those_of_the_serial_loop(maps, out):
+    """Whatever the results of the maps before have been, dtypes included."""
+    for items in maps:
+        found = outcome_of(laps.echo, items, out=out)
+        assert found == outcome_of(laps.echo, items, out=out, backend="serial")
+
+
+def test_results_of_earlier_maps_stay(recwarn):
+    """The next one's take nobody's place; all are shared arrays."""
+    found = [quiet(laps.echo, [float(i), 2.0 * i]) for i in range(100)]
+    assert [each.tolist() for each in found] == [[float(i), 2.0 * i] for i in range(100)]
+    assert {type(each) for each in found} == {nbshare.SharedArray}
+    assert all(quiet(laps.echo, each[:2]).tolist() == each.tolist() for each in found[:3])
+
+
+def test_several_iterables_of_all_kinds():
+    """Lists, tuples and ranges, as many as there are."""
+    for i in range(10):
+        found = quiet(laps.both, [i, "b", None], range(i, i + 3))
+        assert found == [(i, i), ("b", i + 1), (None, i + 2)]
+    for i in range(10):
+        assert quiet(laps.both, (i, i), [b"", i]) == [(i, b""), (i, i)]
+
+
+@pytest.mark.parametrize("out", ["list", "stack"])
+def test_results_as_they_were_asked_for(out):
+    """As a list, or stacked by columns, in each of them."""
+    for i in range(10):
+        found = quiet(laps.both, [i, i + 1], [0.5, 1.5], out=out)
+        if out == "list":
+            assert found == [(i, 0.5), (i + 1, 1.5)]
+        else:
+            assert [column.tolist() for column in found] == [[i, i + 1], [0.5, 1.5]]
+
+
+def test_large_results_and_items():
+    """Arrays, long texts and large items come between small ones."""
+    data = share(np.arange(1000.0))
+    for n in (0, 10, 3_000_000, 10, 0):
+        for _ in range(3):
+            assert again([("zeros", n)] * 2).shape == (2, n)
+            assert list(map(len, again([("text", n), ("text", 1)]))) == [n, 1]
+            assert again(give(1, 2)).tolist() == [1, 2]
+            assert again(give("y" * n, n)) == ["y" * n, n]
+            assert again(give(data[:4], data[2:6])).tolist() == [[0, 1, 2, 3], [2, 3, 4, 5]]
+            assert [each.size for each in again(give(np.zeros(n), n), out="list")[:1]] == [n]
+
+
+def test_items_are_let_go():
+    """When the map is over nobody keeps them, nor the last ones a little later."""
+
+    class Thing(set):
+        def __reduce__(self):
+            return float, (1.5,)
+
+    seen = []
+    for _ in range(6):
+        things = [Thing(), Thing()]
+        seen += map(weakref.ref, things)
+        assert quiet(laps.echo, things).tolist() == [1.5, 1.5]
+    del things
+    gc.collect()
+    assert [ref() for ref in seen] == [None] * 12
+
+
+# ------------------------------------------------------------------ as calls of their own
+
+
+def test_each_runs_the_code_of_its_moment(tmp_path, monkeypatch):
+    """A file that is edited between two of them is run as it is, and so is what it imports."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    helper, module = tmp_path / "lap_helper.py", tmp_path / "lap_module.py"
+    module.write_text("import lap_helper\ndef f(x): return x + lap_helper.value")
+    helper.write_text("value = 0")
+    f = importlib.import_module("lap_module").f
+    for value in range(1, 6):
+        for _ in range(5):
+            found = quiet(f, [10, 20, 30])
+        helper.write_text(f"value = {value}{' ' * value}")
+        found = quiet(f, [10, 20, 30])
+        assert found.tolist() == [10 + value, 20 + value, 30 + value]
+
+
+def test_what_an_item_imports_is_watched(tmp_path):
+    """A file that workers have imported in the middle of a call is run as edited by the next."""
+    module = tmp_path / "lap_late.py"
+    module.write_text("def version(): return 0")
+    warm_up()
+    order = [("import", str(tmp_path / "lap_late")), *give(-1, -1, -1)]
+    for version in range(1, 5):
+        for _ in range(3):
+            assert again(order).tolist() == [version - 1, -1, -1, -1]
+        module.write_text(f"def version(): return {version}{' ' * version}")
+
+
+def test_each_has_the_surroundings_of_its_moment(tmp_path, monkeypatch):
+    """What the caller changes between two of them is seen, what items change is not."""
+    for i in range(4):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("SETTLED", str(i))
+        umask = os.umask(0o20 + i)
+        try:
+            for _ in range(4):
+                found, _ = again([("littered", None), ("give", 0)])
+                assert found["cwd"] == str(folder)
+                assert found["environ"][0] == str(i)
+                assert found["umask"] == 0o20 + i
+                assert "/elsewhere" not in found["path"]
+                assert found["stdout"] != "NoneType"
+        finally:
+            os.umask(umask)
+
+
+def test_prints_are_there_with_the_results(capsys):
+    """And where the caller's own are, also if that changes."""
+    for i in range(20):
+        again([("say", f"here {i}"), ("give", 0.0)])
+        assert capsys.readouterr().out == f"here {i}\n"
+        with contextlib.redirect_stdout(io.StringIO()) as elsewhere:
+            again([("say", f"there {i}"), ("give", 0.0)])
+        assert elsewhere.getvalue() == f"there {i}\n"
+        assert capsys.readouterr().out == ""
+
+
+def test_other_maps_find_the_workers_free():
+    """No more workers than were asked for, whatever follows on what; afterwards all is at rest."""
+    nbshare.shutdown()
+    pids = workers()
+    for _ in range(10):
+        for _ in range(4):
+            pids |= set(quiet(laps.pid, [1, 2, 3]).tolist())
+        pids |= set(quiet(laps.other_pid, range(10), chunksize=1).tolist())
+    assert len(pids) == 2
+
+
+def test_nothing_stays_open():
+    """A little after the last one all descriptors are closed."""
+    warm_up()
+    time.sleep(0.2)
+    before = descriptors()
+    for n in range(1, 12):
+        warm_up(n)
+    wait_until(lambda: descriptors() <= before, what=lambda: f"{descriptors()}, before {before}")
+
+
+# ------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("lap", range(4))
+def test_an_item_fails(lap):
+    """It is named as it counts in its map, the others are kept, and the next map is right."""
+    for _ in range(lap):
+        again(give(1, 2, 3))
+    with pytest.raises(ValueError, match="no way") as caught:
+        again([("sleep", 0.0), ("raise", "no way"), ("sleep", 60.0)])
+    assert "item 1" in caught.value.__notes__[0]
+    job = last_job()
+    assert job.partial()[0] == 0.0
+    assert job.n_tasks == 3
+    assert sum(each.n_items for each in job.stats) <= 2
+    assert all(each.starting_s >= 0 for each in job.stats)
+    assert again(give(4, 5, 6)).tolist() == [4, 5, 6]
+    assert job.n_done == 1
+
+
+def test_an_item_cannot_be_sent_or_returned():
+    """The error says so, each time, and the next map is right."""
+    for _ in range(3):
+        warm_up(2)
+        with pytest.raises(errors.UnsendableError, match="item 1"):
+            again(give(0, threading.Lock()))
+        warm_up(2)
+
+
+def test_a_worker_dies_in_an_item():
+    """The item is named; the next maps have their workers."""
+    for _ in range(5):
+        warm_up()
+        with pytest.raises(WorkerDiedError, match=r"item 2 \(|items 0 \(.*to 3"):
+            again([*give(0, 1), ("die", 0), *give(3)])
+
+
+def test_idle_workers_are_killed():
+    """One or both, between two maps: nobody notices."""
+    for n in (1, 2, 1, 2, 1, 1, 1, 2):
+        pids = workers()
+        warm_up()
+        for pid in list(pids)[:n]:
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(3):
+            assert again(give(1, 2, 3, 4)).tolist() == [1, 2, 3, 4]
+
+
+def test_an_idle_worker_is_stopped():
+    """Somebody's SIGSTOP between two maps holds up none of them for long."""
+    for _ in range(3):
+        for _ in range(4):
+            stopped = quiet(laps.pid, [0] * 4).tolist()[0]
+        os.kill(stopped, signal.SIGSTOP)
+        start = time.monotonic()
+        for _ in range(10):
+            assert stopped not in quiet(laps.pid, [0] * 4)
+        assert time.monotonic() - start < SOON_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGCONT)
+
+
+def strike_at(flag):
+    await_flag(flag)
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def test_a_map_is_interrupted(tmp_path):
+    """Any of them ends at once and keeps what is done; the next ones are right."""
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for i in range(4):
+            warm_up()
+            flag = str(tmp_path / str(i))
+            striker = threading.Thread(target=strike_at, args=(flag,))
+            striker.start()
+            start = time.monotonic()
+            with pytest.raises(MapInterrupted):
+                again([("sleep", 0.0), ("flag", flag), ("sleep", 60), ("sleep", 60)])
+            assert time.monotonic() - start < SOON_S
+            striker.join()
+            assert last_job().partial()[0] == 0.0
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_interrupts_at_any_moment():
+    """A result is right or there is none; nothing hangs, and nothing grows."""
+    dice = np.random.default_rng(20261122)
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    n_interrupted = 0
+    try:
+        warm_up()
+        for i in range(150):
+            if i == 30:
+                nbshare.shutdown()  # so that it does not matter how many workers there are
+                before = descriptors()
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 3e-3))
+                    for k in range(20):
+                        assert again(give(i, k, -1)).tolist() == [i, k, -1]
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                n_interrupted += 1
+            start = time.monotonic()
+            assert again(give(i, i, i)).tolist() == [i, i, i]
+            assert time.monotonic() - start < SOON_S
+        assert n_interrupted > 50
+        nbshare.shutdown()
+        allowed = before + 2  # those of a segment that the last job keeps
+        wait_until(lambda: descriptors() <= allowed, what=lambda: f"{descriptors()}, {before}")
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.mark.parametrize("with_shutdown", [False, True])
+def test_threads_map_the_same_function(with_shutdown):
+    """Each has its own results, also when somebody shuts down in between."""
+    wrong, end = [], time.monotonic() + 2
+    n_done = 0
+
+    def map_on(k):
+        nonlocal n_done
+        i = 0
+        while time.monotonic() < end:
+            i += 1
+            items = [k, i, k * i]
+            try:
+                found = quiet(laps.echo, items)
+            except Exception as error:
+                wrong.append(error)
+                return
+            values = list(found)
+            is_partial = with_shutdown and (nbshare.MISSING in values or len(values) != 3)
+            if not is_partial and not isinstance(found, np.ma.MaskedArray) and values != items:
+                wrong.append((values, items))
+            n_done += 1
+
+    threads = [threading.Thread(target=map_on, args=(k,)) for k in range(1, 5)]
+    with pytest.warns(PartialResultWarning) if with_shutdown else contextlib.nullcontext():
+        for thread in threads:
+            thread.start()
+        while with_shutdown and time.monotonic() < end:
+            nbshare.shutdown()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong[:3]
+    assert n_done > 20
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_forks_between_two():
+    """The child has workers of its own, the parent goes on with its."""
+    for _ in range(3):
+        warm_up()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                warm_up()
+                status = 0
+            nbshare.shutdown()
+            os._exit(status)
+        warm_up()
+        assert os.waitpid(pid, 0)[1] == 0
+        warm_up()
+
+
+def test_results_that_differ_are_told():
+    """A warning each time, as of any map."""
+    for _ in range(5):
+        with pytest.warns(MixedResultsWarning, match="item 0 gave a int, item 1 a str"):
+            assert quiet(laps.echo, [1, "a"]) == [1, "a"]

@@ -1,0 +1,63 @@
+"""Functions whose items say what to do, so that maps which differ in that are of one form."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from policies import look_and_litter
+
+
+def echo(x: Any) -> Any:
+    return x
+
+
+def both(x: Any, y: Any) -> Any:
+    return x, y
+
+
+def pid(_: Any) -> int:
+    return os.getpid()
+
+
+def other_pid(_: Any) -> int:
+    return os.getpid()
+
+
+def slow_pid(_: Any) -> int:
+    time.sleep(0.005)
+    return os.getpid()
+
+
+def perform(order: tuple[str, Any]) -> Any:
+    """Do what the item asks for."""
+    what, detail = order
+    match what:
+        case "give":
+            return detail
+        case "say":
+            print(detail)
+        case "raise":
+            raise ValueError(detail)
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "sleep":
+            time.sleep(detail)
+        case "flag":
+            Path(detail).touch()
+            time.sleep(60)
+        case "zeros":
+            return np.zeros(detail)
+        case "text":
+            return "x" * detail
+        case "littered":
+            return look_and_litter(0)
+        case "import":
+            sys.path.insert(0, os.path.dirname(detail))
+            return __import__(os.path.basename(detail)).version()
+    return 0.0
