@@ -246,6 +246,7 @@ class Dispatcher:
         self._standing = None
         for call in list(self._calls.values()):
             call.finish("failed" if call.error else "stopped", call.error)
+        self._calls.clear()
         with self._claiming:  # somebody may hold its file's lock
             self._nursery.close()
         self._pipes.close()

@@ -155,13 +155,21 @@ class _StandingCall:
             is_alike = (
                 request.context == call.request.context
                 and request.prints.appears_with(prints)
-                and engine.is_still_current(call)
+                and self._is_current()
             )
             has_begun = is_alike and engine.begin_anew(call, fill)
         finally:
             if not has_begun:
                 self.leave()
         return has_begun
+
+    def _is_current(self) -> bool:
+        """Whether workers run what those of a new call would."""
+        header = self.call.board.header
+        if header[IMPORTED]:
+            header[IMPORTED] = 0  # first: what they import from now on is for the next look
+            return self.engine.is_current(self.call)
+        return self.engine.is_still_current(self.call)
 
     def leave(self) -> None:
         """Let another lap begin."""
@@ -221,11 +229,10 @@ class _Lap(SingleRun):
         return True
 
     def final(self, *, with_errors: bool) -> Any:  # noqa: ARG002 - an item that fails ends the call
-        header, results = self.call.board.header, self.call.results
-        is_unfit = header[KIND] == ASK
-        if is_unfit:
+        results = self.call.results
+        is_last = self.call.board.header[KIND] == ASK
+        if is_last:  # an array that has been made for this map
             _Latest.unfit = self._standing.form
-        if is_last := bool(is_unfit or header[IMPORTED] or self.call.is_over):
             self._dispatcher.complete(self.call)
         found: Any
         if results.has_objects:
