@@ -89,9 +89,9 @@ class Entrance:
     is_open: bool = True  # more may come
 
     @property
-    def is_standing(self) -> bool:
-        """Whether all items come anew."""
-        return isinstance(self.items, Tray)
+    def stays(self) -> bool:
+        """Whether its call stays for maps like it, whose items take the place of these."""
+        return self.is_open and isinstance(self.items, Tray)
 
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
@@ -155,11 +155,6 @@ class Call:
     def n_ready(self) -> int:
         """Count the workers at work that have started."""
         return sum(worker.is_ready for worker in list(self.workers))
-
-    @property
-    def is_standing(self) -> bool:
-        """Whether it stays for maps like it."""
-        return self.entrance is not None and self.entrance.is_standing
 
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:

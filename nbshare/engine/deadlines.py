@@ -80,7 +80,7 @@ class Deadlines:
                 yield call.kill_at
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
-            if call.is_standing and (entrance := call.entrance) and entrance.is_open:
+            if (entrance := call.entrance) is not None and entrance.stays:
                 yield entrance.called_at + STAY_S
             yield from self._sleepers(call).values()
             yield from (since + LOAD_S for since in self._loading(call))
@@ -92,8 +92,7 @@ class Deadlines:
                 self._stop(call)
             elif call.request.policy.timeout_s is not None:
                 self._end_timed_out(call)
-            if call.is_standing:
-                self._end_if_unused(call)
+            self._end_if_unused(call)
             self._replace_sleepers(call)
             self._give_up_loading(call)
 
@@ -121,7 +120,9 @@ class Deadlines:
     def _end_if_unused(self, call: Call) -> None:
         """End a call that stays for maps like it, if none comes."""
         entrance = call.entrance
-        if entrance and entrance.is_open and time.monotonic() >= entrance.called_at + STAY_S:
+        if entrance is None or not entrance.stays:
+            return
+        if time.monotonic() >= entrance.called_at + STAY_S:
             self._complete(call)
 
     def _replace_sleepers(self, call: Call) -> None:

@@ -1,0 +1,419 @@
+"""What the dispatcher does with calls and workers, in its thread: gives out work, hears answers.
+
+::
+
+    begin ──► find or start workers, send the call   ──►   claim chunks, run items,
+                                                           write results and done flags
+              allocate the output                    ◄──   first result
+              note                                   ◄──   failed / log / imported / finished
+    …
+    finish the call, when nobody has anything left to say or to do
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nbshare import errors
+from nbshare.arrays.inputs import ArrayReference
+from nbshare.engine.call import MAX_REPLACED, Call, State
+from nbshare.engine.crew import Crew
+from nbshare.engine.deadlines import GRACE_S, Deadlines
+from nbshare.engine.events import Events
+from nbshare.engine.prints import PrintPipes
+from nbshare.engine.process import Nursery, WorkerProcess
+from nbshare.memory import Segment, segment_of
+from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
+from nbshare.worker.output import OutputSpec
+from nbshare.worker.remote import CallMessage
+from nbshare.worker.schedule import ATTEMPTS, FAILED, PRINTED, SUSPECT
+
+__all__ = ["Foreman"]
+
+
+class Foreman:
+    """Runs calls on worker processes.
+
+    Parameters
+    ----------
+    events : Events
+        Of the thread that it is for.
+    nursery : Nursery
+        Where workers come from.
+    give_back : callable
+        Lets others claim items of a call.
+    complete : callable
+        Has no more items come to a call.
+
+    Attributes
+    ----------
+    calls : dict
+        Those that run, by their ids.
+    crew : Crew
+        The workers.
+    pipes : PrintPipes
+        What they print into.
+    is_closing : bool
+        Whether no more calls are begun; set by the dispatcher.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        nursery: Nursery,
+        give_back: Callable[[Call, range], None],
+        complete: Callable[[Call], None],
+    ) -> None:
+        self._give_back = give_back
+        self.is_closing = False
+        self.calls: dict[int, Call] = {}
+        self.pipes = PrintPipes(events)
+        self.crew = Crew(events, nursery, self.pipes, self.calls, self._hear, self._lose)
+        self._deadlines = Deadlines(
+            self.calls,
+            self._hear_all,
+            self._lose,
+            self.advance,
+            self._fail,
+            self.crew.replenish,
+            complete,
+        )
+
+    def until_s(self) -> float | None:
+        """Return when something has to be done though nobody says anything."""
+        return min((*self._deadlines.times(), *self.crew.deadlines()), default=None)
+
+    def do_what_is_due(self) -> None:
+        """Do what has to be done at this moment."""
+        self._deadlines.enforce()
+        self.crew.end_overdue()
+
+    def end(self) -> None:
+        """End all calls and workers."""
+        for call in self.calls.values():
+            call.halt()
+        for worker in self.crew:
+            self.crew.dismiss(worker)
+        for call in list(self.calls.values()):
+            call.finish("failed" if call.error else "stopped", call.error)
+        self.calls.clear()
+
+    # ----------------------------------------------------------------------- calls
+
+    def begin(self, call: Call) -> None:
+        """Begin a call."""
+        if self.is_closing:  # by another thread, since the call was submitted
+            call.finish("stopped")
+            return
+        if call.is_over:  # stopped by another thread before it was submitted
+            return
+        self.calls[call.id] = call
+        if call.team is None or call.team.map_id == 0:
+            call.code = self.crew.renew_if_stale(call.request.context, call.initializer_key)
+        else:  # a stream is one map: its later calls run the files of the first
+            call.code = call.team.code
+        if call.team is not None and call.team.map_id == 0:
+            call.team.map_id, call.team.code = call.id, call.code
+        self.man(call)
+        self.advance(call)
+
+    def is_current(self, call: Call) -> bool:
+        """Whether the workers of a call run what a new call would."""
+        for worker in list(call.workers):
+            self._hear_all(worker)  # what it has imported
+        if call.is_over or self.is_closing:
+            return False
+        return self.crew.is_current(call.code, call.request.context, call.initializer_key)
+
+    def man(self, call: Call) -> None:
+        """Put workers to work on a call, as many as it may have now."""
+        try:
+            while call.wants_worker and self._n_free(call) > 0:
+                self._assign(call)
+        except (errors.WorkerDiedError, OSError) as error:
+            if not call.workers:
+                self._fail(call, error.with_traceback(None))  # which holds the call
+
+    def _n_free(self, call: Call) -> int:
+        """Return how many more workers a call may have now: a stream's calls share theirs."""
+        if call.team is None:
+            return call.request.max_workers - len(call.workers)
+        return call.team.n_workers - sum(len(c.workers) for c in self._team_of(call))
+
+    def _team_of(self, call: Call) -> list[Call]:
+        return [c for c in self.calls.values() if c.team is call.team]
+
+    def _assign(self, call: Call) -> None:
+        """Give the call one more worker."""
+        slot = call.free_slots.pop()
+        message = CallMessage(call.id, call.map_id, slot, call.n_threads, *call.told)
+        files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
+        fds = [call.board.segment.fd, *(file.fileno() for file in files)]
+        if call.bell_fd is not None:
+            fds.append(call.bell_fd)
+        if call.entrance is not None:
+            fds.append(call.entrance.gong.fd)
+        environ, prints = call.request.context.environ, call.request.prints
+        worker = self.crew.put_to_work(message, fds, environ, call.code, prints)
+        if call.entrance is None or not call.entrance.stays:  # else they are not used again
+            worker.lend(call.id, *(segment for segment, _ in call.segments))
+        worker.call, worker.call_since = call, time.monotonic()
+        call.workers[worker] = slot
+        self._note_running(worker)
+
+    def advance(self, call: Call) -> None:
+        """Finish the call, or see to it that somebody works on what is left."""
+        if any(self._is_needed(worker, call) for worker in list(call.workers)) or call.is_over:
+            return  # or it has become so: the word of a worker may have been the last
+        if call.error is not None:
+            self._finish(call, "failed")
+        elif call.board.stopped:
+            self._finish(call, "stopped")
+        elif call.is_complete:
+            self._finish(call, "done")
+        elif not call.workers and self._n_free(call) > 0 and call.wants_worker:
+            # The last ones finished just before one gave items back.
+            call.n_replaced += 1
+            self._replace(call)
+
+    def _is_needed(self, worker: WorkerProcess, call: Call) -> bool:
+        """Whether the end of a call has to wait for a worker's word.
+
+        Of a tiny call it need not be waited for until all have found out that nothing is left: that
+        takes as long as the call.
+        """
+        is_done = call.error is None and not call.board.stopped and call.is_complete
+        if is_done:
+            self._hear_all(worker)  # that it is there, its logs and failures
+        if not worker.is_ready:
+            return False
+        if not is_done:
+            return True
+        slot = call.workers.get(worker)
+        if slot is None:
+            return False
+        if worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None:
+            return True
+        # It may be importing a file that has been edited since: the next call would not know.
+        return call.board.loading_since(slot) is not None and worker.knows != call.told[0]
+
+    def _replace(self, call: Call) -> None:
+        """Put another worker to work in the place of one that has died."""
+        try:
+            # With their server all are lost that it has yet to start.
+            max_unborn = call.request.max_workers + MAX_REPLACED
+            if call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn:
+                raise errors.WorkerDiedError(
+                    f"{call.n_replaced + call.n_unborn} workers died one after the other before "
+                    "they began an item. Something that they import may end them, memory may be "
+                    "short, or the system may allow no more processes."
+                )
+            self._assign(call)
+        except (errors.WorkerDiedError, OSError) as error:
+            self._fail(call, error.with_traceback(None))
+            self.advance(call)
+
+    def _fail(self, call: Call, error: BaseException) -> None:
+        """Note the first failure and stop the rest."""
+        if call.error is None:
+            call.error = error
+            self.stop(call)
+
+    def stop(self, call: Call) -> None:
+        """End a call early."""
+        if call.is_over:
+            return
+        if call.id not in self.calls:  # interrupted before it was submitted
+            call.finish("stopped")
+            return
+        call.halt()
+        if call.kill_at is None:
+            call.kill_at = time.monotonic() + GRACE_S
+        self.advance(call)
+
+    def _finish(self, call: Call, state: State) -> None:
+        del self.calls[call.id]
+        self.hear_prints(call)
+        self.pipes.end_lines(call.request.prints)
+        call.workers.clear()  # late starters find the board stopped or empty, and become idle
+        call.finish(state, call.error)
+        self._pass_on(call)
+        self.crew.end_outdated()
+
+    def _pass_on(self, call: Call) -> None:
+        """Put workers that a call of a stream does without to work on the stream's next ones."""
+        if call.team is not None:
+            for other in self._team_of(call):
+                self.man(other)
+
+    # --------------------------------------------------------------------- workers
+
+    def _hear(self, worker: WorkerProcess) -> None:
+        """Handle one message of a worker."""
+        try:
+            message, fds = worker.channel.receive(wait=False)
+        except BlockingIOError:
+            return
+        except (EOFError, OSError) as error:
+            if worker.call is not None and getattr(error, "errno", None) == errno.EMFILE:
+                self._fail(worker.call, error.with_traceback(None))
+            self._lose(worker)
+        else:
+            self._handle(worker, message, fds)
+
+    def _hear_all(self, worker: WorkerProcess) -> None:
+        """Handle what a worker has sent so far, be it dead or alive."""
+        while worker in self.crew:
+            try:
+                message, fds = worker.channel.receive(wait=False)
+            except (BlockingIOError, EOFError, OSError):
+                return
+            self._handle(worker, message, fds)
+
+    def _handle(self, worker: WorkerProcess, message: Any, fds: list[int]) -> None:
+        segments = [Segment.attach(fd, "r+") for fd in fds]
+        match message:
+            case ("ready", pid):
+                self.crew.greet(worker, pid)
+                if worker.call is None:  # of those who are to be there for the next call
+                    self.crew.rest(worker)
+                self._note_running(worker)
+            case ("first", call_id, spec):
+                self._decide(worker, self.calls.get(call_id), spec)
+            case ("log", call_id, key):
+                if call_id in self.calls:
+                    self.calls[call_id].results.logs.add(key, segments[0])
+            case ("failed", call_id, failure):
+                self._note_failure(self.calls.get(call_id), failure)
+            case ("imported", stamps):
+                self.crew.note_imports(worker, stamps)
+            case ("finished", call_id, stamps, are_gone):
+                self.crew.note_imports(worker, stamps)
+                worker.give_back(call_id, are_gone=are_gone)
+                if worker.call is not None and worker.call.id == call_id:
+                    worker.knows = worker.call.told[0]
+                    self._release(worker)
+
+    def hear_prints(self, call: Call) -> None:
+        """Take what workers have printed before they say that they have finished."""
+        if call.board.has_prints():
+            self.pipes.is_reading = True  # first, for who looks at both
+            call.board.header[PRINTED] = 0  # before: what comes now may not be read
+            self.pipes.read_all()
+
+    def _note_running(self, worker: WorkerProcess) -> None:
+        call = worker.call
+        if call is not None and call.state == "starting" and worker.is_ready:
+            call.state = "running"
+
+    def _decide(self, worker: WorkerProcess, call: Call | None, spec: OutputSpec) -> None:
+        """Tell a worker that has its first result where results go."""
+        if call is None:  # it was stopped; the worker is about to be ended
+            return
+        try:
+            call.results.decide(spec)
+            reference, fds = None, []
+            array = call.results.array
+            if array is not None:
+                found = segment_of(array)
+                assert found is not None
+                segment, offset = found
+                worker.lend(call.id, segment)
+                reference = ArrayReference(
+                    0,
+                    offset,
+                    array.shape,
+                    array.strides,
+                    array.dtype,
+                    is_shared=False,
+                    is_writable=True,
+                )
+                fds = [segment.fd]
+            worker.channel.send((call.results.spec, reference), fds, wait=False)
+        except OSError:
+            self._lose(worker)
+        except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
+            self._fail(call, error.with_traceback(None))
+
+    def _note_failure(self, call: Call | None, failure: Failure) -> None:
+        if call is None:
+            return
+        error = rebuild(failure)
+        if failure.item >= 0:
+            i = failure.item - call.request.first
+            call.note_error(error, range(i, i + 1))
+        if failure.item < 0 or call.request.policy.on_error == "raise":
+            self._fail(call, error)
+
+    def _release(self, worker: WorkerProcess) -> None:
+        """Let a worker rest that has nothing left to do for its call."""
+        call, worker.call = worker.call, None
+        self.crew.rest(worker)
+        if call is not None:
+            self.hear_prints(call)
+        if call is not None and call.workers.pop(worker, None) is not None:
+            self.advance(call)
+            self._pass_on(call)
+
+    def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
+        """Handle a worker that has died or has to die."""
+        self._hear_all(worker)
+        if worker not in self.crew:
+            return
+        call, worker.call = worker.call, None
+        status = self.crew.dismiss(worker)
+        if call is None or worker not in call.workers:
+            return
+        slot = call.workers.pop(worker)
+        items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        # One that had not turned to the call, or waited at an open one, died while it was idle:
+        # that says nothing of the call.
+        call.n_unborn += not worker.is_ready
+        is_loading = call.board.loading_since(slot) is not None
+        has_turned = is_loading or (call.entrance is None and call.board.has_begun(slot))
+        call.n_replaced += not items and has_turned
+        call.past_slots.append(call.board.row(slot).tolist())
+        call.board.clear_slot(slot)
+        call.free_slots.append(slot)
+        if items:
+            call.torn_rows += items
+            text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
+            first = call.request.first
+            named = range(first + items.start, first + items.stop)
+            if is_late and timeout_s is not None:
+                error: BaseException = timed_out(worker.pid, named, text, timeout_s)
+            else:
+                error = death_of(worker.pid, status, named, text)
+            if self._overcome(call, items, error):
+                unbegun = range(items.start, max(items.stop, unbegun.stop))
+        if not call.board.stopped:
+            self._give_back(call, unbegun)
+            if not call.is_complete and (call.entrance is None or call.wants_worker):
+                self._replace(call)
+        self.advance(call)
+
+    def _overcome(self, call: Call, items: range, error: BaseException) -> bool:
+        """Handle the death of a worker in the middle of items: whether they are tried again."""
+        if call.board.stopped:
+            return False
+        attempts = call.board.attempts_to_count(items.start, items.stop)
+        retries = call.request.policy.retries
+        if len(items) > 1 and retries:
+            attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
+            return True
+        attempts += 1
+        if attempts.max() & ATTEMPTS <= retries:
+            return True
+        call.note_error(error, items)
+        if call.request.policy.on_error == "raise":
+            self._fail(call, error)
+        else:
+            call.board.done[items.start : items.stop] = FAILED
+        return False
