@@ -151,7 +151,7 @@ class Dispatcher:
             entrance = call.entrance
             if entrance is None or not entrance.is_open or self._foreman.is_closing:
                 return False
-            if not call.board.head(entrance.items.n_items).are_all_done:
+            if not call.board.head(entrance.items.n_items).is_at_rest:
                 return False  # somebody was interrupted, and has left it to itself
             with self._lock_of(call):
                 fill()

@@ -37,7 +37,6 @@ from nbshare.arrays.tray import ROOM, Tray
 from nbshare.engine.bell import Bell
 from nbshare.engine.call import State, prepare_standing
 from nbshare.engine.collect import collect
-from nbshare.engine.deadlines import STAY_S
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.placing import PLAIN
 from nbshare.engine.request import Request
@@ -49,6 +48,7 @@ from nbshare.worker.work import Policy
 
 __all__ = ["encore"]
 
+AGAIN_S = 0.5  # from the beginning of one map to that of the next; a first one starts workers
 _PLAIN_POLICY = Policy()
 
 _Form = tuple[Any, ...]  # what maps have in common that can be laps of one call
@@ -72,7 +72,7 @@ def encore(request: Request, engine: Dispatcher) -> SingleRun | None:
         If the function or an item cannot be pickled.
     """
     form, now = _form_of(request), time.monotonic()
-    comes_soon, _Latest.begun_at = now < _Latest.begun_at + STAY_S, now
+    comes_soon, _Latest.begun_at = now < _Latest.begun_at + AGAIN_S, now
     is_again, _Latest.form = form == _Latest.form, form
     if form is None or not is_again or not comes_soon or form == _Latest.unfit:
         return None
@@ -220,7 +220,7 @@ class _Lap(SingleRun):
     def _are_all_done(self) -> bool:
         """Whether all results are there, and all else that workers tell of them."""
         board = self._board
-        if not board.are_all_done:
+        if not board.is_at_rest:
             return False
         if IN_LOG in board.done.tobytes() and board.index[board.done == IN_LOG, 0].any():
             # Their logs come with messages, which the end of the call waits for.

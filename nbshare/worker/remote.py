@@ -100,6 +100,7 @@ def work_on(
         lock = FileLock(lock_fd, message.call)
         work = Work(Order(terms.task, *brief.order), board, message.slot, inputs, caller, lock)
         del inputs
+        caller.ring()
         try:
             while work.step():
                 mappings.drop()
@@ -137,7 +138,7 @@ class _RemoteCaller:
         self._is_tidy = True
 
     def ring(self) -> None:
-        """Tell that a chunk is done."""
+        """Tell that the function is there, or a chunk done."""
         self._is_tidy = False
         if self.bell_fd >= 0:
             os.eventfd_write(self.bell_fd, 1)

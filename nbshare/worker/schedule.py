@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ class Board:
         self._array = View(self._memory).array
         self._places = _layout(n_places, n_slots)[0]
         self._head: Board | None = None
+        self._none = [NO_ITEM] * n_slots
         # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self.done = self._array(np.uint8, (n_tasks,), self._places[3])
@@ -159,16 +161,19 @@ class Board:
         self.header[EPOCH] += 1
 
     @cached_property
-    def _items(self) -> memoryview:
-        start = self._places[2]
-        return self._words(start, self.n_slots * SLOT_WORDS)[ITEM::SLOT_WORDS]
+    def _states(self) -> list[memoryview]:
+        """For each slot what `is_at_rest` looks at."""
+        words = self._words(self._places[2], self.n_slots * SLOT_WORDS)
+        return [words[word::SLOT_WORDS] for word in (ITEM, BEGUN, LOADED)]
 
     @property
-    def are_all_done(self) -> bool:
-        """Whether all items are done, and nobody has anything to tell of them."""
-        # Workers do so between an item's ``done`` byte and leaving it, so that is looked at first.
-        is_missing = MISSING in self.done.tobytes()
-        return not is_missing and self._items.tolist() == [NO_ITEM] * self.n_slots
+    def is_at_rest(self) -> bool:
+        """Whether all items are done, and nobody has anything to tell of them or is loading."""
+        # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
+        if MISSING in self.done.tobytes():
+            return False
+        items, begun, loaded = (state.tolist() for state in self._states)
+        return items == self._none and all(map(ge, loaded, begun))
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for another worker."""

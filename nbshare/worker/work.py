@@ -205,7 +205,7 @@ class Work:
         """Run what comes as another call would."""
         self._epoch = self._board.header[EPOCH]
         self._caller.tidy_up()
-        self._slot[BEGUN] = self._slot[LOADED] = time.monotonic_ns()
+        self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
         self._slot[WORKED:REPORTED] = NO_FIGURES
         self._slow_ns = 0
         for source in self._sources:
