@@ -250,6 +250,6 @@ class _Lap(SingleRun):
 def _copy_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a copy in shared memory: the next lap's results take the place of the original."""
     segment, offset = slab.take(array.nbytes)
-    copy = segment.array(array.dtype, array.shape, offset)
-    copy[...] = array.view(np.ndarray)
+    copy = np.frombuffer(segment, array.dtype, len(array), offset)
+    copy[:] = array.view(np.ndarray)
     return shared_view(copy)

@@ -25,6 +25,7 @@ from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
 __all__ = ["NewFile", "choice", "hush", "new_file", "scratch_file"]
 
 SETTING = "NBSHARE_MEMORY"
+_RAW_SETTING = SETTING.encode()  # as the system has it
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
@@ -115,7 +116,7 @@ def _chosen() -> Choice:
             "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
             "Windows Subsystem for Linux."
         )
-    setting = os.environ.get(SETTING, "")
+    setting = _setting()
     kind, _, folder = setting.partition(":")
     if not setting:
         return _automatic()
@@ -131,6 +132,14 @@ def _chosen() -> Choice:
         f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an absolute "
         "path, and nothing at all, to have one chosen that works."
     )
+
+
+def _setting() -> str:
+    # Asked for at each call. `os.environ.get` makes and catches a KeyError for what is not there.
+    raw = getattr(os.environ, "_data", None)
+    if raw is not None and _RAW_SETTING not in raw:
+        return ""
+    return os.environ.get(SETTING, "")
 
 
 @cache

@@ -87,6 +87,11 @@ class ResultStore:
         ``announce(key, segment)`` tells the caller of a new log.
     lock : context manager
         Held to agree with the other workers.
+
+    Attributes
+    ----------
+    number : type or None
+        The class of results that `put_numbers` takes; None for none, or before the first.
     """
 
     def __init__(
@@ -101,14 +106,7 @@ class ResultStore:
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
         self._out: Any = None
-
-    @property
-    def number(self) -> type | None:
-        """The class of results that `put_numbers` takes; None for none, or before the first."""
-        spec = self._spec
-        if spec is None or spec.dtype is None or spec.is_given or spec not in _KIND_OF:
-            return None
-        return spec.number or spec.dtype.type
+        self.number: type | None = None
 
     @property
     def number_places(self) -> tuple[type | None, Any, Any]:
@@ -162,7 +160,10 @@ class ResultStore:
         else:
             self._spec = KINDS[kind]
             self._out = numbers_of(self._board, self._spec)
-        return self._spec
+        spec = self._spec
+        if spec.dtype is not None and not spec.is_given and spec in _KIND_OF:
+            self.number = spec.number or spec.dtype.type
+        return spec
 
     def _fits(self, value: Any) -> bool:
         spec = self._spec
