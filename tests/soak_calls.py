@@ -215,6 +215,17 @@ def plan(dice: random.Random, folder: Path) -> Plan:
     return made
 
 
+def laps(dice: random.Random) -> list[Plan]:
+    """Draw small calls that differ in nothing but their items."""
+    n, options = dice.choice([1, 2, 4, 30]), {"max_workers": dice.randrange(1, 5)}
+
+    def lap(items: list[int]) -> Plan:
+        return Plan("laps", "stamp", items, lambda i, s: s + items[i] - i, options)
+
+    n_laps = dice.randrange(3, 20)
+    return [lap([dice.randrange(10_000) for _ in range(n)]) for _ in range(n_laps)]
+
+
 class Soak:
     """A run of calls.
 
@@ -269,12 +280,18 @@ class Soak:
             kill_one(dice)
         if dice.random() < 0.01:
             nbshare.shutdown()
-        call = Turn(self, plan(dice, self._folder))
-        match dice.choices(range(6), [5, 3, 2, 2, 1, 2])[0]:
+        plans = laps(dice) if dice.random() < 0.1 else [plan(dice, self._folder)]
+        for made in plans:
+            self._make(dice, Turn(self, made), is_quick=len(plans) > 1)
+
+    def _make(self, dice: random.Random, call: Turn, *, is_quick: bool) -> None:
+        ways = range(6)
+        match dice.choices(ways, [30, 4, 1, 1, 1, 1] if is_quick else [5, 3, 2, 2, 1, 2])[0]:
             case 0:
                 call.make()
             case 1:
-                call.make_interrupted(dice.uniform(1e-4, dice.choice([0.005, 0.05, 0.2])))
+                longest_s = 0.001 if is_quick else dice.choice([0.005, 0.05, 0.2])
+                call.make_interrupted(dice.uniform(1e-4, longest_s))
             case 2:
                 call.make_in_background(dice.choice([None, 0.0, 0.01, 0.05]))
             case 3:
