@@ -7,11 +7,13 @@ import gc
 import importlib
 import io
 import os
+import shutil
 import signal
 import threading
 import time
 import weakref
 from functools import partial
+from pathlib import Path
 
 import laps
 import numpy as np
@@ -44,6 +46,13 @@ def workers():
     return wait_until(
         lambda: pids if len(pids := set(quiet(laps.slow_pid, range(8)))) == 2 else None
     )
+
+
+def kill_idle(pids, path):
+    """Kill the worker that has begun no item, when one has begun."""
+    wait_until(path.read_text)
+    for pid in pids - {int(line.split()[1]) for line in path.read_text().splitlines()}:
+        os.kill(pid, signal.SIGKILL)
 
 
 def descriptors():
@@ -89,7 +98,7 @@ def outcome_of(func, items, **options):
     found = parallel_map(func, items, progress=False, max_workers=2, **options)
     if isinstance(found, np.ndarray):
         return type(found), found.dtype, found.shape, found.tobytes()
-    return type(found), [repr(np.asarray(value).tolist()) for value in found]
+    return type(found), [(type(value), repr(np.asarray(value).tolist())) for value in found]
 
 
 @pytest.mark.filterwarnings("ignore::nbshare.errors.MixedResultsWarning")
@@ -188,6 +197,41 @@ def test_what_an_item_imports_is_watched(tmp_path):
         for _ in range(3):
             assert again(order).tolist() == [version - 1, -1, -1, -1]
         module.write_text(f"def version(): return {version}{' ' * version}")
+
+
+def test_a_directory_of_the_same_name_is_another_one(tmp_path, monkeypatch):
+    """Workers stand in the one that is there now."""
+    folder = tmp_path / "results"
+    for i in range(6):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Path("here").write_text(str(i))
+        assert quiet(laps.first_line, ["here"] * 3) == [str(i)] * 3
+        monkeypatch.chdir(tmp_path)
+        shutil.rmtree(folder)
+
+
+def test_a_closure_has_the_state_of_its_moment(tmp_path, monkeypatch):
+    """Also if it has the name under which its module has it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "lap_closure.py").write_text(
+        "state = [0]\ndef make(state=state):\n    def f(x): return x + state[0]\n"
+        "    return f\nf = make()\n"
+    )
+    module = importlib.import_module("lap_closure")
+    for i in range(6):
+        module.state[0] = i
+        assert quiet(module.f, [1, 2]).tolist() == [1 + i, 2 + i]
+
+
+def test_long_items_after_quick_ones_are_shared_out():
+    """The pace of the maps before does not keep one worker from half of the work."""
+    workers()
+    for _ in range(3):
+        for _ in range(4):
+            quiet(laps.slow_if_large, [0] * 10)
+        pids = quiet(laps.slow_if_large, [0.02] * 10).tolist()
+        assert min(map(pids.count, {*pids})) < 10
 
 
 def test_each_has_the_surroundings_of_its_moment(tmp_path, monkeypatch):
@@ -290,6 +334,22 @@ def test_idle_workers_are_killed():
             assert again(give(1, 2, 3, 4)).tolist() == [1, 2, 3, 4]
 
 
+def test_an_idle_worker_is_killed_while_the_other_works(tmp_path):
+    """Each item runs once."""
+    path = tmp_path / "runs"
+    run = partial(quiet, laps.note_run, chunksize=4)
+    for _ in range(8):
+        pids = workers()
+        for _ in range(4):
+            run([(str(path), i, 0.0) for i in range(4)])
+        path.write_text("")
+        killer = threading.Thread(target=kill_idle, args=(pids, path))
+        killer.start()
+        assert run([(str(path), i, 0.01) for i in range(4)]).tolist() == [0, 1, 2, 3]
+        killer.join()
+        assert [int(line.split()[0]) for line in path.read_text().splitlines()] == [0, 1, 2, 3]
+
+
 def test_an_idle_worker_is_stopped():
     """Somebody's SIGSTOP between two maps holds up none of them for long."""
     for _ in range(3):
@@ -357,6 +417,23 @@ def test_interrupts_at_any_moment():
         wait_until(lambda: descriptors() <= allowed, what=lambda: f"{descriptors()}, {before}")
     finally:
         signal.signal(signal.SIGALRM, handler)
+
+
+def test_threads_have_as_many_workers_as_they_asked_for():
+    """However their maps end and begin."""
+    nbshare.shutdown()
+    pids, end = set(), time.monotonic() + 1
+
+    def map_on(func):
+        while time.monotonic() < end:
+            pids.update(quiet(func, [1, 2, 3]).tolist())
+
+    threads = [threading.Thread(target=map_on, args=(f,)) for f in (laps.pid, laps.other_pid) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pids) <= 12  # a worker that is still at the last map is not waited for
 
 
 @pytest.mark.parametrize("with_shutdown", [False, True])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
 __all__ = [
+    "STAY_S",
     "Call",
     "Callbacks",
     "Code",
@@ -51,6 +52,9 @@ __all__ = [
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
+# A call stays so long for maps like it. Then one takes some tenths of a millisecond more; meanwhile
+# its workers are there for nobody else of the process, but for other maps, which end it.
+STAY_S = 0.05
 
 _numbers = itertools.count()
 
@@ -85,8 +89,17 @@ class Entrance:
 
     items: Inbox | Tray
     gong: Gong = field(default_factory=Gong)  # wakes workers that wait for them
-    called_at: float = 0.0  # when they were woken last, on the monotonic clock
+    # On the monotonic clock: when they were woken last, and when a call that stays is to end.
+    called_at: float = 0.0
+    unused_at: float = 0.0
     is_open: bool = True  # more may come
+
+    def __post_init__(self) -> None:
+        self._note_time()
+
+    def _note_time(self) -> None:
+        self.called_at = time.monotonic()
+        self.unused_at = self.called_at + STAY_S
 
     @property
     def stays(self) -> bool:
@@ -95,7 +108,7 @@ class Entrance:
 
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
-        self.called_at = time.monotonic()
+        self._note_time()
         self.gong.ring(n)
 
 
@@ -179,6 +192,22 @@ class Call:
             return self.request.max_workers
         n_items = entrance.items.n_items
         return min(self.request.max_workers, n_items - self.board.n_done(n_items))
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it stays for maps like it, and there is none."""
+        entrance = self.entrance
+        if entrance is None or not entrance.stays:
+            return False
+        return self.board.head(entrance.items.n_items).is_at_rest
+
+    def renew(self, request: Request) -> None:
+        """Be about another request of the same form, of which nothing is done."""
+        self.board.clear()  # first: those of before are not its results, whatever happens now
+        self.request = request
+        self.results = _results(self.board.head(request.n_tasks), request, None)
+        self.begun_ns = time.monotonic_ns()
+        self.past_slots.clear()
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -307,7 +336,7 @@ def prepare_standing(request: Request, tray: Tray) -> Call:
     parts = pack_fixed(arena, request)
     placed = [place(arena), Placed(None, [(tray.segment, "r")])]
     call = _call(request, parts, placed, tray.sources(), None, None, n_more=1)
-    call.entrance = Entrance(tray, called_at=time.monotonic())
+    call.entrance = Entrance(tray)
     return call
 
 

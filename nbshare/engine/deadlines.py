@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from nbshare import errors
-from nbshare.engine.call import Call
+from nbshare.engine.call import STAY_S, Call
 from nbshare.engine.process import WorkerProcess
 from nbshare.functions import label_of
 
-__all__ = ["GRACE_S", "STAY_S", "Deadlines"]
+__all__ = ["GRACE_S", "Deadlines"]
 
 # For the items under way when a call is stopped; then their workers are ended. After an interrupt
 # all is to be usable again within 0.1 s, of which new workers take some 20 ms.
 GRACE_S = 0.03
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
-# A call stays so long for maps like it, from the beginning of the last one. Then one takes some
-# tenths of a millisecond more; meanwhile its workers are there for nobody else of the process.
-STAY_S = 0.05
-
 # For the function to be loaded, with all that its file imports: on a slow network that may take a
 # minute. An endless import is an error then, and not for ever nothing.
 LOAD_S = 120.0
@@ -81,7 +77,7 @@ class Deadlines:
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
             if (entrance := call.entrance) is not None and entrance.stays:
-                yield entrance.called_at + STAY_S
+                yield entrance.unused_at
             yield from self._sleepers(call).values()
             yield from (since + LOAD_S for since in self._loading(call))
 
@@ -119,11 +115,13 @@ class Deadlines:
 
     def _end_if_unused(self, call: Call) -> None:
         """End a call that stays for maps like it, if none comes."""
-        entrance = call.entrance
-        if entrance is None or not entrance.stays:
+        entrance, now = call.entrance, time.monotonic()
+        if entrance is None or not entrance.stays or now < entrance.unused_at:
             return
-        if time.monotonic() >= entrance.called_at + STAY_S:
+        if call.is_unused:
             self._complete(call)
+        else:
+            entrance.unused_at = now + STAY_S
 
     def _replace_sleepers(self, call: Call) -> None:
         """Replace workers that somebody has stopped while they were idle."""

@@ -73,7 +73,7 @@ class Dispatcher:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         for other in list(self._foreman.calls.values()):
-            if (entrance := other.entrance) is not None and entrance.stays:
+            if other.is_unused:
                 self.complete(other)  # its workers are wanted
         # A thread that went on would take the interpreter lock from the dispatcher's.
         self._attend(lambda: self._foreman.begin(call), ATTEND_S)
@@ -145,17 +145,14 @@ class Dispatcher:
     def begin_anew(self, call: Call, fill: Callable[[], None]) -> bool:
         """Have the workers of a call that stays do all items again; returns whether it still does.
 
-        `fill` puts other items there; no worker may be in one.
+        `fill` puts other items there.
         """
         with self._claiming:
             entrance = call.entrance
-            if entrance is None or not entrance.is_open or self._foreman.is_closing:
+            if entrance is None or not call.is_unused or self._foreman.is_closing:
                 return False
-            if not call.board.head(entrance.items.n_items).is_at_rest:
-                return False  # somebody was interrupted, and has left it to itself
-            with self._lock_of(call):
-                fill()
-                call.board.begin_anew()
+            fill()
+            call.board.begin_anew()
         entrance.call()
         if call.wants_worker:
             self.man(call)
@@ -167,9 +164,10 @@ class Dispatcher:
             entrance = call.entrance
             if entrance is None or self._foreman.is_closing:  # it is over, or will be
                 return
-            entrance.is_open = False
-            with self._lock_of(call):
-                call.board.withdraw_from(entrance.items.n_items)
+            # Without the call's lock, which a worker that was stopped may hold: nobody claims what
+            # has not come.
+            call.board.withdraw_from(entrance.items.n_items)
+            entrance.is_open = False  # last: who is interrupted before has done nothing
         entrance.call(call.request.max_workers)
         self._post(self._foreman.advance, call)
 

@@ -35,8 +35,7 @@ from nbshare.arrays.arena import plain_pickle
 from nbshare.arrays.shared_array import shared_view
 from nbshare.arrays.tray import ROOM, Tray
 from nbshare.engine.bell import Bell
-from nbshare.engine.call import State, prepare_standing
-from nbshare.engine.collect import collect
+from nbshare.engine.call import State, prepare, prepare_standing
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.placing import PLAIN
 from nbshare.engine.request import Request
@@ -80,9 +79,9 @@ def encore(request: Request, engine: Dispatcher) -> SingleRun | None:
         _Latest.unfit = form
         return None
     standing = _Latest.call
-    if standing is None or not standing.begins_lap(form, request, pickles, engine):
-        _Latest.call = standing = _StandingCall(form, request, pickles, engine)
-    return _Lap(standing)
+    if standing is None or not standing.is_free_for(form, engine):
+        standing = _StandingCall(form, request, pickles, engine)
+    return _Lap(standing, request, pickles)
 
 
 def _form_of(request: Request) -> _Form | None:
@@ -99,7 +98,8 @@ def _form_of(request: Request) -> _Form | None:
     if not is_simple or type(func) not in (FunctionType, BuiltinFunctionType):
         return None
     module = func.__module__  # of the notebook, or without a name, it goes by value, with a state
-    if module == "__main__" or getattr(sys.modules.get(module), func.__name__, None) is not func:
+    is_known = func.__qualname__ == func.__name__ and module != "__main__"
+    if not is_known or getattr(sys.modules.get(module), func.__name__, None) is not func:
         return None
     n_columns = len(request.iterables)
     return func, request.n_tasks, n_columns, request.max_workers, request.chunksize, out
@@ -125,7 +125,7 @@ class _StandingCall:
         self, form: _Form, request: Request, pickles: Sequence[Any], engine: Dispatcher
     ) -> None:
         self.form, self.engine = form, engine
-        self.bell = Bell()  # that workers ring after each chunk
+        self.bell = Bell()  # that workers ring when they have loaded the function or done a chunk
         self._tray = Tray(request.n_tasks, len(pickles))
         self._tray.fill(pickles)
         self.has_begun = False
@@ -134,34 +134,31 @@ class _StandingCall:
         self._in_use = _thread.allocate_lock()  # by a lap
         self._in_use.acquire()
 
-    def begins_lap(
-        self, form: _Form, request: Request, pickles: Sequence[Any], engine: Dispatcher
-    ) -> bool:
-        """Begin another lap, if workers do what those of a call of its own would."""
-        call = self.call
-        is_alike = engine is self.engine and form == self.form
-        if not is_alike or not self._in_use.acquire(blocking=False):
-            return False
-        has_begun, prints = False, call.request.prints
+    def is_free_for(self, form: _Form, engine: Dispatcher) -> bool:
+        """Whether it can be tried to begin a lap, which has to `leave` then."""
+        is_it = engine is self.engine and form == self.form
+        return is_it and self._in_use.acquire(blocking=False)
+
+    def begins(self, lap: _Lap, request: Request, pickles: Sequence[Any]) -> bool:
+        """Begin a lap, if workers do what those of a call of its own would."""
+        call, prints = self.call, self.call.request.prints
 
         def fill() -> None:
             prints.is_attended = True
-            call.request = request._replace(prints=prints)
-            call.begun_ns = time.monotonic_ns()
-            call.past_slots.clear()
             self._tray.fill(pickles)
+            call.renew(request._replace(prints=prints))
+            lap.has_begun = True
 
         try:
-            is_alike = (
+            return (
                 request.context == call.request.context
                 and request.prints.appears_with(prints)
                 and self._is_current()
+                and self.engine.begin_anew(call, fill)
             )
-            has_begun = is_alike and engine.begin_anew(call, fill)
-        finally:
-            if not has_begun:
-                self.leave()
-        return has_begun
+        except BaseException:  # an interrupt: nobody would wait for what may have begun
+            self.engine.stop(call)
+            raise
 
     def _is_current(self) -> bool:
         """Whether workers run what those of a new call would."""
@@ -184,10 +181,11 @@ class _StandingCall:
 class _Lap(SingleRun):
     """A map as its job sees it."""
 
-    def __init__(self, standing: _StandingCall) -> None:
+    def __init__(self, standing: _StandingCall, request: Request, pickles: Sequence[Any]) -> None:
         super().__init__(standing.call, standing.engine)
         self._standing, self._dispatcher = standing, standing.engine
-        self._is_done = False
+        self._asked = request, pickles
+        self.has_begun = self._is_done = False
 
     @property
     def state(self) -> State:
@@ -198,9 +196,22 @@ class _Lap(SingleRun):
         return self._is_done or super().is_over
 
     def start(self) -> None:
-        if not self._standing.has_begun:  # the laps after the first are under way
-            self._standing.has_begun = True
-            super().start()
+        standing, (request, pickles) = self._standing, self._asked
+        if standing.has_begun and standing.begins(self, request, pickles):
+            return
+        if standing.has_begun:
+            standing = _StandingCall(standing.form, request, pickles, standing.engine)
+            self._belong_to(standing.call)
+            self._standing = standing
+        _Latest.call = standing
+        standing.has_begun = self.has_begun = True
+        super().start()
+
+    def stop(self) -> None:
+        if not self.has_begun:  # on the call are the results of another lap
+            request, _ = self._asked
+            self._belong_to(prepare(request, self._dispatcher.warm_up))
+        super().stop()
 
     def wait(self, timeout_s: float) -> bool:
         until_s = time.monotonic() + timeout_s
@@ -212,7 +223,10 @@ class _Lap(SingleRun):
         return True
 
     def _has_ended(self) -> bool:
-        if not self._is_done and self._are_all_done():
+        entrance = self.call.entrance
+        # Of a call that is about to end, the end is that of the lap: then its workers are free.
+        is_staying = entrance is not None and entrance.is_open and not self._board.stopped
+        if is_staying and not self._is_done and self._are_all_done():
             self._dispatcher.hear_prints(self.call, are_all=True)
             self._is_done = True
         return self.is_over
@@ -228,20 +242,14 @@ class _Lap(SingleRun):
             return False
         return True
 
-    def final(self, *, with_errors: bool) -> Any:  # noqa: ARG002 - an item that fails ends the call
+    def final(self, *, with_errors: bool) -> Any:
         results = self.call.results
-        is_last = self.call.board.header[KIND] == ASK
-        if is_last:  # an array that has been made for this map
+        found = super().final(with_errors=with_errors)
+        if self.call.board.header[KIND] == ASK:  # an array that was made for this map
             _Latest.unfit = self._standing.form
             self._dispatcher.complete(self.call)
-        found: Any
-        if results.has_objects:
-            values = results.values()
-            # What another lap has decided of the results says nothing of those of this one.
-            found = values if self.request.out is not None else collect(values)
-        else:
-            assert results.array is not None
-            found = results.array if is_last else _copy_of(results.array)
+        elif results.array is not None and found is results.array:
+            found = _copy_of(results.array)
         self.forget_items()
         self._standing.leave()
         return found

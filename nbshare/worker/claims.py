@@ -15,7 +15,7 @@ from nbshare.worker.schedule import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STO
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = ["Claims", "FileLock", "give_back"]
+__all__ = ["LEAST_S", "Claims", "FileLock", "give_back"]
 
 # A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
 # end no worker is left alone with more than that.
@@ -93,6 +93,17 @@ class Claims:
             self._wait(pause_s)
             pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk
+
+    def give_up(self, chunk: range, stop: int) -> bool:
+        """Let others claim the end of a chunk; returns whether that can still be done."""
+        header = self._board.header
+        with self._lock:
+            if header[NEXT] != chunk.stop:
+                return False
+            # In this order: if it dies in between some items are run twice, else they never were.
+            header[NEXT] = self._slot[CHUNK_STOP] = stop
+        self._last = 1
+        return True
 
     def _claim(self, item_s: float) -> range | None:
         """Return a chunk, an empty one at the end, None if items are still to come."""

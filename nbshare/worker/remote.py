@@ -151,7 +151,7 @@ class _RemoteCaller:
             self._gong = select.epoll()
             # Of all who wait one wakes up for each stroke.
             self._gong.register(self.gong_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self.tidy_up()  # now, since nobody waits for it
+        self._tidy_up()  # now, since nobody waits for it
         if self._gong.poll(GONG_S):
             with suppress(BlockingIOError):  # another worker was quicker
                 os.eventfd_read(self.gong_fd)
@@ -160,13 +160,17 @@ class _RemoteCaller:
         if self.gong_fd >= 0:
             os.eventfd_write(self.gong_fd, 1)
 
-    def tidy_up(self) -> None:
-        if self._is_tidy:
-            return
-        self._belongings.restore_after()
+    def begin_anew(self) -> None:
+        self._tidy_up()
+        # As before a call, also if nothing has run: a thread of an item's may have changed it.
         self._belongings.restore(self._message.n_threads)
         apply_context(_terms(self._message.terms).settings)
-        self._is_tidy = True
+
+    def _tidy_up(self) -> None:
+        """Undo what items have changed in this process."""
+        if not self._is_tidy:
+            self._belongings.restore_after()
+            self._is_tidy = True
 
     def tell_imports(self) -> bool:
         # When all items are done the next call may begin: it has to know what may have been edited.

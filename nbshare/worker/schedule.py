@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
 
-__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "MISSING", "NO_ITEM", "Board"]
+__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "MISSING", "NO_ITEM", "UNKNOWN", "Board"]
 
 MISSING, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
@@ -47,6 +47,7 @@ REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
 SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
+UNKNOWN = 0  # as KIND: before the first result
 NO_ITEM = -1
 ONE = 0  # as ITEM_STOP: the one after ITEM
 NUMBER_BYTES = 8
@@ -154,11 +155,20 @@ class Board:
             self._head = Board(self.segment, self.offset, self.n_places, self.n_slots, n_tasks)
         return self._head
 
-    def begin_anew(self) -> None:
-        """Have all items done again. Under the lock, while nobody is in one."""
+    def clear(self) -> None:
+        """Forget what is done, while it is at rest: nobody finds an item before `begin_anew`.
+
+        Without the lock, which a worker that was stopped may hold. The next item to claim is still
+        the one after the last.
+        """
         self.done.fill(MISSING)
-        self.header[NEXT] = 0
+        self.header[KIND] = UNKNOWN
+        self.slots[:, CHUNK_START : CHUNK_STOP + 1] = 0  # else a dead worker's are given back
+
+    def begin_anew(self) -> None:
+        """Have all items done, as if by another call."""
         self.header[EPOCH] += 1
+        self.header[NEXT] = 0
 
     @cached_property
     def _states(self) -> list[memoryview]:
@@ -218,7 +228,7 @@ class Board:
         return True
 
     def withdraw_from(self, start: int) -> None:
-        """Mark the items from `start` on as failed, none of which anybody has claimed; likewise."""
+        """Mark the items from `start` on as failed: they will not come."""
         self.done[start:] = FAILED
 
     def is_claimed(self, i: int) -> bool:

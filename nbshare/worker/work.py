@@ -16,7 +16,7 @@ from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
-from nbshare.worker.claims import Claims
+from nbshare.worker.claims import LEAST_S, Claims
 from nbshare.worker.failures import text_of
 from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
@@ -25,6 +25,7 @@ from nbshare.worker.reports import Desk
 from nbshare.worker.schedule import (
     ATTEMPTS,
     BEGUN,
+    CHUNK_STOP,
     ENDED,
     EPOCH,
     FAILED,
@@ -101,8 +102,8 @@ class Caller(Protocol):
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
 
-    def tidy_up(self) -> None:
-        """Undo what items have changed in this process: those to come are as of another call."""
+    def begin_anew(self) -> None:
+        """Set this process right for other items, as for those of another call."""
 
     def tell_imports(self) -> bool:
         """Tell what has been imported so far; returns whether there is anything new."""
@@ -164,6 +165,7 @@ class Work:
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._epoch = 0
+        self._is_new = False  # the chunk was claimed at the pace of other items
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._step = max((source.step for source in sources), default=1)
@@ -198,16 +200,18 @@ class Work:
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
-        self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
+        n = self._slot[CHUNK_STOP] - chunk.start if chunk else 1  # it may have given up the rest
+        self._item_s = (end_ns - start_ns) / 1e9 / n
         return goes_on
 
     def _begin_anew(self) -> None:
         """Run what comes as another call would."""
         self._epoch = self._board.header[EPOCH]
-        self._caller.tidy_up()
+        self._caller.begin_anew()
+        self._store.begin_anew()
         self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
         self._slot[WORKED:REPORTED] = NO_FIGURES
-        self._slow_ns = 0
+        self._slow_ns, self._is_new = 0, True
         for source in self._sources:
             source.forget()
 
@@ -217,7 +221,8 @@ class Work:
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
-        position = alone_until = chunk.start
+        position = chunk.start
+        alone_until = position + 1 if self._is_new else position
         try:
             while position < chunk.stop:
                 if self._board.stopped:
@@ -241,11 +246,22 @@ class Work:
                 if n is None:
                     return False
                 position += n
+                if self._is_new and self._gives_up(chunk, position):
+                    break
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
+        return True
+
+    def _gives_up(self, chunk: range, position: int) -> bool:
+        """Share the rest of the first chunk if it takes longer than items did before."""
+        self._is_new = False
+        takes_long = self._item_s * (chunk.stop - position) > LEAST_S
+        if not takes_long or not self._claims.give_up(chunk, position):
+            return False
+        self._caller.call_another()
         return True
 
     def _begin(self, items: range) -> int:

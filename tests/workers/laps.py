@@ -61,3 +61,21 @@ def perform(order: tuple[str, Any]) -> Any:
             sys.path.insert(0, os.path.dirname(detail))
             return __import__(os.path.basename(detail)).version()
     return 0.0
+
+
+def first_line(path: str) -> str:
+    return Path(path).read_text()
+
+
+def slow_if_large(x: float) -> int:
+    time.sleep(x)
+    return os.getpid()
+
+
+def note_run(order: tuple[str, int, float]) -> int:
+    """Leave a line in a file for each run of the item."""
+    path, i, seconds = order
+    with open(path, "a") as file:
+        file.write(f"{i} {os.getpid()}\n")
+    time.sleep(seconds)
+    return i
