@@ -214,6 +214,8 @@ class _Lap(SingleRun):
         super().stop()
 
     def wait(self, timeout_s: float) -> bool:
+        if not self.has_begun:  # it was interrupted
+            return super().wait(timeout_s)
         until_s = time.monotonic() + timeout_s
         while not self._has_ended():
             left_s = until_s - time.monotonic()
