@@ -128,6 +128,33 @@ def test_several_iterables_of_all_kinds():
         assert quiet(laps.both, (i, i), [b"", i]) == [(i, b""), (i, i)]
 
 
+ARRAYS = {
+    "numbers": np.linspace(0, 1, 4),
+    "rows": np.arange(12.0).reshape(4, 3),
+    "columns": np.arange(12).reshape(3, 4).T,
+    "halves": np.arange(4, dtype=np.float16),
+    "records": np.array([(1, 0.5)] * 4, "i4,f8"),
+    "dates": np.array(["2026-01-01"] * 4, "M8[D]"),
+    "texts": np.array(list("abcd")),
+    "every other": np.arange(8)[::2],
+    "nothing in it": np.zeros((4, 0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::nbshare.errors.MixedResultsWarning")
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_rows_of_small_arrays(kind):
+    """They are what they are in the serial loop, and read-only in workers."""
+    array = ARRAYS[kind]
+    for func in (laps.echo, laps.describe):
+        expected = outcome_of(func, array, backend="serial")
+        assert [outcome_of(func, array) for _ in range(4)] == [expected] * 4
+    if array.ndim > 1 and array.size:
+        for _ in range(4):
+            with pytest.raises(ValueError, match="read-only"):
+                quiet(laps.write_to, array)
+
+
 @pytest.mark.parametrize("out", ["list", "stack"])
 def test_results_as_they_were_asked_for(out):
     """As a list, or stacked by columns, in each of them."""

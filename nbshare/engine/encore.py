@@ -48,6 +48,7 @@ from nbshare.worker.work import Policy
 __all__ = ["encore"]
 
 AGAIN_S = 0.5  # from the beginning of one map to that of the next; a first one starts workers
+_ITEMS = list, tuple, range, np.ndarray  # arrays that are not shared: workers get read-only rows
 _PLAIN_POLICY = Policy()
 
 _Form = tuple[Any, ...]  # what maps have in common that can be laps of one call
@@ -93,7 +94,7 @@ def _form_of(request: Request) -> _Form | None:
         and request.initializer is None
         and request.policy == _PLAIN_POLICY
         and not isinstance(out, np.ndarray)
-        and all(type(column) in (list, tuple, range) for column in request.iterables)
+        and all(type(column) in _ITEMS for column in request.iterables)
     )
     if not is_simple or type(func) not in (FunctionType, BuiltinFunctionType):
         return None
@@ -106,16 +107,18 @@ def _form_of(request: Request) -> _Form | None:
 
 
 def _pickles(request: Request) -> list[Any] | None:
-    """Return the pickle of each list of items; None if they are large or refer to shared memory."""
-    pickles = []
-    for column in request.iterables:
-        items = list(column)
-        is_plain = PLAIN.issuperset(map(type, items))
-        data = pickle.dumps(items, 5) if is_plain else plain_pickle(items, "item", 0)
-        if data is None:
-            return None
-        pickles.append(data)
-    return pickles if sum(map(len, pickles)) <= ROOM else None
+    """Return the pickles of all items; None if they are large or refer to shared memory."""
+    pickles = [_pickle(column) for column in request.iterables]
+    are_small = None not in pickles and sum(map(len, pickles)) <= ROOM
+    return pickles if are_small else None
+
+
+def _pickle(column: Any) -> Any:
+    if isinstance(column, np.ndarray):
+        return pickle.dumps(column, 5) if column.nbytes <= ROOM else None
+    items = list(column)
+    is_plain = PLAIN.issuperset(map(type, items))
+    return pickle.dumps(items, 5) if is_plain else plain_pickle(items, "item", 0)
 
 
 class _StandingCall:

@@ -83,6 +83,8 @@ class Source:
                 if self.step == 1:
                     raise
                 items, self._has_broken = self._inputs.load_items(packed), True
+            if isinstance(items, np.ndarray):
+                items.flags.writeable = False  # as rows of arrays that are not packed
             self._block = (number, items)
         return self._block[1]
 

@@ -17,6 +17,16 @@ def echo(x: Any) -> Any:
     return x
 
 
+def describe(x: Any) -> str:
+    writable = x.flags.writeable if isinstance(x, np.ndarray) else None
+    return f"{type(x).__name__} {x.dtype} {x.shape} {writable}"
+
+
+def write_to(row: np.ndarray) -> float:
+    row[0] = 1.0
+    return 0.0
+
+
 def both(x: Any, y: Any) -> Any:
     return x, y
 
