@@ -102,6 +102,7 @@ class Foreman:
         for worker in self.crew:
             self.crew.dismiss(worker)
         for call in list(self.calls.values()):
+            call.workers.clear()  # which know the call
             call.finish("failed" if call.error else "stopped", call.error)
         self.calls.clear()
 

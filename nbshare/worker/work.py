@@ -25,7 +25,6 @@ from nbshare.worker.reports import Desk
 from nbshare.worker.schedule import (
     ATTEMPTS,
     BEGUN,
-    CHUNK_STOP,
     ENDED,
     EPOCH,
     FAILED,
@@ -166,6 +165,7 @@ class Work:
         self._item_s = 0.0  # what an item took lately
         self._epoch = 0
         self._is_new = False  # the chunk was claimed at the pace of other items
+        self._n_kept = 0  # items of the last chunk that were run here
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._step = max((source.step for source in sources), default=1)
@@ -200,8 +200,7 @@ class Work:
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
-        n = self._slot[CHUNK_STOP] - chunk.start if chunk else 1  # it may have given up the rest
-        self._item_s = (end_ns - start_ns) / 1e9 / n
+        self._item_s = (end_ns - start_ns) / 1e9 / max(self._n_kept, 1)
         return goes_on
 
     def _begin_anew(self) -> None:
@@ -221,7 +220,7 @@ class Work:
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
-        position = chunk.start
+        position, self._n_kept = chunk.start, len(chunk)
         alone_until = position + 1 if self._is_new else position
         try:
             while position < chunk.stop:
@@ -261,6 +260,7 @@ class Work:
         takes_long = self._item_s * (chunk.stop - position) > LEAST_S
         if not takes_long or not self._claims.give_up(chunk, position):
             return False
+        self._n_kept = position - chunk.start
         self._caller.call_another()
         return True
 
