@@ -257,7 +257,7 @@ def test_long_items_after_quick_ones_are_shared_out():
     for _ in range(3):
         for _ in range(4):
             quiet(laps.slow_if_large, [0] * 10)
-        pids = quiet(laps.slow_if_large, [0.02] * 10).tolist()
+        pids = quiet(laps.slow_if_large, [0.05] * 10).tolist()
         assert min(map(pids.count, {*pids})) < 10
 
 
