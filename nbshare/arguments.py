@@ -51,8 +51,7 @@ def checked_request(
 
     In between, if one of the iterables has no length, what all of them give.
     """
-    if checkpoint is not None:
-        refuse_unbuilt(checkpoint=(checkpoint, None))
+    refuse_unbuilt(checkpoint=(checkpoint, None))
     # A worker runs its own maps inline: no more processes than were asked for.
     where = checked_backend(backend, timeout, is_nested=is_worker())
     policy = checked_policy(on_error, retries, timeout, seed)
@@ -237,8 +236,6 @@ def items_of(iterables: Sequence[Any]) -> Items:
 
 def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
     """Return sequences of one length for the iterables, and that length: that of the shortest."""
-    if len(iterables) == 1 and type(iterables[0]) is list:  # the usual case
-        return [iterables[0].copy()], len(iterables[0])
     shortest = min((len(x) for x in iterables if _has_rows(x)), default=None)
     others = [x for x in iterables if not _has_rows(x)]
     columns: Iterator[list[Any]] = iter(())

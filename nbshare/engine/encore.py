@@ -186,7 +186,7 @@ class _Lap(SingleRun):
 
     def __init__(self, standing: _StandingCall, request: Request, pickles: Sequence[Any]) -> None:
         super().__init__(standing.call, standing.engine)
-        self._standing, self._dispatcher = standing, standing.engine
+        self._standing = standing
         self._asked = request, pickles
         self.has_begun = self._is_done = False
 
@@ -213,7 +213,7 @@ class _Lap(SingleRun):
     def stop(self) -> None:
         if not self.has_begun:  # on the call are the results of another lap
             request, _ = self._asked
-            self._belong_to(prepare(request, self._dispatcher.warm_up))
+            self._belong_to(prepare(request, self._standing.engine.warm_up))
         super().stop()
 
     def wait(self, timeout_s: float) -> bool:
@@ -232,7 +232,7 @@ class _Lap(SingleRun):
         # Of a call that is about to end, the end is that of the lap: then its workers are free.
         is_staying = entrance is not None and entrance.is_open and not self._board.stopped
         if is_staying and not self._is_done and self._are_all_done():
-            self._dispatcher.hear_prints(self.call, are_all=True)
+            self._standing.engine.hear_prints(self.call, are_all=True)
             self._is_done = True
         return self.is_over
 
@@ -243,7 +243,7 @@ class _Lap(SingleRun):
             return False
         if IN_LOG in board.done.tobytes() and board.index[board.done == IN_LOG, 0].any():
             # Their logs come with messages, which the end of the call waits for.
-            self._dispatcher.complete(self.call)
+            self._standing.engine.complete(self.call)
             return False
         return True
 
@@ -252,7 +252,7 @@ class _Lap(SingleRun):
         found = super().final(with_errors=with_errors)
         if self.call.board.header[KIND] == ASK:  # an array that was made for this map
             _Latest.unfit = self._standing.form
-            self._dispatcher.complete(self.call)
+            self._standing.engine.complete(self.call)
         elif results.array is not None and found is results.array:
             found = _copy_of(results.array)
         self.forget_items()

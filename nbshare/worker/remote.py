@@ -170,6 +170,7 @@ class _RemoteCaller:
         """Undo what items have changed in this process."""
         if not self._is_tidy:
             self._belongings.restore_after()
+            self._belongings.restore(self._message.n_threads)
             self._is_tidy = True
 
     def tell_imports(self) -> bool:
