@@ -165,6 +165,7 @@ class Work:
         self._item_s = 0.0  # what an item took lately
         self._epoch = 0
         self._is_new = False  # the chunk was claimed at the pace of other items
+        self._claimed_s = 0.0  # what an item was thought to take then
         self._n_kept = 0  # items of the last chunk that were run here
         self._slow_ns = 0  # what one of the slowest takes at least
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
@@ -210,7 +211,7 @@ class Work:
         self._store.begin_anew()
         self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
         self._slot[WORKED:REPORTED] = NO_FIGURES
-        self._slow_ns, self._is_new = 0, True
+        self._slow_ns, self._is_new, self._claimed_s = 0, True, self._item_s
         for source in self._sources:
             source.forget()
 
@@ -258,7 +259,8 @@ class Work:
         """Share the rest of the first chunk if it takes longer than items did before."""
         self._is_new = False
         takes_long = self._item_s * (chunk.stop - position) > LEAST_S
-        if not takes_long or not self._claims.give_up(chunk, position):
+        is_slower = self._item_s > 2 * self._claimed_s
+        if not (takes_long and is_slower) or not self._claims.give_up(chunk, position):
             return False
         self._n_kept = position - chunk.start
         self._caller.call_another()
