@@ -11,7 +11,6 @@ from typing import Any
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.memory import pool, slab
-from nbshare.worker import context
 
 __all__ = ["dispatcher", "is_ending", "shutdown"]
 
@@ -84,7 +83,6 @@ def shutdown() -> None:
         _dispatcher.shutdown()
     pool.drop()
     slab.drop()
-    context.let_go()
 
 
 def _forget() -> None:

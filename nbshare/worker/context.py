@@ -7,6 +7,7 @@ import pickle
 import sys
 import warnings
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 from nbshare.functions import (
@@ -23,7 +24,6 @@ __all__ = [
     "current_context",
     "encoded_environ",
     "keep",
-    "let_go",
     "settings",
 ]
 
@@ -38,28 +38,30 @@ class Context(NamedTuple):
     settings: bytes
 
 
-_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)  # Windows has none, and no /proc
-
-_last: tuple[Any, bytes] = None, b""  # what was pickled, and the pickle
+_last: tuple[Any, list[str], bytes] = None, [], b""  # what was found, its import path, the pickle
 
 
 def current_context() -> Context:
     """Return the caller's context of this moment."""
     global _last
-    # '' means the working directory of the moment; workers are told which one that is.
-    path = [os.path.abspath(p) if p == "" else p for p in sys.path]
-    settings = {
-        "path": path,
+    found = {
+        "path": list(sys.path),
         "cwd": _cwd(),
-        "warnings": _picklable_filters(),
+        "warnings": list(warnings.filters),
         "umask": _umask(),
         "affinity": _affinity(),
         "files": imported_files(),
         "overridden": overridden_names(),
     }
-    if settings != _last[0]:
-        _last = settings, pickle.dumps(settings)
-    return Context(_environ(), path, _last[1])
+    last = _last
+    if found != last[0]:
+        # '' means the working directory of the moment; workers are told which one that is.
+        path = [os.path.abspath(p) if p == "" else p for p in sys.path]
+        # A category defined in the notebook does not exist in a worker.
+        filters = [f for f in warnings.filters if getattr(f[2], "__module__", "") != "__main__"]
+        settings = {**found, "path": path, "warnings": filters}
+        _last = last = found, path, pickle.dumps(settings)
+    return Context(_environ(), last[1], last[2])
 
 
 _applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
@@ -156,43 +158,14 @@ def _affinity() -> set[int] | None:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
-# Of what /proc says of this process: to open it takes longer than to read it. More than one if
-# threads were there at once.
-_status_fds: list[int] = []
+_umasks = [0o077]  # the one of the last look; before the first, one that opens nothing
 
 
 def _umask() -> int:
-    # os.umask can only be read by setting it, which other threads would see.
-    for _ in range(2):
-        with suppress(OSError, IndexError):  # the last: another thread has let go
-            if not _status_fds:
-                # In one call of C: an interrupt, or another thread, would lose the number.
-                _status_fds.extend(map(os.open, ("/proc/self/status",), (_READ,)))
-            status = os.pread(_status_fds[0], 256, 0)  # it is in the second line
-            _, found, after = status.partition(b"Umask:")
-            if found:
-                return int(after.split(maxsplit=1)[0], 8)
-        _status_fds.clear()  # somebody has closed it, and the number may mean another file by now
-    return 0o022
-
-
-def let_go() -> None:
-    """Close what is kept open for the next call; in a forked child it tells of the parent."""
-    with suppress(IndexError):
-        while True:
-            fd = _status_fds.pop()
-            with suppress(OSError):
-                if os.pread(fd, 256, 0).startswith(b"Name:"):
-                    os.close(fd)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=let_go)
-
-
-def _picklable_filters() -> list[Any]:
-    def travels(entry: Any) -> bool:
-        # A category defined in the notebook does not exist in a worker.
-        return getattr(entry[2], "__module__", "") != "__main__"
-
-    return [entry for entry in warnings.filters if travels(entry)]
+    # It can only be read by setting it, so it is set to what it was at the last look: nobody sees
+    # that, if it has not changed. If it has, what was found is set again, all in one call of C,
+    # which neither another thread of Python nor an interrupt comes into.
+    guess = _umasks[-1:]
+    guess.extend(map(os.umask, islice(guess, 2)))
+    _umasks[0] = guess[1]
+    return guess[1]
