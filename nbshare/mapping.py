@@ -17,7 +17,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.encore import encore
+from nbshare.engine.encore import encore, next_lap
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.request import Items, Request
@@ -189,33 +189,34 @@ def parallel_map(
     in the text. An initializer may set streams of its own, such as a log file; what items do to
     them is undone after the call.
     """
+    options: dict[str, Any] = {
+        "shared": shared,
+        "out": out,
+        "max_workers": max_workers,
+        "chunksize": chunksize,
+        "on_error": on_error,
+        "retries": retries,
+        "timeout": timeout,
+        "seed": seed,
+        "initializer": initializer,
+        "initargs": initargs,
+        "checkpoint": checkpoint,
+        "backend": backend,
+    }
+    asked = (func, progress, plot, *options.values())
+    is_quiet = shows_nothing(progress, plot)
+    if is_quiet and (lap := next_lap(asked, iterables)) is not None:
+        return unwrapped(*run_and_draw(lambda: lap, label_of(lap.request.func), False, None))
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(
-        func,
-        iterables,
-        shared=shared,
-        out=out,
-        max_workers=max_workers,
-        chunksize=chunksize,
-        on_error=on_error,
-        retries=retries,
-        timeout=timeout,
-        seed=seed,
-        initializer=initializer,
-        initargs=initargs,
-        checkpoint=checkpoint,
-        backend=backend,
-    )
+    request, source, where = checked_request(func, iterables, **options)
     if source is None and request.n_tasks == 0:
         return nothing(request.out, with_errors=on_error == "return")
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    make = partial(
-        _prepared, request, source, _engine(where), is_quiet=shows_nothing(progress, plot)
-    )
+    make = partial(_prepared, request, source, _engine(where), asked=asked if is_quiet else None)
     return unwrapped(*run_and_draw(make, label, progress, plot))
 
 
@@ -327,11 +328,14 @@ def _prepared(
     engine: Engine,
     *,
     in_background: bool = False,
-    is_quiet: bool = False,
+    asked: tuple[Any, ...] | None = None,
 ) -> Run:
-    """Place what is asked for in shared memory."""
-    if source is None and is_quiet and isinstance(engine, Dispatcher):
-        lap = encore(request, engine)
+    """Place what is asked for in shared memory.
+
+    `asked`: the arguments of a map of which nothing is to be seen.
+    """
+    if source is None and asked is not None and isinstance(engine, Dispatcher):
+        lap = encore(request, asked, engine)
         if lap is not None:
             return lap
     if source is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import itertools
+import math
 import os
 import time
 import traceback
@@ -31,7 +32,8 @@ from nbshare.worker.blas import threads_per_worker
 from nbshare.worker.cpus import usable_cpus
 from nbshare.worker.output import OBJECTS, OutputSpec
 from nbshare.worker.remote import Brief, Terms, pack_terms
-from nbshare.worker.schedule import Board
+from nbshare.worker.schedule import COMING, Board
+from nbshare.worker.standby import LINGER_S
 from nbshare.worker.work import Order, Task
 
 if TYPE_CHECKING:
@@ -92,12 +94,14 @@ class Entrance:
     # On the monotonic clock: when they were woken last, and when a call that stays is to end.
     called_at: float = 0.0
     unused_at: float = 0.0
+    announced_at: float = -math.inf  # when they were woken for items that had not come yet
     is_open: bool = True  # more may come
 
     def __post_init__(self) -> None:
-        self._note_time()
+        self.note_time()
 
-    def _note_time(self) -> None:
+    def note_time(self) -> None:
+        """Note that items have come."""
         self.called_at = time.monotonic()
         self.unused_at = self.called_at + STAY_S
 
@@ -106,9 +110,14 @@ class Entrance:
         """Whether its call stays for maps like it, whose items take the place of these."""
         return self.is_open and isinstance(self.items, Tray)
 
+    def announce(self) -> None:
+        """Wake a worker for items that come at once."""
+        self.announced_at = time.monotonic()  # first: it waits `LINGER_S` from a later moment on
+        self.gong.ring()
+
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
-        self._note_time()
+        self.note_time()
         self.gong.ring(n)
 
 
@@ -200,6 +209,21 @@ class Call:
         if entrance is None or not entrance.stays:
             return False
         return self.board.head(entrance.items.n_items).is_at_rest
+
+    def announce(self) -> None:
+        """Tell that other items come at once, and have a worker get ready."""
+        if (entrance := self.entrance) is not None:
+            self.board.header[COMING] = 1
+            entrance.announce()
+
+    def hand_over(self) -> None:
+        """Have a worker take the items that have come: the one that was told, if it is awake."""
+        entrance = self.entrance
+        assert entrance is not None
+        entrance.note_time()
+        woke = entrance.called_at < entrance.announced_at + LINGER_S / 2
+        if not woke:
+            entrance.gong.ring()
 
     def renew(self, request: Request) -> None:
         """Be about another request of the same form, of which nothing is done."""

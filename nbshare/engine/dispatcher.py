@@ -153,7 +153,7 @@ class Dispatcher:
                 return False
             fill()
             call.board.begin_anew()
-        entrance.call()
+            call.hand_over()
         if call.wants_worker:
             self.man(call)
         return True

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import _thread
 import math
+import os
 import pickle
 import sys
 import time
 from collections.abc import Sequence
+from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -41,17 +43,23 @@ from nbshare.engine.placing import PLAIN
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
 from nbshare.memory import slab
+from nbshare.worker.context import current_context
 from nbshare.worker.output import ASK
-from nbshare.worker.schedule import IMPORTED, IN_LOG, KIND, SMALL_TASKS
+from nbshare.worker.schedule import COMING, IMPORTED, IN_LOG, KIND, SMALL_TASKS
 from nbshare.worker.work import Policy
 
-__all__ = ["encore"]
+__all__ = ["encore", "next_lap"]
 
 AGAIN_S = 0.5  # from the beginning of one map to that of the next; a first one starts workers
+# A lap that ends so soon is waited for busily: to go to sleep and wake up takes 0.05 ms. Others are
+# not, after the first, since workers may want all CPUs.
+QUICK_S = 3e-4
 _ITEMS = list, tuple, range, np.ndarray  # arrays that are not shared: workers get read-only rows
 _PLAIN_POLICY = Policy()
 
-_Form = tuple[Any, ...]  # what maps have in common that can be laps of one call
+# What maps have in common that can be laps of one call: their arguments but for the items, how many
+# of those they take, and the number of items. All the same objects: then they need not be checked.
+_Form = tuple[Any, ...]
 
 
 class _Latest:
@@ -63,52 +71,85 @@ class _Latest:
     call: _StandingCall | None = None  # that stays for maps like it
 
 
-def encore(request: Request, engine: Dispatcher) -> SingleRun | None:
-    """Return the run of a small map that is like the one before it; None if it is not.
+def _comes_soon() -> bool:
+    """Note that a map begins; returns whether it is soon after the one before."""
+    now, before = time.monotonic(), _Latest.begun_at
+    _Latest.begun_at = now
+    return now < before + AGAIN_S
+
+
+def next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> SingleRun | None:
+    """Return the next lap of the call that stays; None if that is for other maps.
+
+    Parameters
+    ----------
+    asked : tuple
+        The arguments of the map, but for the items; nothing need have been checked.
+    iterables : sequence
+        The items.
+
+    Raises
+    ------
+    UnsendableError
+        If an item cannot be pickled.
+    """
+    standing = _Latest.call
+    if standing is None or not standing.is_for(asked, iterables) or not _comes_soon():
+        return None
+    return standing.next_lap(iterables)
+
+
+def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> SingleRun | None:
+    """Return the run of a small map that is like the one before it, for which no call stays yet.
+
+    None if it is not like it.
 
     Raises
     ------
     UnsendableError
         If the function or an item cannot be pickled.
     """
-    form, now = _form_of(request), time.monotonic()
-    comes_soon, _Latest.begun_at = now < _Latest.begun_at + AGAIN_S, now
-    is_again, _Latest.form = form == _Latest.form, form
-    if form is None or not is_again or not comes_soon or form == _Latest.unfit:
+    form = (*asked, len(request.iterables), request.n_tasks) if _is_simple(request) else None
+    is_again, comes_soon = _is_like(form, _Latest.form), _comes_soon()
+    _Latest.form = form
+    if form is None or not is_again or not comes_soon or _is_like(form, _Latest.unfit):
         return None
-    if (pickles := _pickles(request)) is None:
+    if (pickles := _pickles(request.iterables)) is None:
         _Latest.unfit = form
         return None
-    standing = _Latest.call
-    if standing is None or not standing.is_free_for(form, engine):
-        standing = _StandingCall(form, request, pickles, engine)
-    return _Lap(standing, request, pickles)
+    return _Lap(_StandingCall(form, request, pickles, engine), request, pickles)
 
 
-def _form_of(request: Request) -> _Form | None:
-    """Return what a map has in common with those that can be laps of one call with it."""
-    func, out = request.func, request.out
-    is_simple = (
+def _is_like(form: _Form | None, other: _Form | None) -> bool:
+    return form is not None and other is not None and all(map(is_, form, other))
+
+
+def _is_simple(request: Request) -> bool:
+    """Whether a map can be a lap."""
+    return (
         0 < request.n_tasks < SMALL_TASKS
         and not request.shared
         and request.initializer is None
         and request.policy == _PLAIN_POLICY
-        and not isinstance(out, np.ndarray)
+        and not isinstance(request.out, np.ndarray)
         and all(type(column) in _ITEMS for column in request.iterables)
+        and _is_known(request.func)
     )
-    if not is_simple or type(func) not in (FunctionType, BuiltinFunctionType):
-        return None
-    module = func.__module__  # of the notebook, or without a name, it goes by value, with a state
-    is_known = func.__qualname__ == func.__name__ and module != "__main__"
-    if not is_known or getattr(sys.modules.get(module), func.__name__, None) is not func:
-        return None
-    n_columns = len(request.iterables)
-    return func, request.n_tasks, n_columns, request.max_workers, request.chunksize, out
 
 
-def _pickles(request: Request) -> list[Any] | None:
+def _is_known(func: Any) -> bool:
+    """Whether workers know a function by its name; others go by value, with a state."""
+    if type(func) not in (FunctionType, BuiltinFunctionType):
+        return False
+    module, name = func.__module__, func.__name__
+    if func.__qualname__ != name or module == "__main__":
+        return False
+    return getattr(sys.modules.get(module), name, None) is func
+
+
+def _pickles(columns: Sequence[Any]) -> list[Any] | None:
     """Return the pickles of all items; None if they are large or refer to shared memory."""
-    pickles = [_pickle(column) for column in request.iterables]
+    pickles = [_pickle(column) for column in columns]
     are_small = None not in pickles and sum(map(len, pickles)) <= ROOM
     return pickles if are_small else None
 
@@ -119,6 +160,14 @@ def _pickle(column: Any) -> Any:
     items = list(column)
     is_plain = PLAIN.issuperset(map(type, items))
     return pickle.dumps(items, 5) if is_plain else plain_pickle(items, "item", 0)
+
+
+def _has_rows(column: Any, n: int) -> bool:
+    """Whether a column of items is taken as it is, and has so many."""
+    kind = type(column)
+    if kind is np.ndarray and (column.ndim == 0 or column.dtype.hasobject):
+        return False
+    return kind in _ITEMS and len(column) == n
 
 
 class _StandingCall:
@@ -132,40 +181,62 @@ class _StandingCall:
         self._tray = Tray(request.n_tasks, len(pickles))
         self._tray.fill(pickles)
         self.has_begun = False
+        self.is_quick = True  # the last lap was: it is not worth going to sleep until it ends
         self.call = prepare_standing(request, self._tray)
         self.call.bell_fd, self.call.tell = self.bell.fd, self._note_end
         self._in_use = _thread.allocate_lock()  # by a lap
         self._in_use.acquire()
 
-    def is_free_for(self, form: _Form, engine: Dispatcher) -> bool:
-        """Whether it can be tried to begin a lap, which has to `leave` then."""
-        is_it = engine is self.engine and form == self.form
-        return is_it and self._in_use.acquire(blocking=False)
+    def is_for(self, asked: tuple[Any, ...], iterables: Sequence[Any]) -> bool:
+        """Whether a map is like those that it stays for."""
+        n_tasks = self.form[-1]
+        return (
+            all(map(is_, (*asked, len(iterables), n_tasks), self.form))
+            and all(_has_rows(column, n_tasks) for column in iterables)
+            and _is_known(self.call.request.func)
+            and not self.engine.is_closed
+        )
+
+    def next_lap(self, iterables: Sequence[Any]) -> _Lap | None:
+        """Return the next lap, which has to `leave` then.
+
+        None if workers would not do what those of a call of its own would, or another one is on.
+        """
+        call = self.call
+        if not self._in_use.acquire(blocking=False):
+            return None
+        try:
+            call.announce()  # first: a worker wakes up and gets ready meanwhile
+            pickles = _pickles(iterables)
+            if pickles is not None and self._is_current():
+                return _Lap(self, call.request._replace(iterables=iterables), pickles)
+        except BaseException:
+            self.leave()
+            raise
+        self.leave()
+        return None
 
     def begins(self, lap: _Lap, request: Request, pickles: Sequence[Any]) -> bool:
-        """Begin a lap, if workers do what those of a call of its own would."""
-        call, prints = self.call, self.call.request.prints
+        """Begin a lap, if the call still stays."""
+        call = self.call
 
         def fill() -> None:
-            prints.is_attended = True
+            request.prints.is_attended = True
             self._tray.fill(pickles)
-            call.renew(request._replace(prints=prints))
+            call.renew(request)
             lap.has_begun = True
 
         try:
-            return (
-                request.context == call.request.context
-                and request.prints.appears_with(prints)
-                and self._is_current()
-                and self.engine.begin_anew(call, fill)
-            )
+            return self.engine.begin_anew(call, fill)
         except BaseException:  # an interrupt: nobody would wait for what may have begun
             self.engine.stop(call)
             raise
 
     def _is_current(self) -> bool:
-        """Whether workers run what those of a new call would."""
-        header = self.call.board.header
+        """Whether workers run what those of a new call would, and tell it in the same place."""
+        header, request = self.call.board.header, self.call.request
+        if request.context != current_context() or not request.prints.is_here:
+            return False
         if header[IMPORTED]:
             header[IMPORTED] = 0  # first: what they import from now on is for the next look
             return self.engine.is_current(self.call)
@@ -173,6 +244,7 @@ class _StandingCall:
 
     def leave(self) -> None:
         """Let another lap begin."""
+        self.call.board.header[COMING] = 0
         self._in_use.release()
 
     def _note_end(self) -> None:
@@ -203,6 +275,7 @@ class _Lap(SingleRun):
         if standing.has_begun and standing.begins(self, request, pickles):
             return
         if standing.has_begun:
+            request = request._replace(prints=request.prints.anew())
             standing = _StandingCall(standing.form, request, pickles, standing.engine)
             self._belong_to(standing.call)
             self._standing = standing
@@ -219,12 +292,17 @@ class _Lap(SingleRun):
     def wait(self, timeout_s: float) -> bool:
         if not self.has_begun:  # it was interrupted
             return super().wait(timeout_s)
-        until_s = time.monotonic() + timeout_s
+        standing, now = self._standing, time.monotonic()
+        quick_until, until_s = now + QUICK_S, now + timeout_s
         while not self._has_ended():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
+            now = time.monotonic()
+            if now >= until_s:
                 return False
-            self._standing.bell.wait(left_s)
+            if standing.is_quick and now < quick_until:
+                os.sched_yield()  # to a worker, if there is no other CPU for it
+            else:
+                standing.bell.wait(until_s - now)
+        standing.is_quick = time.monotonic() < quick_until
         return True
 
     def _has_ended(self) -> bool:
@@ -253,14 +331,14 @@ class _Lap(SingleRun):
         if self.call.board.header[KIND] == ASK:  # an array that was made for this map
             _Latest.unfit = self._standing.form
             self._standing.engine.complete(self.call)
-        elif results.array is not None and found is results.array:
-            found = _copy_of(results.array)
+        elif found is results.array:
+            found = _copy_of(found)
         self.forget_items()
         self._standing.leave()
         return found
 
 
-def _copy_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _copy_of(array: Any) -> npt.NDArray[Any]:
     """Return a copy in shared memory: the next lap's results take the place of the original."""
     segment, offset = slab.take(array.nbytes)
     copy = np.frombuffer(segment, array.dtype, len(array), offset)

@@ -47,6 +47,10 @@ class Write(Protocol):
     def close(self) -> None:
         """Take note that this was all, for now."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller's own text would appear in the same place now."""
+
 
 class Prints:
     """What the workers of one map have printed, and nobody has shown yet.
@@ -78,9 +82,14 @@ class Prints:
         self.is_attended = True
         self.is_any = False
 
-    def appears_with(self, other: Prints) -> bool:
-        """Whether it is shown in the same place."""
-        return self._write == other._write
+    def anew(self) -> Prints:
+        """Return those of another map, to be shown in the same place."""
+        return Prints(self._write)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is shown where the caller's own would appear now."""
+        return self._write is not None and self._write.is_here
 
     @property
     def is_full(self) -> bool:

@@ -110,13 +110,14 @@ class Results:
         If it may be `with_errors`, the array is masked where items failed, and the list has the
         errors in their places.
         """
-        if self.array is None:
+        array = self.array
+        if array is None:
             return self.values(with_errors=with_errors)
         if self.has_objects:
             values = self.values(with_errors=with_errors)
             results = values if self.errors else collect(values)
             return as_masked(results) if with_errors else results
-        return self.partial() if with_errors else self.array
+        return self.partial() if with_errors else array
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""

@@ -12,6 +12,7 @@ from nbshare.worker.schedule import (
     N_SLOWEST,
     PEAK,
     PID,
+    REPORTED,
     SLOWEST,
     WORKED,
 )
@@ -122,7 +123,8 @@ def stats_of(
     for row in slots:
         if not row[PID] or row[BEGUN] < begun_ns:  # it has not come, or not to this lap
             continue
-        pairs = [row[SLOWEST + 2 * k : SLOWEST + 2 * k + 2] for k in range(N_SLOWEST)]
+        words = row[SLOWEST:REPORTED]
+        slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)
         stats.append(
             WorkerStats(
                 pid=row[PID],
@@ -131,7 +133,7 @@ def stats_of(
                 working_s=row[WORKED] / 1e9,
                 waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,
                 peak_bytes=row[PEAK],
-                slowest=tuple(SlowItem(first + i, ns / 1e9, text_of(i)) for i, ns in pairs if ns),
+                slowest=tuple(SlowItem(first + i, ns / 1e9, text_of(i)) for ns, i in slowest if ns),
             )
         )
     return stats

@@ -120,10 +120,9 @@ class TaskQueue:
             self.check_open()
             if not self._waiting and not self._n_open():
                 self._context = current_context()
-                prints = self._new_prints()
-                if self._thread is None or not prints.appears_with(self._prints):
+                if self._thread is None or not self._prints.is_here:
                     self._prints.end()
-                    self._prints = prints
+                    self._prints = self._new_prints()
             if self._thread is None:
                 self._start()
             future = TaskFuture(self._fate)

@@ -24,14 +24,11 @@ class Printer:
     def __init__(self) -> None:
         self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
 
-    def __eq__(self, other: object) -> bool:
-        """Whether it writes to the same places."""
-        if not isinstance(other, Printer):
-            return NotImplemented
-        pairs = zip(self._streams.values(), other._streams.values(), strict=True)
-        return all(one.is_like(another) for one, another in pairs)
-
-    __hash__ = None  # type: ignore[assignment]
+    @property
+    def is_here(self) -> bool:
+        """Whether one that was made now would write to the same places."""
+        streams = self._streams
+        return streams["stdout"].is_in(sys.stdout) and streams["stderr"].is_in(sys.stderr)
 
     def __call__(self, name: str, text: str) -> None:
         """Write to one of the streams."""
@@ -56,9 +53,9 @@ class _Stream:
         # ipykernel's: of which cell a print is.
         self._parent = getattr(stream, "parent_header", None)
 
-    def is_like(self, other: _Stream) -> bool:
-        """Whether it is the same one, in the same cell."""
-        return self._stream is other._stream and self._parent == other._parent
+    def is_in(self, stream: Any) -> bool:
+        """Whether it is that one, in the same cell."""
+        return stream is self._stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:
         """Write, or count what is too much."""

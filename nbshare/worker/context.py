@@ -38,13 +38,14 @@ class Context(NamedTuple):
     settings: bytes
 
 
-_last: tuple[Any, list[str], bytes] = None, [], b""  # what was found, its import path, the pickle
+_last: tuple[Any, Context] = None, Context({}, [], b"")  # what was found, and what it means
 
 
 def current_context() -> Context:
     """Return the caller's context of this moment."""
     global _last
     found = {
+        "environ": encoded_environ(),
         "path": list(sys.path),
         "cwd": _cwd(),
         "warnings": list(warnings.filters),
@@ -53,15 +54,21 @@ def current_context() -> Context:
         "files": imported_files(),
         "overridden": overridden_names(),
     }
-    last = _last
-    if found != last[0]:
-        # '' means the working directory of the moment; workers are told which one that is.
-        path = [os.path.abspath(p) if p == "" else p for p in sys.path]
-        # A category defined in the notebook does not exist in a worker.
-        filters = [f for f in warnings.filters if getattr(f[2], "__module__", "") != "__main__"]
-        settings = {**found, "path": path, "warnings": filters}
-        _last = last = found, path, pickle.dumps(settings)
-    return Context(_environ(), last[1], last[2])
+    before, context = _last
+    if found != before:
+        context = _context(found)
+        _last = found, context
+    return context
+
+
+def _context(found: dict[str, Any]) -> Context:
+    # '' means the working directory of the moment; workers are told which one that is.
+    path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
+    # A category defined in the notebook does not exist in a worker.
+    filters = [f for f in found["warnings"] if getattr(f[2], "__module__", "") != "__main__"]
+    settings = {**found, "path": path, "warnings": filters}
+    del settings["environ"]
+    return Context(dict(os.environ), path, pickle.dumps(settings))
 
 
 _applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
@@ -129,22 +136,9 @@ def keep(settings: dict[str, Any]) -> None:
     _kept.update(settings)
 
 
-_last_environ: tuple[Any, dict[str, str]] = None, {}
-
-
-def _environ() -> dict[str, str]:
-    """Return a copy of `os.environ`; decoding it anew each time would take 30 µs."""
-    global _last_environ
-    raw = encoded_environ()
-    if raw is None or raw != _last_environ[0]:
-        _last_environ = raw, dict(os.environ)
-    return _last_environ[1]
-
-
-def encoded_environ() -> dict[bytes, bytes] | None:
-    """Return a copy of the environment as the system has it; None if Python does not tell."""
-    raw = getattr(os.environ, "_data", None)
-    return None if raw is None else dict(raw)
+def encoded_environ() -> dict[Any, Any]:
+    """Return a copy of the environment as the system has it: decoding it would take 30 µs."""
+    return dict(getattr(os.environ, "_data", os.environ))
 
 
 def _cwd() -> str | None:

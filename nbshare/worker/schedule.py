@@ -3,8 +3,8 @@
 ::
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
-             whether any item has failed, how often the call has begun anew, whether anything has
-             been imported
+             whether any item has failed, the lap of a call that stays, whether anything has been
+             imported, whether items of another lap come at once
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
@@ -35,13 +35,13 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "MISSING", "NO_ITEM", "UNKNOWN", "Bo
 
 MISSING, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED = range(8)  # header words
-HEADER_WORDS = 8
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED, COMING = range(9)  # header words
+HEADER_WORDS = 9
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
-SLOWEST = 12  # N_SLOWEST pairs of item and ns
+SLOWEST = 12  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
@@ -169,6 +169,7 @@ class Board:
         """Have all items done, as if by another call."""
         self.header[EPOCH] += 1
         self.header[NEXT] = 0
+        self.header[COMING] = 0
 
     @cached_property
     def _states(self) -> list[memoryview]:
@@ -182,8 +183,8 @@ class Board:
         # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
         if MISSING in self.done.tobytes():
             return False
-        items, begun, loaded = (state.tolist() for state in self._states)
-        return items == self._none and all(map(ge, loaded, begun))
+        items, begun, loaded = self._states
+        return items.tolist() == self._none and all(map(ge, loaded.tolist(), begun.tolist()))
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for another worker."""

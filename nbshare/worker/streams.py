@@ -216,7 +216,10 @@ def restore() -> None:
 
 def flush() -> bool:
     """Send lines that have not ended; returns whether anything has not been read yet."""
-    return sum(output.flush() for output in _outputs) > 0
+    is_any = False
+    for output in _outputs:
+        is_any |= output.flush()
+    return is_any
 
 
 def tell_dropped() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from heapq import heappushpop, heapreplace
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy.typing as npt
@@ -26,7 +29,6 @@ from nbshare.worker.schedule import (
     ATTEMPTS,
     BEGUN,
     ENDED,
-    EPOCH,
     FAILED,
     IMPORTED,
     IN_OUTPUT,
@@ -47,6 +49,7 @@ from nbshare.worker.schedule import (
     WORKED,
     Board,
 )
+from nbshare.worker.standby import Standby, Waiter
 
 __all__ = ["Caller", "Order", "Policy", "Task", "Work"]
 
@@ -86,7 +89,7 @@ class Order(NamedTuple):
     first: int  # index of the first item
 
 
-class Caller(Protocol):
+class Caller(Waiter, Protocol):
     """Whom a worker works for."""
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
@@ -95,14 +98,8 @@ class Caller(Protocol):
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
 
-    def await_items(self, pause_s: float) -> None:
-        """Wait for items that are not there yet: so long, or until some have come."""
-
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
-
-    def begin_anew(self) -> None:
-        """Set this process right for other items, as for those of another call."""
 
     def tell_imports(self) -> bool:
         """Tell what has been imported so far; returns whether there is anything new."""
@@ -163,12 +160,12 @@ class Work:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
-        self._epoch = 0
         self._is_new = False  # the chunk was claimed at the pace of other items
         self._claimed_s = 0.0  # what an item was thought to take then
         self._n_kept = 0  # items of the last chunk that were run here
-        self._slow_ns = 0  # what one of the slowest takes at least
+        self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
+        self._standby = Standby(board, caller)
         self._step = max((source.step for source in sources), default=1)
         feed = next((source.feed for source in sources if source.feed), None)  # one for all lists
         self._claims = Claims(
@@ -179,7 +176,7 @@ class Work:
             order.chunksize,
             step=self._step,
             n_ready=None if feed is None else feed.n_ready,
-            wait=caller.await_items,
+            wait=self._standby.wait,
         )
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
@@ -195,7 +192,7 @@ class Work:
         chunk = self._claims.claim(self._item_s)
         if self._claims.has_waited and self._claims.are_ready(chunk.stop):
             self._caller.call_another()
-        if self._board.header[EPOCH] != self._epoch:
+        if self._standby.begins_anew():
             self._begin_anew()
         start_ns = time.monotonic_ns()
         with self._desk:
@@ -206,12 +203,11 @@ class Work:
 
     def _begin_anew(self) -> None:
         """Run what comes as another call would."""
-        self._epoch = self._board.header[EPOCH]
-        self._caller.begin_anew()
         self._store.begin_anew()
         self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
         self._slot[WORKED:REPORTED] = NO_FIGURES
-        self._slow_ns, self._is_new, self._claimed_s = 0, True, self._item_s
+        self._slowest[:] = [(0, 0)] * N_SLOWEST
+        self._is_new, self._claimed_s = True, self._item_s
         for source in self._sources:
             source.forget()
 
@@ -221,8 +217,8 @@ class Work:
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
-        position, self._n_kept = chunk.start, len(chunk)
-        alone_until = position + 1 if self._is_new else position
+        position = alone_until = chunk.start
+        self._n_kept = len(chunk)
         try:
             while position < chunk.stop:
                 if self._board.stopped:
@@ -246,24 +242,16 @@ class Work:
                 if n is None:
                     return False
                 position += n
-                if self._is_new and self._gives_up(chunk, position):
+                if n < len(items) and self._is_new and self._claims.give_up(chunk, position):
+                    self._n_kept = position - chunk.start
+                    self._caller.call_another()
                     break
+                self._is_new = False
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
-        return True
-
-    def _gives_up(self, chunk: range, position: int) -> bool:
-        """Share the rest of the first chunk if it takes longer than items did before."""
-        self._is_new = False
-        takes_long = self._item_s * (chunk.stop - position) > LEAST_S
-        is_slower = self._item_s > 2 * self._claimed_s
-        if not (takes_long and is_slower) or not self._claims.give_up(chunk, position):
-            return False
-        self._n_kept = position - chunk.start
-        self._caller.call_another()
         return True
 
     def _begin(self, items: range) -> int:
@@ -291,7 +279,10 @@ class Work:
         func, put = self._func, self._store.put
         number, numbers, done = self._store.number_places
         slot[ITEM_STOP] = ONE
-        n_failed, slow_ns = 0, self._slow_ns
+        n_failed, slowest = 0, self._slowest
+        slow_ns = slowest[0][0]
+        # The rest of a first chunk is shared if items take longer than those before them.
+        longest_s = max(2 * self._claimed_s, LEAST_S / len(items)) if self._is_new else math.inf
         began = since = clock()
         for i, args in zip(items, zip(*columns, strict=True), strict=True):
             if header[STOP]:
@@ -317,8 +308,12 @@ class Work:
                 break
             now = clock()
             if now - since > slow_ns:
-                self._note_slow(i, now - since)
-                slow_ns = self._slow_ns
+                heapreplace(slowest, (now - since, i))
+                slow_ns = slowest[0][0]
+                if now - since > longest_s * 1e9:
+                    i += 1
+                    since = now
+                    break
             since = now
         else:
             i = items.stop
@@ -332,9 +327,8 @@ class Work:
         n = self._run_and_store(items, columns)
         if n:
             took_ns = time.monotonic_ns() - since
+            heappushpop(self._slowest, (took_ns // n, items.start))
             self._note(n, took_ns)
-            if took_ns // n > self._slow_ns:
-                self._note_slow(items.start, took_ns // n)
         return n
 
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
@@ -403,14 +397,8 @@ class Work:
             self._slot[WORKED] += worked_ns
             self._slot[N_ITEMS] += n
             self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
-
-    def _note_slow(self, i: int, took_ns: int) -> None:
-        slot = self._slot
-        pairs = [(slot[SLOWEST + 2 * k + 1], slot[SLOWEST + 2 * k]) for k in range(N_SLOWEST)]
-        pairs = sorted([*pairs, (took_ns, i)], reverse=True)[:N_SLOWEST]
-        for k, (ns, item) in enumerate(pairs):
-            slot[SLOWEST + 2 * k], slot[SLOWEST + 2 * k + 1] = item, ns
-        self._slow_ns = pairs[-1][0]
+            pairs = array("q", chain.from_iterable(self._slowest))
+            self._slot[SLOWEST:REPORTED] = pairs
 
 
 NO_FIGURES = array("q", bytes(8 * (REPORTED - WORKED)))
