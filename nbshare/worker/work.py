@@ -281,8 +281,9 @@ class Work:
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
-        # The rest of a first chunk is shared if items take longer than those before them.
-        longest_s = max(2 * self._claimed_s, LEAST_S / len(items)) if self._is_new else math.inf
+        # The rest of a first chunk is shared if items take longer than those before them. The very
+        # first has to find out where results go as well.
+        longest_s = max(2 * self._claimed_s, LEAST_S) if self._is_new else math.inf
         began = since = clock()
         for i, args in zip(items, zip(*columns, strict=True), strict=True):
             if header[STOP]:
