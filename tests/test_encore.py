@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MapInterrupted, errors, last_job, parallel_map, share
+from nbshare.engine import encore
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.errors import MixedResultsWarning, PartialResultWarning, WorkerDiedError
 
@@ -178,6 +179,60 @@ def test_large_results_and_items():
             assert again(give("y" * n, n)) == ["y" * n, n]
             assert again(give(data[:4], data[2:6])).tolist() == [[0, 1, 2, 3], [2, 3, 4, 5]]
             assert [each.size for each in again(give(np.zeros(n), n), out="list")[:1]] == [n]
+
+
+WRONG = {
+    "a number": 3,
+    "an array without rows": np.array(3.0),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("items", WRONG.values(), ids=WRONG)
+def test_what_gives_no_items_is_refused(items):
+    """Though all other arguments are those of the maps before, which have been checked."""
+    for _ in range(4):
+        assert quiet(laps.echo, [1, 2, 3]).tolist() == [1, 2, 3]
+        with pytest.raises(TypeError, match="gives no items"):
+            quiet(laps.echo, items)
+
+
+ODD = {
+    "objects": lambda: [np.array([1, None, "a"])],
+    "masked": lambda: [np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0])],
+    "a generator": lambda: [range(3), (i for i in range(3))],
+    "the shortest ends": lambda: [range(3), [1, 2, 3, 4]],
+    "a text": lambda: ["abc", [1, 2, 3]],
+    "a set": lambda: [{1}, [1, 2, 3]],
+}
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_iterables_of_other_kinds(make):
+    """Between maps over lists they give what they give to the built-in `map`."""
+    func = [laps.echo, laps.both][len(make()) - 1]
+    for _ in range(4):
+        for _ in range(3):
+            quiet(func, *([1, 2, 3] for _ in make()), out="list")
+        assert repr(quiet(func, *make(), out="list")) == repr(list(map(func, *make())))
+
+
+class Slow:
+    """Takes its time to be pickled."""
+
+    def __reduce__(self):
+        time.sleep(0.002)
+        return float, (1.5,)
+
+
+def test_items_that_take_long_to_pickle():
+    """A worker that was told early that they come is told again when they are there."""
+    for _ in range(4):
+        quiet(laps.echo, [Slow(), Slow()])
+    start = time.monotonic()
+    for _ in range(20):
+        assert quiet(laps.echo, [Slow(), Slow()]).tolist() == [1.5, 1.5]
+    assert time.monotonic() - start < 1.0  # 0.1 s each if nobody looked before it is time to
 
 
 def test_items_are_let_go():
@@ -390,6 +445,34 @@ def test_an_idle_worker_is_stopped():
         assert time.monotonic() - start < SOON_S
         with contextlib.suppress(ProcessLookupError):
             os.kill(stopped, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_is_lost_that_was_told_of_items(number):
+    """Another one runs them."""
+    for _ in range(2):
+        pids = workers()
+        warm_up()
+        standing = encore._Latest.call
+        standing.call.announce()
+        for pid in pids:
+            os.kill(pid, number)
+        start = time.monotonic()
+        for i in range(3):
+            assert again(give(i, 2, 3, 4)).tolist() == [i, 2, 3, 4]
+        assert time.monotonic() - start < SOON_S
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_items_that_do_not_come_after_all():
+    """Workers that were told of them go to sleep; the call ends."""
+    warm_up()
+    call = encore._Latest.call.call
+    call.announce()
+    assert call.wait(SOON_S)
+    assert again(give(1, 2)).tolist() == [1, 2]
 
 
 def strike_at(flag):
