@@ -14,6 +14,8 @@ interpreter lock, while a picture is drawn, holds up nobody.
 from __future__ import annotations
 
 import _thread
+import os
+import time
 from collections.abc import Callable
 
 from nbshare.engine.call import Call
@@ -21,10 +23,12 @@ from nbshare.engine.events import Events
 from nbshare.engine.foreman import Foreman
 from nbshare.engine.process import Nursery
 from nbshare.worker.claims import FileLock, give_back
+from nbshare.worker.schedule import IMPORTED
 
 __all__ = ["Dispatcher"]
 
 ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
+REST_S = 1e-3  # for workers that have stored their last result, and tidy up
 HEAR_S = 1.0  # for a dispatcher that has to wait for the interpreter lock, while others compute
 
 
@@ -90,13 +94,13 @@ class Dispatcher:
         if is_half or call.board.has_prints() or self._foreman.pipes.is_reading:
             self._attend(hear, HEAR_S)
 
-    def _attend(self, action: Callable[[], None], timeout_s: float) -> None:
-        """Have the dispatcher's thread do something, and wait until it is done."""
+    def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
+        """Have the dispatcher's thread do something, and wait until it is done; whether it is."""
         done = _thread.allocate_lock()
         done.acquire()
         self._events.post(action)
         self._events.post(done.release)
-        done.acquire(timeout=timeout_s)
+        return done.acquire(timeout=timeout_s)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
@@ -130,16 +134,19 @@ class Dispatcher:
         self._post(self._foreman.man, call)
 
     def is_current(self, call: Call) -> bool:
-        """Whether the workers of a call run what a new call would."""
-        found: list[bool] = []
-        self._attend(lambda: found.append(self._foreman.is_current(call)), HEAR_S)
-        return found == [True]
-
-    def is_still_current(self, call: Call) -> bool:
-        """Whether the workers of a call run what a new call would, if they have imported nothing.
-
-        Like `is_current`, which need not know that, and takes as long as a small call.
-        """
+        """Whether the workers of a call, who have nothing to do, run what those of a new would."""
+        header = call.board.header
+        until_s = time.monotonic() + REST_S
+        while not call.board.is_idle:  # they tell what they have imported after the last result
+            if time.monotonic() > until_s:
+                return False
+            os.sched_yield()
+        if header[IMPORTED]:
+            header[IMPORTED] = 0  # first: what they import from now on is for the next look
+            if not self._attend(lambda: self._foreman.hear_workers(call), HEAR_S):
+                return False
+        if call.is_over or self._foreman.is_closing:
+            return False
         return self._foreman.crew.is_current(call.code, call.request.context, call.initializer_key)
 
     def begin_anew(self, call: Call, fill: Callable[[], None]) -> bool:

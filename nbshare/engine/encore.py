@@ -45,7 +45,7 @@ from nbshare.engine.single import SingleRun
 from nbshare.memory import slab
 from nbshare.worker.context import current_context
 from nbshare.worker.output import ASK
-from nbshare.worker.schedule import COMING, IMPORTED, IN_LOG, KIND, SMALL_TASKS
+from nbshare.worker.schedule import COMING, IN_LOG, KIND, SMALL_TASKS
 from nbshare.worker.work import Policy
 
 __all__ = ["encore", "next_lap"]
@@ -234,13 +234,9 @@ class _StandingCall:
 
     def _is_current(self) -> bool:
         """Whether workers run what those of a new call would, and tell it in the same place."""
-        header, request = self.call.board.header, self.call.request
-        if request.context != current_context() or not request.prints.is_here:
-            return False
-        if header[IMPORTED]:
-            header[IMPORTED] = 0  # first: what they import from now on is for the next look
-            return self.engine.is_current(self.call)
-        return self.engine.is_still_current(self.call)
+        request = self.call.request
+        is_it = request.context == current_context() and request.prints.is_here
+        return is_it and self.engine.is_current(self.call)
 
     def leave(self) -> None:
         """Let another lap begin."""

@@ -125,13 +125,10 @@ class Foreman:
         self.man(call)
         self.advance(call)
 
-    def is_current(self, call: Call) -> bool:
-        """Whether the workers of a call run what a new call would."""
+    def hear_workers(self, call: Call) -> None:
+        """Handle what the workers of a call have sent so far."""
         for worker in list(call.workers):
-            self._hear_all(worker)  # what it has imported
-        if call.is_over or self.is_closing:
-            return False
-        return self.crew.is_current(call.code, call.request.context, call.initializer_key)
+            self._hear_all(worker)
 
     def man(self, call: Call) -> None:
         """Put workers to work on a call, as many as it may have now."""

@@ -173,16 +173,19 @@ class Board:
 
     @cached_property
     def _states(self) -> list[memoryview]:
-        """For each slot what `is_at_rest` looks at."""
+        """For each slot what `is_idle` looks at."""
         words = self._words(self._places[2], self.n_slots * SLOT_WORDS)
         return [words[word::SLOT_WORDS] for word in (ITEM, BEGUN, LOADED)]
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether all items are done, and nobody has anything to tell of them or is loading."""
+        """Whether all items are done, and it `is_idle`."""
         # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
-        if MISSING in self.done.tobytes():
-            return False
+        return MISSING not in self.done.tobytes() and self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is in an item, has anything to tell, or is loading."""
         items, begun, loaded = self._states
         return items.tolist() == self._none and all(map(ge, loaded.tolist(), begun.tolist()))
 
