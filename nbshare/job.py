@@ -383,18 +383,22 @@ class Job:
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a map that is over, or the error to raise."""
         self.fill_out()
+        is_done = False
         try:
             if self.state == "done" and not self.was_interrupted:
                 result = self._results()
                 if self.errors:
                     remember(self)
                 self._let_go()
-                return result, None
+                is_done = True
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
             return None, error.with_traceback(None)
         except KeyboardInterrupt:
             self.was_interrupted = True
+        if is_done:
+            self._run.let_go()  # not to be interrupted above: what it has may not be its own then
+            return result, None
         remember(self)
         done = self._count()
         if self.was_interrupted:

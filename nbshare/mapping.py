@@ -17,7 +17,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.encore import encore, next_lap
+from nbshare.engine.encore import encore, is_next_lap, next_lap
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.request import Items, Request
@@ -205,19 +205,28 @@ def parallel_map(
     }
     asked = (func, progress, plot, *options.values())
     is_quiet = shows_nothing(progress, plot)
-    if is_quiet and (lap := next_lap(asked, iterables)) is not None:
-        return unwrapped(*run_and_draw(lambda: lap, label_of(lap.request.func), False, None))
+
+    def checked() -> tuple[Request, Items | None, Engine]:
+        request, source, where = checked_request(func, iterables, **options)
+        return request, source, _engine(where)
+
+    if is_quiet and is_next_lap(asked, iterables):
+
+        def make() -> Run:
+            return next_lap(iterables) or _prepared(*checked(), asked=asked)
+
+        return unwrapped(*run_and_draw(make, label_of(func), False, None))
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, **options)
+    request, source, engine = checked()
     if source is None and request.n_tasks == 0:
         return nothing(request.out, with_errors=on_error == "return")
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    make = partial(_prepared, request, source, _engine(where), asked=asked if is_quiet else None)
-    return unwrapped(*run_and_draw(make, label, progress, plot))
+    prepare_it = partial(_prepared, request, source, engine, asked=asked if is_quiet else None)
+    return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
 def _engine(where: Backend) -> Engine:

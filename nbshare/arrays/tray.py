@@ -3,7 +3,7 @@
 ::
 
     caller                                             worker
-    tray = Tray(4, 1)
+    tray = Tray(4, 1, 1)
     tray.fill([pickle of 4 items])
     tray.segment  ─────────────────────────────────►   blocks = FedBlocks(…)
     …                                                  inputs.load(blocks[0])
@@ -32,34 +32,36 @@ class Tray:
         How many there are each time.
     n_columns : int
         What each consists of.
+    n_blocks : int
+        Pickles of each column: one, or as many as there are items.
 
     Attributes
     ----------
     segment : Segment
-        Where they lie: as a `Feed` of one block.
+        Where they lie, as in a `Feed`.
 
     Notes
     -----
     For one thread. Nobody may read while it is filled.
     """
 
-    def __init__(self, n_items: int, n_columns: int) -> None:
-        self.n_items, self._n_columns = n_items, n_columns
-        self._start = aligned((1 + 2 * n_columns) * WORD)
+    def __init__(self, n_items: int, n_columns: int, n_blocks: int) -> None:
+        self.n_items, self._n_columns, self._n_blocks = n_items, n_columns, n_blocks
+        self._start = aligned((1 + 2 * n_columns * n_blocks) * WORD)
         self.segment = Segment.create(self._start + ROOM)
         self._memory = memoryview(self.segment)
         self._words = self._memory[: self._start].cast("q")
 
     def sources(self) -> list[tuple[Any, ...]]:
         """Return what `nbshare.worker.items.Source` takes for each column."""
-        n = self._n_columns
-        return [("feed", 0, self.n_items, column, n) for column in range(n)]
+        n, step = self._n_columns, self.n_items // self._n_blocks
+        return [("feed", 0, step, column, n) for column in range(n)]
 
     def fill(self, pickles: Sequence[bytes]) -> None:
-        """Put the items there, as a pickle of each column; of `ROOM` bytes at most together."""
+        """Put the items there: each block's pickles of all columns, of `ROOM` bytes at most."""
         end = self._start
-        for column, data in enumerate(pickles):
+        for place, data in enumerate(pickles):
             self._memory[end : end + len(data)] = data
-            self._words[1 + 2 * column], self._words[2 + 2 * column] = end, len(data)
+            self._words[1 + 2 * place], self._words[2 + 2 * place] = end, len(data)
             end += len(data)
-        self._words[0] = 1
+        self._words[0] = self._n_blocks

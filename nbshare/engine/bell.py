@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import select
 from contextlib import suppress
@@ -18,7 +17,7 @@ class Gong:
     Attributes
     ----------
     fd : int
-        A descriptor that processes wait for; -1 when it is closed.
+        A descriptor that processes wait for; closed with this object, so that who rings it has it.
 
     Notes
     -----
@@ -30,20 +29,11 @@ class Gong:
     def __init__(self) -> None:
         self._file = opened(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
         self.fd = self._file.fileno()
-        self._lock = _thread.allocate_lock()  # so that nobody rings a descriptor that is not it
 
     def ring(self, n: int = 1) -> None:
         """Ring, `n` times."""
-        with self._lock:
-            if self.fd >= 0:
-                for _ in range(n):  # once by so many would wake one only
-                    os.eventfd_write(self.fd, 1)
-
-    def close(self) -> None:
-        """Let go of the descriptor now, and not with this object."""
-        with self._lock:
-            self.fd = -1
-            self._file.close()
+        for _ in range(n):  # once by so many would wake one only
+            os.eventfd_write(self.fd, 1)
 
 
 class Bell(Gong):

@@ -231,6 +231,7 @@ class Call:
         self.request = request
         self.results = _results(self.board.head(request.n_tasks), request, None)
         self.begun_ns = time.monotonic_ns()
+        self.n_replaced = self.n_unborn = 0
         self.past_slots.clear()
 
     def halt(self) -> None:
@@ -264,8 +265,6 @@ class Call:
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
         self.inputs.clear()
         self.feed = None
-        if self.entrance is not None:
-            self.entrance.gong.close()
         self.entrance = None
         self.is_over = True
         self._over.release()

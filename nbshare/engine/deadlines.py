@@ -161,10 +161,11 @@ class Deadlines:
                 continue
             if not call.board.has_begun(slot):
                 sleepers[worker] = worker.call_since + BEGIN_S
-            elif entrance is not None and are_called:
+            elif entrance is not None and (are_called or call.board.unbegun(slot)):
                 idle_since = call.board.idle_since(slot)
                 if idle_since is not None:
-                    sleepers[worker] = max(idle_since, entrance.called_at) + BEGIN_S
+                    limit_s = LOAD_S if call.board.unbegun(slot) else BEGIN_S  # it loads items
+                    sleepers[worker] = max(idle_since, entrance.called_at) + limit_s
         return sleepers
 
     @staticmethod

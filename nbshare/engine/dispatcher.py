@@ -23,7 +23,7 @@ from nbshare.engine.events import Events
 from nbshare.engine.foreman import Foreman
 from nbshare.engine.process import Nursery
 from nbshare.worker.claims import FileLock, give_back
-from nbshare.worker.schedule import IMPORTED
+from nbshare.worker.schedule import EPOCH, IMPORTED
 
 __all__ = ["Dispatcher"]
 
@@ -221,8 +221,10 @@ class Dispatcher:
         self._foreman.pipes.close()
         self._events.close()
 
-    def _give_back(self, call: Call, items: range) -> None:
+    def _give_back(self, call: Call, items: range, epoch: int) -> None:
         with self._claiming:
+            if call.board.header[EPOCH] != epoch:  # another lap has begun: all items are anew
+                return
             give_back(call.board, items, self._lock_of(call))
         if call.entrance is not None:
             call.entrance.call()

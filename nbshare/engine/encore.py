@@ -26,6 +26,7 @@ import pickle
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -42,19 +43,21 @@ from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.placing import PLAIN
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
+from nbshare.functions import is_known_to_fit
 from nbshare.memory import slab
 from nbshare.worker.context import current_context
 from nbshare.worker.output import ASK
 from nbshare.worker.schedule import COMING, IN_LOG, KIND, SMALL_TASKS
 from nbshare.worker.work import Policy
 
-__all__ = ["encore", "next_lap"]
+__all__ = ["encore", "is_next_lap", "next_lap"]
 
 AGAIN_S = 0.5  # from the beginning of one map to that of the next; a first one starts workers
 # A lap that ends so soon is waited for busily: to go to sleep and wake up takes 0.05 ms. Others are
 # not, after the first, since workers may want all CPUs.
 QUICK_S = 3e-4
 _ITEMS = list, tuple, range, np.ndarray  # arrays that are not shared: workers get read-only rows
+_IMMUTABLE = {bool, int, float, str, tuple, type(None)}
 _PLAIN_POLICY = Policy()
 
 # What maps have in common that can be laps of one call: their arguments but for the items, how many
@@ -71,15 +74,8 @@ class _Latest:
     call: _StandingCall | None = None  # that stays for maps like it
 
 
-def _comes_soon() -> bool:
-    """Note that a map begins; returns whether it is soon after the one before."""
-    now, before = time.monotonic(), _Latest.begun_at
-    _Latest.begun_at = now
-    return now < before + AGAIN_S
-
-
-def next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> SingleRun | None:
-    """Return the next lap of the call that stays; None if that is for other maps.
+def is_next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> bool:
+    """Whether a call stays for maps that ask for this, be it now or not.
 
     Parameters
     ----------
@@ -87,16 +83,26 @@ def next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> SingleRun | No
         The arguments of the map, but for the items; nothing need have been checked.
     iterables : sequence
         The items.
+    """
+    standing = _Latest.call
+    return standing is not None and standing.is_for(asked, iterables)
+
+
+def next_lap(iterables: Sequence[Any]) -> SingleRun | None:
+    """Return the next lap of the call that stays; None if it has to be a call of its own.
 
     Raises
     ------
     UnsendableError
         If an item cannot be pickled.
     """
-    standing = _Latest.call
-    if standing is None or not standing.is_for(asked, iterables) or not _comes_soon():
+    standing, now = _Latest.call, time.monotonic()
+    if standing is None or now > _Latest.begun_at + AGAIN_S:
         return None
-    return standing.next_lap(iterables)
+    lap = standing.next_lap([column[:] for column in iterables])  # the caller's own may change
+    if lap is not None:
+        _Latest.begun_at = now
+    return lap
 
 
 def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> SingleRun | None:
@@ -109,10 +115,11 @@ def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> Sing
     UnsendableError
         If the function or an item cannot be pickled.
     """
-    form = (*asked, len(request.iterables), request.n_tasks) if _is_simple(request) else None
-    is_again, comes_soon = _is_like(form, _Latest.form), _comes_soon()
-    _Latest.form = form
-    if form is None or not is_again or not comes_soon or _is_like(form, _Latest.unfit):
+    form = (*asked, len(request.iterables), request.n_tasks)
+    now, is_simple = time.monotonic(), _is_simple(form, request)
+    comes_soon, is_again = now < _Latest.begun_at + AGAIN_S, _is_like(form, _Latest.form)
+    _Latest.begun_at, _Latest.form = now, form if is_simple else None
+    if not (is_simple and is_again and comes_soon) or _is_like(form, _Latest.unfit):
         return None
     if (pickles := _pickles(request.iterables)) is None:
         _Latest.unfit = form
@@ -120,19 +127,19 @@ def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> Sing
     return _Lap(_StandingCall(form, request, pickles, engine), request, pickles)
 
 
-def _is_like(form: _Form | None, other: _Form | None) -> bool:
-    return form is not None and other is not None and all(map(is_, form, other))
+def _is_like(form: _Form, other: _Form | None) -> bool:
+    return other is not None and all(map(is_, form, other))
 
 
-def _is_simple(request: Request) -> bool:
+def _is_simple(form: _Form, request: Request) -> bool:
     """Whether a map can be a lap."""
     return (
         0 < request.n_tasks < SMALL_TASKS
-        and not request.shared
+        and _IMMUTABLE.issuperset(map(type, form[1:]))  # else the same may mean something else
         and request.initializer is None
         and request.policy == _PLAIN_POLICY
-        and not isinstance(request.out, np.ndarray)
         and all(type(column) in _ITEMS for column in request.iterables)
+        and request.func is form[0]  # not named as a text
         and _is_known(request.func)
     )
 
@@ -148,18 +155,33 @@ def _is_known(func: Any) -> bool:
 
 
 def _pickles(columns: Sequence[Any]) -> list[Any] | None:
-    """Return the pickles of all items; None if they are large or refer to shared memory."""
-    pickles = [_pickle(column) for column in columns]
+    """Return the pickles of all items; None if they are large or refer to shared memory.
+
+    One for each column, if nobody can tell; else of each item alone: what items had in common they
+    would have in common in a worker, too.
+    """
+    if all(map(_is_immutable, columns)):
+        parts = columns
+    else:
+        parts = [column[i : i + 1] for i in range(len(columns[0])) for column in columns]
+    pickles = [_pickle(part) for part in parts]
     are_small = None not in pickles and sum(map(len, pickles)) <= ROOM
     return pickles if are_small else None
 
 
-def _pickle(column: Any) -> Any:
-    if isinstance(column, np.ndarray):
-        return pickle.dumps(column, 5) if column.nbytes <= ROOM else None
-    items = list(column)
-    is_plain = PLAIN.issuperset(map(type, items))
-    return pickle.dumps(items, 5) if is_plain else plain_pickle(items, "item", 0)
+def _is_immutable(column: Any) -> bool:
+    if isinstance(column, np.ndarray | range):
+        return True
+    kinds = set(map(type, column))
+    if kinds == {tuple}:
+        kinds = set(map(type, chain.from_iterable(column)))
+    return kinds <= PLAIN
+
+
+def _pickle(items: Any) -> Any:
+    if isinstance(items, np.ndarray):
+        return pickle.dumps(items, 5) if items.nbytes <= ROOM else None
+    return pickle.dumps(items, 5) if _is_immutable(items) else plain_pickle(items, "item", 0)
 
 
 def _has_rows(column: Any, n: int) -> bool:
@@ -178,7 +200,9 @@ class _StandingCall:
     ) -> None:
         self.form, self.engine = form, engine
         self.bell = Bell()  # that workers ring when they have loaded the function or done a chunk
-        self._tray = Tray(request.n_tasks, len(pickles))
+        n_columns = len(request.iterables)
+        self._tray = Tray(request.n_tasks, n_columns, len(pickles) // n_columns)
+        self._n_pickles = len(pickles)
         self._tray.fill(pickles)
         self.has_begun = False
         self.is_quick = True  # the last lap was: it is not worth going to sleep until it ends
@@ -189,11 +213,13 @@ class _StandingCall:
 
     def is_for(self, asked: tuple[Any, ...], iterables: Sequence[Any]) -> bool:
         """Whether a map is like those that it stays for."""
-        n_tasks = self.form[-1]
+        func, n_tasks = self.call.request.func, self.form[-1]
         return (
-            all(map(is_, (*asked, len(iterables), n_tasks), self.form))
+            _is_like((*asked, len(iterables), n_tasks), self.form)
             and all(_has_rows(column, n_tasks) for column in iterables)
-            and _is_known(self.call.request.func)
+            and _is_known(func)
+            and is_known_to_fit(func, len(iterables))
+            and not _is_like(self.form, _Latest.unfit)
             and not self.engine.is_closed
         )
 
@@ -202,26 +228,27 @@ class _StandingCall:
 
         None if workers would not do what those of a call of its own would, or another one is on.
         """
-        call = self.call
+        call, lap = self.call, None
         if not self._in_use.acquire(blocking=False):
             return None
         try:
             call.announce()  # first: a worker wakes up and gets ready meanwhile
             pickles = _pickles(iterables)
-            if pickles is not None and self._is_current():
-                return _Lap(self, call.request._replace(iterables=iterables), pickles)
-        except BaseException:
-            self.leave()
-            raise
-        self.leave()
-        return None
+            if pickles is None:
+                _Latest.unfit = self.form
+            elif len(pickles) == self._n_pickles and self._is_current():
+                lap = _Lap(self, call.request._replace(iterables=iterables), pickles)
+        finally:
+            if lap is None:
+                self.leave()
+        return lap
 
     def begins(self, lap: _Lap, request: Request, pickles: Sequence[Any]) -> bool:
         """Begin a lap, if the call still stays."""
         call = self.call
 
         def fill() -> None:
-            request.prints.is_attended = True
+            request.prints.begin_anew()
             self._tray.fill(pickles)
             call.renew(request)
             lap.has_begun = True
@@ -322,16 +349,16 @@ class _Lap(SingleRun):
         return True
 
     def final(self, *, with_errors: bool) -> Any:
-        results = self.call.results
         found = super().final(with_errors=with_errors)
-        if self.call.board.header[KIND] == ASK:  # an array that was made for this map
+        is_made = self.call.board.header[KIND] == ASK  # an array, for this map
+        return _copy_of(found) if found is self.call.results.array and not is_made else found
+
+    def let_go(self) -> None:
+        if self.call.board.header[KIND] == ASK:
             _Latest.unfit = self._standing.form
             self._standing.engine.complete(self.call)
-        elif found is results.array:
-            found = _copy_of(found)
         self.forget_items()
         self._standing.leave()
-        return found
 
 
 def _copy_of(array: Any) -> npt.NDArray[Any]:

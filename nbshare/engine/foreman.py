@@ -29,7 +29,7 @@ from nbshare.memory import Segment, segment_of
 from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
 from nbshare.worker.output import OutputSpec
 from nbshare.worker.remote import CallMessage
-from nbshare.worker.schedule import ATTEMPTS, FAILED, PRINTED, SUSPECT
+from nbshare.worker.schedule import ATTEMPTS, EPOCH, FAILED, PRINTED, SUSPECT
 
 __all__ = ["Foreman"]
 
@@ -44,7 +44,7 @@ class Foreman:
     nursery : Nursery
         Where workers come from.
     give_back : callable
-        Lets others claim items of a call.
+        Lets others claim items of a call, of a lap of it.
     complete : callable
         Has no more items come to a call.
 
@@ -68,7 +68,7 @@ class Foreman:
         self,
         events: Events,
         nursery: Nursery,
-        give_back: Callable[[Call, range], None],
+        give_back: Callable[[Call, range, int], None],
         complete: Callable[[Call], None],
     ) -> None:
         self._give_back = give_back
@@ -370,12 +370,14 @@ class Foreman:
         if call is None or worker not in call.workers:
             return
         slot = call.workers.pop(worker)
+        epoch = call.board.header[EPOCH]
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
         # One that had not turned to the call, or waited at an open one, died while it was idle:
         # that says nothing of the call.
         call.n_unborn += not worker.is_ready
         is_loading = call.board.loading_since(slot) is not None
-        has_turned = is_loading or (call.entrance is None and call.board.has_begun(slot))
+        has_turned = is_loading or bool(unbegun)
+        has_turned |= call.entrance is None and call.board.has_begun(slot)
         call.n_replaced += not items and has_turned
         call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)
@@ -392,7 +394,7 @@ class Foreman:
             if self._overcome(call, items, error):
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:
-            self._give_back(call, unbegun)
+            self._give_back(call, unbegun, epoch)
             if not call.is_complete and (call.entrance is None or call.wants_worker):
                 self._replace(call)
         self.advance(call)

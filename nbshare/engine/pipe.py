@@ -162,6 +162,9 @@ class Pipe:
     def fill_out(self) -> None:  # noqa: D102
         pass
 
+    def let_go(self) -> None:  # noqa: D102
+        pass  # it ends with its job
+
     def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
         self._callbacks.add(callback)
         if self.is_over:

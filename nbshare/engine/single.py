@@ -161,5 +161,8 @@ class SingleRun:
     def stop(self) -> None:  # noqa: D102
         self._engine.stop(self.call)
 
+    def let_go(self) -> None:  # noqa: D102
+        pass  # it ends with its job
+
     def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
         self.call.call_when_over(callback)

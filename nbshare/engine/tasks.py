@@ -133,8 +133,8 @@ class TaskQueue:
 
     def begin(self) -> None:
         """Begin what is queued; called by any thread."""
-        if self._bell is not None:
-            self._bell.ring()
+        if (bell := self._bell) is not None:
+            bell.ring()
 
     def check_open(self) -> None:
         """Raise the `RuntimeError` of `put`, if it would."""
@@ -155,7 +155,7 @@ class TaskQueue:
         except BaseException as error:  # an interrupt may leave a thread that has begun
             self._thread = None
             if isinstance(error, RuntimeError):  # no more threads
-                bell.close()
+                self._bell = None
             raise
 
     def close(self) -> None:
@@ -209,7 +209,9 @@ class TaskQueue:
             self._fail(error)
             self._prints.end()
         finally:
-            bell.close()
+            with self._lock:
+                if self._bell is bell:
+                    self._bell = None
 
     def _prints_at_end(self, *, lingers: bool) -> Prints | None:
         """Return the prints to end when there is nothing left to do; None while there is."""

@@ -55,6 +55,8 @@ def _from_file(reference: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+_SIMPLE = types.FunctionType, types.BuiltinFunctionType  # these can be kept in a dict
+
 # Functions that were bound before, and how: asking for a signature takes 70 µs.
 _known_to_fit: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]]
 _known_to_fit = weakref.WeakKeyDictionary()
@@ -70,9 +72,8 @@ def bind_arguments(
     TypeError
         If it does not, before any worker has started.
     """
-    code = getattr(func, "__code__", None)
-    form = (code, getattr(func, "__defaults__", None), n_iterables, *shared, "", *extra)
-    if code is not None and _known_to_fit.get(func) == form:
+    form = _form(func, n_iterables, *shared, "", *extra)
+    if type(func) in _SIMPLE and _known_to_fit.get(func) == form:
         return
     try:
         signature = inspect.signature(func)
@@ -94,8 +95,20 @@ def bind_arguments(
             f"({', '.join(names)}): {error}. Each iterable, or block of a "
             "pipeline, gives one positional argument, shared= the keyword arguments."
         ) from None
-    if type(func) is types.FunctionType:
+    if type(func) in _SIMPLE:
         _known_to_fit[func] = form
+
+
+def is_known_to_fit(func: Any, n_iterables: int) -> bool:
+    """Whether ``func(item, ...)`` has been found to fit, and the function is as it was then.
+
+    For functions of Python and C, no other callables.
+    """
+    return _known_to_fit.get(func) == _form(func, n_iterables, "")
+
+
+def _form(func: Any, *others: Any) -> tuple[Any, ...]:
+    return getattr(func, "__code__", None), getattr(func, "__defaults__", None), *others
 
 
 def label_of(func: Any) -> str:

@@ -24,6 +24,10 @@ class Printer:
     def __init__(self) -> None:
         self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
 
+    def begin_anew(self) -> None:
+        """Forget how much there was."""
+        self._streams = {name: _Stream(old.stream) for name, old in self._streams.items()}
+
     @property
     def is_here(self) -> bool:
         """Whether one that was made now would write to the same places."""
@@ -49,13 +53,13 @@ class _Stream:
     _tail = ""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self.stream = stream
         # ipykernel's: of which cell a print is.
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
         """Whether it is that one, in the same cell."""
-        return stream is self._stream and getattr(stream, "parent_header", None) == self._parent
+        return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:
         """Write, or count what is too much."""
@@ -77,7 +81,7 @@ class _Stream:
 
     @property
     def _is_kernel(self) -> bool:
-        return hasattr(self._stream, "pub_thread") and hasattr(self._stream, "session")
+        return hasattr(self.stream, "pub_thread") and hasattr(self.stream, "session")
 
     def _may_write(self, n: int) -> bool:
         now = time.monotonic()
@@ -96,19 +100,19 @@ class _Stream:
         self._n_hidden, self._tail = 0, ""
 
     def _write(self, text: str) -> None:
-        if self._stream is None or not text:
+        if self.stream is None or not text:
             return
-        if self._is_kernel and self._stream.parent_header != self._parent:
+        if self._is_kernel and self.stream.parent_header != self._parent:
             # The cell has ended, and ours may be any thread: a message of our own says whose it is.
-            self._stream.flush()  # what came before it
-            session, where = self._stream.session, self._stream.pub_thread
-            content = {"name": self._stream.name, "text": text}
-            session.send(where, "stream", content, parent=self._parent, ident=self._stream.topic)
+            self.stream.flush()  # what came before it
+            session, where = self.stream.session, self.stream.pub_thread
+            content = {"name": self.stream.name, "text": text}
+            session.send(where, "stream", content, parent=self._parent, ident=self.stream.topic)
             return
-        with _bars_aside(self._stream):
-            self._stream.write(text)
+        with _bars_aside(self.stream):
+            self.stream.write(text)
             if not self._is_kernel:
-                self._stream.flush()
+                self.stream.flush()
 
 
 def _bars_aside(stream: Any) -> AbstractContextManager[Any]:

@@ -159,6 +159,7 @@ class Work:
         if task.policy.seed is not None:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
+        self._chunksize = order.chunksize
         self._item_s = 0.0  # what an item took lately
         self._is_new = False  # the chunk was claimed at the pace of other items
         self._claimed_s = 0.0  # what an item was thought to take then
@@ -207,7 +208,7 @@ class Work:
         self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
         self._slot[WORKED:REPORTED] = NO_FIGURES
         self._slowest[:] = [(0, 0)] * N_SLOWEST
-        self._is_new, self._claimed_s = True, self._item_s
+        self._is_new, self._claimed_s = self._chunksize is None, self._item_s
         for source in self._sources:
             source.forget()
 
@@ -246,7 +247,7 @@ class Work:
                     self._n_kept = position - chunk.start
                     self._caller.call_another()
                     break
-                self._is_new = False
+            self._is_new = False
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
@@ -266,6 +267,8 @@ class Work:
         """Return how many items to run together, 0 if they are to be run one by one."""
         if not 0 < self._item_s < TINY_S or self._store.number is None or streams.is_marking():
             return 0
+        if self._is_new:  # one that is slower is to be seen
+            return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._step > WINDOW:
             n = min(n, self._step - position % self._step)  # a whole block is not copied
@@ -281,12 +284,13 @@ class Work:
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
-        # The rest of a first chunk is shared if items take longer than those before them. The very
-        # first has to find out where results go as well.
+        # The rest of a lap's first chunk is shared if items take longer than those of the lap
+        # before. The very first has to find out where results go as well.
         longest_s = max(2 * self._claimed_s, LEAST_S) if self._is_new else math.inf
         began = since = clock()
         for i, args in zip(items, zip(*columns, strict=True), strict=True):
             if header[STOP]:
+                self._note(i - items.start, since - began)
                 return None
             slot[SINCE] = since
             slot[ITEM] = i
@@ -304,6 +308,7 @@ class Work:
             except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
                 overcome = self._overcome(i, error)
                 if overcome is None:
+                    self._note(i - items.start, since - began)
                     return None
                 n_failed = overcome
                 break
