@@ -197,6 +197,35 @@ def test_what_gives_no_items_is_refused(items):
             quiet(laps.echo, items)
 
 
+def test_arguments_that_change_are_seen(monkeypatch):
+    """The same objects may mean something else by now; the function, too."""
+    shared = {}
+    for extra in range(3):
+        for _ in range(4):
+            assert quiet(laps.with_extra, [1, 2], shared=shared)[0][1] == shared.get("extra", 0)
+        shared["extra"] = extra
+    arguments = []
+    for _ in range(4):
+        quiet(laps.echo, [1, 2], initargs=arguments)
+    arguments.append(1)
+    with pytest.raises(TypeError, match="no initializer="):
+        quiet(laps.echo, [1, 2], initargs=arguments)
+    for _ in range(4):
+        quiet(laps.with_extra, [1, 2])
+    monkeypatch.setattr(laps.with_extra, "__code__", laps.of_two.__code__)
+    monkeypatch.setattr(laps.with_extra, "__defaults__", None)
+    with pytest.raises(TypeError, match="cannot be called as"):
+        quiet(laps.with_extra, [1, 2])
+
+
+def test_items_have_nothing_in_common_in_a_worker():
+    """As in any map over so few, what one does to itself no other sees."""
+    seen = []
+    for _ in range(6):
+        assert quiet(laps.add_to, [(seen, i) for i in range(6)]).tolist() == [1] * 6
+    assert seen == []
+
+
 ODD = {
     "objects": lambda: [np.array([1, None, "a"])],
     "masked": lambda: [np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0])],
@@ -317,6 +346,57 @@ def test_long_items_after_quick_ones_are_shared_out():
         assert min(map(pids.count, {*pids})) < 10
 
 
+def test_late_items_that_are_slow_are_shared_out():
+    """Wherever they are in what one worker has claimed."""
+    workers()
+    for _ in range(40):
+        quiet(laps.slow_if_large, [0] * 127)
+    pids = quiet(laps.slow_if_large, [0] * 80 + [0.01] * 47).tolist()[80:]
+    assert min(map(pids.count, {*pids})) > 8
+    assert len({*pids}) == 2
+
+
+def test_a_chunk_is_as_large_as_was_asked_for():
+    """All of it is run by who has claimed it, however slow."""
+    run = partial(quiet, laps.slow_if_large, chunksize=6)
+    for _ in range(5):
+        run([0] * 6)
+    assert len({*run([0.02] * 6).tolist()}) == 1
+
+
+def test_statistics_count_what_was_done_before_a_failure():
+    """And name the slowest items of that map, not of those before."""
+    run = partial(parallel_map, laps.perform, progress=False, max_workers=1)
+    for _ in range(4):
+        run([("sleep", 0.002)] * 30)
+    items = [
+        *give(*range(10)),
+        ("sleep", 0.001),
+        *give(*range(9)),
+        ("raise", "no"),
+        *give(*range(9)),
+    ]
+    with pytest.raises(ValueError, match="no"):
+        run(items)
+    (stats,) = last_job().stats
+    assert stats.n_items == last_job().n_done == 20
+    assert stats.slowest[0].index == 10
+    assert [slow.seconds for slow in stats.slowest] == sorted(
+        (slow.seconds for slow in stats.slowest), reverse=True
+    )
+
+
+def test_a_failed_one_keeps_its_items():
+    """What its caller does to the list later changes nothing."""
+    for _ in range(4):
+        again(give(1, 2, 3))
+    items = [*give(1), ("raise", "no"), *give(3)]
+    with pytest.raises(ValueError, match="no"):
+        again(items)
+    items.clear()
+    assert last_job().debug(0) == 1
+
+
 def test_each_has_the_surroundings_of_its_moment(tmp_path, monkeypatch):
     """What the caller changes between two of them is seen, what items change is not."""
     for i in range(4):
@@ -404,6 +484,26 @@ def test_a_worker_dies_in_an_item():
         warm_up()
         with pytest.raises(WorkerDiedError, match=r"item 2 \(|items [01] \(.* to 3"):
             again([*give(0, 1), ("die", 0), *give(3)])
+
+
+class Deadly:
+    """Ends the process in which it is unpickled."""
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+def test_an_item_ends_its_worker_while_it_is_loaded():
+    """That is an error soon, and not workers for ever."""
+    for _ in range(3):
+        for _ in range(5):
+            assert again(give([1], 2, 3, 4, 5), out="list") == [[1], 2, 3, 4, 5]
+        for _ in range(2):
+            start = time.monotonic()
+            with pytest.raises(WorkerDiedError):
+                again([*give(1, 2, 3), ("give", Deadly()), *give(5)], out="list")
+            assert time.monotonic() - start < SOON_S
+        assert again(give(1, 2)).tolist() == [1, 2]
 
 
 def test_idle_workers_are_killed():
@@ -497,6 +597,53 @@ def test_a_map_is_interrupted(tmp_path):
             assert last_job().partial()[0] == 0.0
     finally:
         signal.signal(signal.SIGALRM, handler)
+
+
+class Endless:
+    """Takes longer to be pickled than anybody waits."""
+
+    def __reduce__(self):
+        time.sleep(60)
+
+
+def test_items_are_interrupted_while_they_are_pickled():
+    """As a map that has not begun; no error of another kind."""
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(3):
+            for _ in range(4):
+                quiet(laps.echo, [Slow(), Slow()])
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(MapInterrupted, match="before it had started"):
+                quiet(laps.echo, [Slow(), Endless()])
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_what_an_interrupted_one_had_done_stays():
+    """Also if the interrupt came when all was done, and whatever maps follow."""
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    run = partial(quiet, laps.both, out="stack")
+    n_jobs = 0
+    try:
+        for k in range(400):
+            for _ in range(3):
+                run([k, k], [k, k])
+            with contextlib.suppress(KeyboardInterrupt):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + k * 2e-6)
+                    run([k, k], [-k, -k])
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            if (job := last_job()) is not None:
+                before, n_jobs = repr(job.partial()), n_jobs + 1
+                for _ in range(3):
+                    run([-1, -1], [-2, -2])
+                assert repr(job.partial()) == before
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert n_jobs > 20
 
 
 def test_interrupts_at_any_moment():

@@ -82,6 +82,20 @@ def slow_if_large(x: float) -> int:
     return os.getpid()
 
 
+def with_extra(x: Any, extra: int = 0) -> Any:
+    return x, extra
+
+
+def of_two(x: Any, y: Any) -> Any:
+    return x, y
+
+
+def add_to(item: tuple[list[int], int]) -> int:
+    seen, i = item
+    seen.append(i)
+    return len(seen)
+
+
 def note_run(order: tuple[str, int, float]) -> int:
     """Leave a line in a file for each run of the item."""
     path, i, seconds = order
