@@ -351,7 +351,7 @@ def test_late_items_that_are_slow_are_shared_out():
     workers()
     for _ in range(40):
         quiet(laps.slow_if_large, [0] * 127)
-    pids = quiet(laps.slow_if_large, [0] * 80 + [0.01] * 47).tolist()[80:]
+    pids = quiet(laps.slow_if_large, [0] * 64 + [0.01] * 63).tolist()[64:]
     assert min(map(pids.count, {*pids})) > 8
     assert len({*pids}) == 2
 
