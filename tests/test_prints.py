@@ -346,6 +346,16 @@ quiet(talkers.to_both, [5])
     assert shown.endswith("x" * 99 + "\n")
 
 
+def test_each_small_map_has_room_of_its_own_in_a_page(kernel):
+    """In a loop of those the prints of one do not count for the others."""
+    cell = kernel.run("""
+for _ in range(12):
+    parallel_map(talkers.say_much, range(4), progress=False, max_workers=2)
+""")
+    assert "left out" not in cell.stdout
+    assert len(cell.stdout) == 12 * 4 * 15_000
+
+
 def test_captured_prints_are_not_shown(kernel):
     """`%%capture` takes them as it takes the caller's own."""
     cell = kernel.run("%%capture text\nquiet(talkers.to_both, range(2))")

@@ -93,3 +93,7 @@ def slowly(i):
 def write_twice(text):
     """Print a text as it is, two times."""
     print(text, text, sep="", end="")
+
+
+def say_much(i):
+    print("y" * 14_999)
