@@ -17,7 +17,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.encore import encore, is_next_lap, next_lap
+from nbshare.engine.encore import encore, standing_for
 from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.request import Items, Request
@@ -210,10 +210,11 @@ def parallel_map(
         request, source, where = checked_request(func, iterables, **options)
         return request, source, _engine(where)
 
-    if is_quiet and is_next_lap(asked, iterables):
+    standing = standing_for(asked, iterables) if is_quiet else None
+    if standing is not None:
 
         def make() -> Run:
-            return next_lap(iterables) or _prepared(*checked(), asked=asked)
+            return standing.next_lap(iterables) or _prepared(*checked(), asked=asked)
 
         return unwrapped(*run_and_draw(make, label_of(func), False, None))
     check_display(progress, plot)

@@ -98,10 +98,9 @@ class Entrance:
     is_open: bool = True  # more may come
 
     def __post_init__(self) -> None:
-        self.note_time()
+        self._note_time()
 
-    def note_time(self) -> None:
-        """Note that items have come."""
+    def _note_time(self) -> None:
         self.called_at = time.monotonic()
         self.unused_at = self.called_at + STAY_S
 
@@ -115,9 +114,15 @@ class Entrance:
         self.announced_at = time.monotonic()  # first: it waits `LINGER_S` from a later moment on
         self.gong.ring()
 
+    def hand_over(self) -> None:
+        """Have a worker take the items that have come: the one that was woken, if it is awake."""
+        self._note_time()
+        if self.called_at > self.announced_at + LINGER_S / 2:
+            self.gong.ring()
+
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
-        self.note_time()
+        self._note_time()
         self.gong.ring(n)
 
 
@@ -215,15 +220,6 @@ class Call:
         if (entrance := self.entrance) is not None:
             self.board.header[COMING] = 1
             entrance.announce()
-
-    def hand_over(self) -> None:
-        """Have a worker take the items that have come: the one that was told, if it is awake."""
-        entrance = self.entrance
-        assert entrance is not None
-        entrance.note_time()
-        woke = entrance.called_at < entrance.announced_at + LINGER_S / 2
-        if not woke:
-            entrance.gong.ring()
 
     def renew(self, request: Request) -> None:
         """Be about another request of the same form, of which nothing is done."""

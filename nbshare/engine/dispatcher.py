@@ -160,7 +160,7 @@ class Dispatcher:
                 return False
             fill()
             call.board.begin_anew()
-            call.hand_over()
+        entrance.hand_over()
         if call.wants_worker:
             self.man(call)
         return True

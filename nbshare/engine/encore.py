@@ -14,7 +14,8 @@ worker, as any other.
 
 Laps of one call are maps that are alike in all but their items, and only where nobody can tell the
 difference: workers know the function by its name, and nothing is shared, since what is copied at
-each call would have to be compared.
+each call would have to be compared. Their other arguments are the same objects, none of which can
+change, so that those of a lap need no look.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from nbshare.worker.output import ASK
 from nbshare.worker.schedule import COMING, IN_LOG, KIND, SMALL_TASKS
 from nbshare.worker.work import Policy
 
-__all__ = ["encore", "is_next_lap", "next_lap"]
+__all__ = ["StandingCall", "encore", "standing_for"]
 
 AGAIN_S = 0.5  # from the beginning of one map to that of the next; a first one starts workers
 # A lap that ends so soon is waited for busily: to go to sleep and wake up takes 0.05 ms. Others are
@@ -71,11 +72,11 @@ class _Latest:
     form: _Form | None = None
     begun_at = -math.inf  # on the monotonic clock
     unfit: _Form | None = None  # with items or results that do not lie in a call's own memory
-    call: _StandingCall | None = None  # that stays for maps like it
+    call: StandingCall | None = None  # that stays for maps like it
 
 
-def is_next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> bool:
-    """Whether a call stays for maps that ask for this, be it now or not.
+def standing_for(asked: tuple[Any, ...], iterables: Sequence[Any]) -> StandingCall | None:
+    """Return the call that stays, if it is for a map that asks for this.
 
     Parameters
     ----------
@@ -84,25 +85,9 @@ def is_next_lap(asked: tuple[Any, ...], iterables: Sequence[Any]) -> bool:
     iterables : sequence
         The items.
     """
-    standing = _Latest.call
-    return standing is not None and standing.is_for(asked, iterables)
-
-
-def next_lap(iterables: Sequence[Any]) -> SingleRun | None:
-    """Return the next lap of the call that stays; None if it has to be a call of its own.
-
-    Raises
-    ------
-    UnsendableError
-        If an item cannot be pickled.
-    """
     standing, now = _Latest.call, time.monotonic()
-    if standing is None or now > _Latest.begun_at + AGAIN_S:
-        return None
-    lap = standing.next_lap([column[:] for column in iterables])  # the caller's own may change
-    if lap is not None:
-        _Latest.begun_at = now
-    return lap
+    is_it = standing is not None and standing.is_for(asked, iterables)
+    return standing if is_it and now < _Latest.begun_at + AGAIN_S else None
 
 
 def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> SingleRun | None:
@@ -124,7 +109,7 @@ def encore(request: Request, asked: tuple[Any, ...], engine: Dispatcher) -> Sing
     if (pickles := _pickles(request.iterables)) is None:
         _Latest.unfit = form
         return None
-    return _Lap(_StandingCall(form, request, pickles, engine), request, pickles)
+    return _Lap(StandingCall(form, request, pickles, engine), request, pickles)
 
 
 def _is_like(form: _Form, other: _Form | None) -> bool:
@@ -192,7 +177,7 @@ def _has_rows(column: Any, n: int) -> bool:
     return kind in _ITEMS and len(column) == n
 
 
-class _StandingCall:
+class StandingCall:
     """A call that stays for maps of one form."""
 
     def __init__(
@@ -224,20 +209,27 @@ class _StandingCall:
         )
 
     def next_lap(self, iterables: Sequence[Any]) -> _Lap | None:
-        """Return the next lap, which has to `leave` then.
+        """Return the next lap, which has to `leave` then; for any thread.
 
         None if workers would not do what those of a call of its own would, or another one is on.
+
+        Raises
+        ------
+        UnsendableError
+            If an item cannot be pickled.
         """
-        call, lap = self.call, None
+        call, lap, now = self.call, None, time.monotonic()
         if not self._in_use.acquire(blocking=False):
             return None
         try:
             call.announce()  # first: a worker wakes up and gets ready meanwhile
+            iterables = [column[:] for column in iterables]  # the caller's own may change
             pickles = _pickles(iterables)
             if pickles is None:
                 _Latest.unfit = self.form
             elif len(pickles) == self._n_pickles and self._is_current():
                 lap = _Lap(self, call.request._replace(iterables=iterables), pickles)
+                _Latest.begun_at = now
         finally:
             if lap is None:
                 self.leave()
@@ -279,7 +271,7 @@ class _StandingCall:
 class _Lap(SingleRun):
     """A map as its job sees it."""
 
-    def __init__(self, standing: _StandingCall, request: Request, pickles: Sequence[Any]) -> None:
+    def __init__(self, standing: StandingCall, request: Request, pickles: Sequence[Any]) -> None:
         super().__init__(standing.call, standing.engine)
         self._standing = standing
         self._asked = request, pickles
@@ -299,7 +291,7 @@ class _Lap(SingleRun):
             return
         if standing.has_begun:
             request = request._replace(prints=request.prints.anew())
-            standing = _StandingCall(standing.form, request, pickles, standing.engine)
+            standing = StandingCall(standing.form, request, pickles, standing.engine)
             self._belong_to(standing.call)
             self._standing = standing
         _Latest.call = standing
