@@ -355,6 +355,7 @@ def prepare_standing(request: Request, tray: Tray) -> Call:
     parts = pack_fixed(arena, request)
     placed = [place(arena), Placed(None, [(tray.segment, "r")])]
     call = _call(request, parts, placed, tray.sources(), None, None, n_more=1)
+    call.order = call.order._replace(tells_all=True)
     call.entrance = Entrance(tray)
     return call
 

@@ -104,7 +104,9 @@ def work_on(
         try:
             while work.step():
                 mappings.drop()
-                caller.ring()
+                caller.is_tidy = False
+                if work.has_news:
+                    caller.ring()
         except KeyboardInterrupt:  # between items: somebody has sent it to this process alone
             os._exit(1)
         work.note_peak()
@@ -135,11 +137,12 @@ class _RemoteCaller:
         self._mappings, self._belongings = mappings, belongings
         self.bell_fd = self.gong_fd = -1  # if there are any
         self._gong: select.epoll | None = None
-        self._is_tidy = True
+        self.is_tidy = (
+            False  # this process is as items are to find it; to load them runs users' code
+        )
 
     def ring(self) -> None:
         """Tell that the function is there, or a chunk done."""
-        self._is_tidy = False
         if self.bell_fd >= 0:
             os.eventfd_write(self.bell_fd, 1)
 
@@ -168,10 +171,10 @@ class _RemoteCaller:
 
     def _tidy_up(self) -> None:
         """Undo what items have changed in this process."""
-        if not self._is_tidy:
+        if not self.is_tidy:
             self._belongings.restore_after()
             self._belongings.restore(self._message.n_threads)
-            self._is_tidy = True
+            self.is_tidy = True
 
     def tell_imports(self) -> bool:
         # When all items are done the next call may begin: it has to know what may have been edited.

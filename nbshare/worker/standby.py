@@ -51,17 +51,17 @@ class Standby:
 
     def __init__(self, board: Board, waiter: Waiter) -> None:
         self._header, self._waiter = board.header, waiter
-        self._epoch = 0
-        self._is_set = False  # this process is as items are to find it
+        self._epoch = 0  # the lap that it has begun
+        self._set_for = 0  # the lap whose items would find this process as they should
 
     def wait(self, pause_s: float) -> None:
         """Wait for items that are not there yet: so long, or until some come."""
         header = self._header
-        self._is_set = False
         self._waiter.await_items(pause_s)
+        epoch = header[EPOCH]  # first: if this is late they are not those that are coming now
         if header[COMING]:
             self._waiter.begin_anew()
-            self._is_set = True
+            self._set_for = epoch + 1
             until_s = time.monotonic() + LINGER_S
             while header[COMING] and not header[STOP] and time.monotonic() < until_s:
                 os.sched_yield()  # to the caller, if there is no other CPU for it
@@ -71,6 +71,6 @@ class Standby:
         if self._header[EPOCH] == self._epoch:
             return False
         self._epoch = self._header[EPOCH]
-        if not self._is_set:
+        if self._set_for != self._epoch:
             self._waiter.begin_anew()
         return True

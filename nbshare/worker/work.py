@@ -35,6 +35,7 @@ from nbshare.worker.schedule import (
     ITEM,
     ITEM_STOP,
     LOADED,
+    MISSING,
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
@@ -87,6 +88,7 @@ class Order(NamedTuple):
     n_workers: int
     chunksize: int | None
     first: int  # index of the first item
+    tells_all: bool = False  # the caller wants to hear when all is done, else of each chunk
 
 
 class Caller(Waiter, Protocol):
@@ -179,8 +181,15 @@ class Work:
             n_ready=None if feed is None else feed.n_ready,
             wait=self._standby.wait,
         )
+        self._n_ready = None if feed is None or not order.tells_all else feed.n_ready
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell after a chunk."""
+        n_ready = self._n_ready
+        return n_ready is None or MISSING not in self._board.done[: n_ready()].tobytes()
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
