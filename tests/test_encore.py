@@ -368,22 +368,22 @@ def test_statistics_count_what_was_done_before_a_failure():
     """And name the slowest items of that map, not of those before."""
     run = partial(parallel_map, laps.perform, progress=False, max_workers=1)
     for _ in range(4):
-        run([("sleep", 0.002)] * 30)
-    items = [
-        *give(*range(10)),
-        ("sleep", 0.001),
-        *give(*range(9)),
-        ("raise", "no"),
-        *give(*range(9)),
-    ]
+        run([("sleep", 0.3), *give(*range(29))])
     with pytest.raises(ValueError, match="no"):
-        run(items)
+        run(
+            [
+                *give(*range(10)),
+                ("sleep", 0.02),
+                *give(*range(9)),
+                ("raise", "no"),
+                *give(*range(9)),
+            ]
+        )
     (stats,) = last_job().stats
     assert stats.n_items == last_job().n_done == 20
-    assert stats.slowest[0].index == 10
-    assert [slow.seconds for slow in stats.slowest] == sorted(
-        (slow.seconds for slow in stats.slowest), reverse=True
-    )
+    seconds = [slow.seconds for slow in stats.slowest]
+    assert seconds == sorted(seconds, reverse=True)
+    assert 1e-3 < seconds[0] < 0.2  # tiny items may have been measured together
 
 
 def test_a_failed_one_keeps_its_items():

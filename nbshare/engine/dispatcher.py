@@ -134,7 +134,7 @@ class Dispatcher:
         self._post(self._foreman.man, call)
 
     def is_current(self, call: Call) -> bool:
-        """Whether the workers of a call, who have nothing to do, run what those of a new would."""
+        """Whether the workers of a call whose items are done run what those of a new one would."""
         header = call.board.header
         until_s = time.monotonic() + REST_S
         while not call.board.is_idle:  # they tell what they have imported after the last result
@@ -156,7 +156,8 @@ class Dispatcher:
         """
         with self._claiming:
             entrance = call.entrance
-            if entrance is None or not call.is_unused or self._foreman.is_closing:
+            # It is at rest since the last lap, but for workers that come late and are loading.
+            if entrance is None or not entrance.stays or self._foreman.is_closing:
                 return False
             fill()
             call.board.begin_anew()

@@ -146,10 +146,10 @@ def _pickles(columns: Sequence[Any]) -> list[Any] | None:
     would have in common in a worker, too.
     """
     if all(map(_is_immutable, columns)):
-        parts = columns
+        pickles = [_pickle(column, 0) for column in columns]
     else:
-        parts = [column[i : i + 1] for i in range(len(columns[0])) for column in columns]
-    pickles = [_pickle(part) for part in parts]
+        places = range(len(columns[0]))
+        pickles = [_pickle(column[i : i + 1], i) for i in places for column in columns]
     are_small = None not in pickles and sum(map(len, pickles)) <= ROOM
     return pickles if are_small else None
 
@@ -163,10 +163,10 @@ def _is_immutable(column: Any) -> bool:
     return kinds <= PLAIN
 
 
-def _pickle(items: Any) -> Any:
+def _pickle(items: Any, first: int) -> Any:
     if isinstance(items, np.ndarray):
         return pickle.dumps(items, 5) if items.nbytes <= ROOM else None
-    return pickle.dumps(items, 5) if _is_immutable(items) else plain_pickle(items, "item", 0)
+    return pickle.dumps(items, 5) if _is_immutable(items) else plain_pickle(items, "item", first)
 
 
 def _has_rows(column: Any, n: int) -> bool:

@@ -173,21 +173,23 @@ class Board:
 
     @cached_property
     def _states(self) -> list[memoryview]:
-        """For each slot what `is_idle` looks at."""
+        """For each slot what `is_at_rest` looks at."""
         words = self._words(self._places[2], self.n_slots * SLOT_WORDS)
         return [words[word::SLOT_WORDS] for word in (ITEM, BEGUN, LOADED)]
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether all items are done, and it `is_idle`."""
+        """Whether all items are done, and nobody has anything to tell of them or is loading."""
         # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
-        return MISSING not in self.done.tobytes() and self.is_idle
+        if MISSING in self.done.tobytes() or not self.is_idle:
+            return False
+        _, begun, loaded = self._states
+        return all(map(ge, loaded.tolist(), begun.tolist()))
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is in an item, has anything to tell, or is loading."""
-        items, begun, loaded = self._states
-        return items.tolist() == self._none and all(map(ge, loaded.tolist(), begun.tolist()))
+        """Whether nobody is in an item, or has anything to tell of one."""
+        return self._states[0].tolist() == self._none
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for another worker."""
