@@ -575,28 +575,47 @@ def test_items_that_do_not_come_after_all():
     assert again(give(1, 2)).tolist() == [1, 2]
 
 
+@pytest.fixture
+def alarm():
+    """Have the alarm clock interrupt as Ctrl-C does."""
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    gc.disable()  # what others call back there may swallow an interrupt
+    try:
+        yield
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextlib.contextmanager
+def alarm_in(seconds):
+    """Ring the alarm clock in the middle of what is done here, or not at all."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def strike_at(flag):
     await_flag(flag)
     os.kill(os.getpid(), signal.SIGALRM)
 
 
+@pytest.mark.usefixtures("alarm")
 def test_a_map_is_interrupted(tmp_path):
     """Any of them ends at once and keeps what is done; the next ones are right."""
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for i in range(4):
-            warm_up()
-            flag = str(tmp_path / str(i))
-            striker = threading.Thread(target=strike_at, args=(flag,))
-            striker.start()
-            start = time.monotonic()
-            with pytest.raises(MapInterrupted):
-                again([("sleep", 0.0), ("flag", flag), ("sleep", 60), ("sleep", 60)])
-            assert time.monotonic() - start < SOON_S
-            striker.join()
-            assert last_job().partial()[0] == 0.0
-    finally:
-        signal.signal(signal.SIGALRM, handler)
+    for i in range(4):
+        warm_up()
+        flag = str(tmp_path / str(i))
+        striker = threading.Thread(target=strike_at, args=(flag,))
+        striker.start()
+        start = time.monotonic()
+        with pytest.raises(MapInterrupted):
+            again([("sleep", 0.0), ("flag", flag), ("sleep", 60), ("sleep", 60)])
+        assert time.monotonic() - start < SOON_S
+        striker.join()
+        assert last_job().partial()[0] == 0.0
 
 
 class Endless:
@@ -606,75 +625,57 @@ class Endless:
         time.sleep(60)
 
 
+@pytest.mark.usefixtures("alarm")
 def test_items_are_interrupted_while_they_are_pickled():
     """As a map that has not begun; no error of another kind."""
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for _ in range(3):
-            for _ in range(4):
-                quiet(laps.echo, [Slow(), Slow()])
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(MapInterrupted, match="before it had started"):
-                quiet(laps.echo, [Slow(), Endless()])
-    finally:
-        signal.signal(signal.SIGALRM, handler)
+    for _ in range(3):
+        for _ in range(4):
+            quiet(laps.echo, [Slow(), Slow()])
+        with pytest.raises(MapInterrupted, match="before it had started"), alarm_in(0.05):
+            quiet(laps.echo, [Slow(), Endless()])
 
 
+@pytest.mark.usefixtures("alarm")
 def test_what_an_interrupted_one_had_done_stays():
     """Also if the interrupt came when all was done, and whatever maps follow."""
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
     run = partial(quiet, laps.both, out="stack")
     n_jobs = 0
-    try:
-        for k in range(400):
+    for k in range(400):
+        for _ in range(3):
+            run([k, k], [k, k])
+        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 2e-6):
+            run([k, k], [-k, -k])
+        if (job := last_job()) is not None:
+            before, n_jobs = repr(job.partial()), n_jobs + 1
             for _ in range(3):
-                run([k, k], [k, k])
-            with contextlib.suppress(KeyboardInterrupt):
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + k * 2e-6)
-                    run([k, k], [-k, -k])
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            if (job := last_job()) is not None:
-                before, n_jobs = repr(job.partial()), n_jobs + 1
-                for _ in range(3):
-                    run([-1, -1], [-2, -2])
-                assert repr(job.partial()) == before
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+                run([-1, -1], [-2, -2])
+            assert repr(job.partial()) == before
     assert n_jobs > 20
 
 
+@pytest.mark.usefixtures("alarm")
 def test_interrupts_at_any_moment():
     """A result is right or there is none; nothing hangs, and nothing grows."""
     dice = np.random.default_rng(20261122)
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
     n_interrupted = 0
-    try:
-        warm_up()
-        for i in range(150):
-            if i == 30:
-                nbshare.shutdown()  # so that it does not matter how many workers there are
-                before = descriptors()
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 3e-3))
-                    for k in range(20):
-                        assert again(give(i, k, -1)).tolist() == [i, k, -1]
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                n_interrupted += 1
-            start = time.monotonic()
-            assert again(give(i, i, i)).tolist() == [i, i, i]
-            assert time.monotonic() - start < SOON_S
-        assert n_interrupted > 50
-        nbshare.shutdown()
-        allowed = before + 2  # those of a segment that the last job keeps
-        wait_until(lambda: descriptors() <= allowed, what=lambda: f"{descriptors()}, {before}")
-    finally:
-        signal.signal(signal.SIGALRM, handler)
+    warm_up()
+    for i in range(150):
+        if i == 30:
+            nbshare.shutdown()  # so that it does not matter how many workers there are
+            before = descriptors()
+        try:
+            with alarm_in(dice.uniform(1e-4, 3e-3)):
+                for k in range(20):
+                    assert again(give(i, k, -1)).tolist() == [i, k, -1]
+        except KeyboardInterrupt:
+            n_interrupted += 1
+        start = time.monotonic()
+        assert again(give(i, i, i)).tolist() == [i, i, i]
+        assert time.monotonic() - start < SOON_S
+    assert n_interrupted > 50
+    nbshare.shutdown()
+    allowed = before + 2  # those of a segment that the last job keeps
+    wait_until(lambda: descriptors() <= allowed, what=lambda: f"{descriptors()}, {before}")
 
 
 def test_threads_have_as_many_workers_as_they_asked_for():

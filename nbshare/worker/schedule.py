@@ -268,14 +268,14 @@ class Board:
         if start == NO_ITEM:
             return range(0)
         stop = stop or start + 1
-        return range(start + self._n_done_in(start, stop), stop)
+        return range(start + self.n_done_in(start, stop), stop)
 
     def unbegun(self, slot: int) -> range:
         """Return what a worker that died had claimed and not begun."""
         item, after, _, start, stop = self.row(slot)[ITEM : CHUNK_STOP + 1]
         if item != NO_ITEM:
             start = after or item + 1
-        return range(start + self._n_done_in(start, stop), stop)
+        return range(start + self.n_done_in(start, stop), stop)
 
     def has_begun(self, slot: int) -> bool:
         """Whether a worker has turned to the call."""
@@ -298,7 +298,8 @@ class Board:
         """Whether a worker has printed what may not have been read yet."""
         return bool(self.header[PRINTED])
 
-    def _n_done_in(self, start: int, stop: int) -> int:
+    def n_done_in(self, start: int, stop: int) -> int:
+        """Count the results that are there of a chunk that is being run."""
         # Items of a chunk are done in their order.
         return int(np.count_nonzero(self.done[start:stop]))
 

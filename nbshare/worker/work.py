@@ -340,10 +340,11 @@ class Work:
         """Run tiny items, and store their results at once; returns how many are done, or None."""
         since = self._begin(items)
         n = self._run_and_store(items, columns)
-        if n:
-            took_ns = time.monotonic_ns() - since
-            heappushpop(self._slowest, (took_ns // n, items.start))
-            self._note(n, took_ns)
+        took_ns = time.monotonic_ns() - since
+        n_done = self._board.n_done_in(items.start, items.stop) if n is None else n
+        if n_done:
+            heappushpop(self._slowest, (took_ns // n_done, items.start))
+            self._note(n_done, took_ns)
         return n
 
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
