@@ -137,9 +137,7 @@ class _RemoteCaller:
         self._mappings, self._belongings = mappings, belongings
         self.bell_fd = self.gong_fd = -1  # if there are any
         self._gong: select.epoll | None = None
-        self.is_tidy = (
-            False  # this process is as items are to find it; to load them runs users' code
-        )
+        self.is_tidy = False  # this process is as items are to find it
 
     def ring(self) -> None:
         """Tell that the function is there, or a chunk done."""

@@ -23,8 +23,8 @@ from nbshare.worker.schedule import COMING, EPOCH, STOP, Board
 
 __all__ = ["LINGER_S", "Standby"]
 
-# From the announcement to the items: 0.1 ms. If they do not come after all the caller says so; this
-# is for one that is held up.
+# From the announcement to the items: 0.1 ms, mostly. If they do not come after all the caller says
+# so; this is for one that is held up.
 LINGER_S = 1e-3
 
 
