@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays import SharedArray
 from nbshare.arrays.apart import is_masked
 from nbshare.engine.prints import Prints
-from nbshare.engine.request import Items, Request
+from nbshare.engine.request import Items, Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut
 from nbshare.functions import bind_arguments, resolve
 from nbshare.notebook.prints import Printer
@@ -228,29 +227,20 @@ def check_iterable(iterable: Any) -> None:
 
 def items_of(iterables: Sequence[Any]) -> Items:
     """Return what iterables give of which not all have a length."""
-    columns = [x if _has_rows(x) else None for x in iterables]
-    others = zip(*(x for x in iterables if not _has_rows(x)), strict=False)
+    columns = [x if has_rows(x) else None for x in iterables]
+    others = zip(*(x for x in iterables if not has_rows(x)), strict=False)
     shortest = min((len(x) for x in columns if x is not None), default=None)
     return Items(islice(others, shortest), columns)
 
 
 def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
     """Return sequences of one length for the iterables, and that length: that of the shortest."""
-    shortest = min((len(x) for x in iterables if _has_rows(x)), default=None)
-    others = [x for x in iterables if not _has_rows(x)]
+    shortest = min((len(x) for x in iterables if has_rows(x)), default=None)
+    others = [x for x in iterables if not has_rows(x)]
     columns: Iterator[list[Any]] = iter(())
     if others:
         gone_through = list(islice(zip(*others, strict=False), shortest))
         shortest = len(gone_through)
         columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
-    sources = [x[:shortest] if _has_rows(x) else next(columns) for x in iterables]
+    sources = [x[:shortest] if has_rows(x) else next(columns) for x in iterables]
     return sources, shortest or 0
-
-
-def _has_rows(iterable: Any) -> bool:
-    """Whether it can be indexed by item as it is iterated over."""
-    if isinstance(iterable, np.ndarray):
-        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
-        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
-        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
-    return type(iterable) in (list, tuple, range)

@@ -156,7 +156,7 @@ class Call:
     feed: Feed | None = None  # what packs items that are not there yet
     tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
     entrance: Entrance | None = None  # of items that come while it runs
-    bell_fd: int | None = None  # that workers ring after each chunk; see `Bell`
+    bell_fd: int | None = None  # that workers ring when they have news; see `Bell`
     past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
     # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
     _over: Any = field(default_factory=_thread.allocate_lock)

@@ -161,11 +161,11 @@ class Deadlines:
                 continue
             if not call.board.has_begun(slot):
                 sleepers[worker] = worker.call_since + BEGIN_S
-            elif entrance is not None and (are_called or call.board.unbegun(slot)):
-                idle_since = call.board.idle_since(slot)
-                if idle_since is not None:
-                    limit_s = LOAD_S if call.board.unbegun(slot) else BEGIN_S  # it loads items
-                    sleepers[worker] = max(idle_since, entrance.called_at) + limit_s
+            elif entrance is not None and (since := call.board.idle_since(slot)) is not None:
+                loads = bool(call.board.unbegun(slot))  # items that it has claimed
+                if are_called or loads:
+                    limit_s = LOAD_S if loads else BEGIN_S
+                    sleepers[worker] = max(since, entrance.called_at) + limit_s
         return sleepers
 
     @staticmethod

@@ -42,7 +42,7 @@ from nbshare.engine.bell import Bell
 from nbshare.engine.call import State, prepare, prepare_standing
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.placing import PLAIN
-from nbshare.engine.request import Request
+from nbshare.engine.request import Request, has_rows
 from nbshare.engine.single import SingleRun
 from nbshare.functions import is_known_to_fit
 from nbshare.memory import slab
@@ -146,7 +146,7 @@ def _pickles(columns: Sequence[Any]) -> list[Any] | None:
     would have in common in a worker, too.
     """
     if all(map(_is_immutable, columns)):
-        pickles = [_pickle(column, 0) for column in columns]
+        pickles = [_dumps(column) for column in columns]
     else:
         places = range(len(columns[0]))
         pickles = [_pickle(column[i : i + 1], i) for i in places for column in columns]
@@ -164,17 +164,17 @@ def _is_immutable(column: Any) -> bool:
 
 
 def _pickle(items: Any, first: int) -> Any:
-    if isinstance(items, np.ndarray):
-        return pickle.dumps(items, 5) if items.nbytes <= ROOM else None
-    return pickle.dumps(items, 5) if _is_immutable(items) else plain_pickle(items, "item", first)
+    return _dumps(items) if _is_immutable(items) else plain_pickle(items, "item", first)
+
+
+def _dumps(items: Any) -> Any:
+    is_large = isinstance(items, np.ndarray) and items.nbytes > ROOM
+    return None if is_large else pickle.dumps(items, 5)
 
 
 def _has_rows(column: Any, n: int) -> bool:
     """Whether a column of items is taken as it is, and has so many."""
-    kind = type(column)
-    if kind is np.ndarray and (column.ndim == 0 or column.dtype.hasobject):
-        return False
-    return kind in _ITEMS and len(column) == n
+    return type(column) in _ITEMS and has_rows(column) and len(column) == n
 
 
 class StandingCall:
@@ -184,7 +184,7 @@ class StandingCall:
         self, form: _Form, request: Request, pickles: Sequence[Any], engine: Dispatcher
     ) -> None:
         self.form, self.engine = form, engine
-        self.bell = Bell()  # that workers ring when they have loaded the function or done a chunk
+        self.bell = Bell()  # that workers ring when they have loaded the function, and all is done
         n_columns = len(request.iterables)
         self._tray = Tray(request.n_tasks, n_columns, len(pickles) // n_columns)
         self._n_pickles = len(pickles)

@@ -376,8 +376,8 @@ class Foreman:
         # that says nothing of the call.
         call.n_unborn += not worker.is_ready
         is_loading = call.board.loading_since(slot) is not None
-        has_turned = is_loading or bool(unbegun)
-        has_turned |= call.entrance is None and call.board.has_begun(slot)
+        has_worked = call.entrance is None and call.board.has_begun(slot)
+        has_turned = is_loading or has_worked or bool(unbegun)
         call.n_replaced += not items and has_turned
         call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.worker.context import Context
 from nbshare.worker.failures import text_of
 from nbshare.worker.work import Policy
 
-__all__ = ["Items", "Request"]
+__all__ = ["Items", "Request", "has_rows"]
 
 
 class Items(NamedTuple):
@@ -47,3 +49,12 @@ class Request(NamedTuple):
     def text_of(self, i: int) -> str:
         """Return what messages call an item."""
         return text_of(self.func, [x[i] for x in self.iterables])
+
+
+def has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range)
