@@ -25,19 +25,13 @@ import typing
 from nbshare import errors
 
 if typing.TYPE_CHECKING:
-    from nbshare.arrays import (
-        RingBuffer,
-        SharedArray,
-        SharedBuffer,
-        SharedLock,
-        SharedObject,
-        empty,
-        empty_like,
-        full,
-        share,
-        zeros,
-        zeros_like,
-    )
+    from nbshare.arrays.buffer import SharedBuffer
+    from nbshare.arrays.create import empty, empty_like, full, zeros, zeros_like
+    from nbshare.arrays.lock import SharedLock
+    from nbshare.arrays.objects import SharedObject
+    from nbshare.arrays.ring import RingBuffer
+    from nbshare.arrays.share import share
+    from nbshare.arrays.shared_array import SharedArray
     from nbshare.engine.local import shutdown
     from nbshare.engine.results import MISSING
     from nbshare.errors import MapInterrupted
@@ -84,19 +78,13 @@ __all__ = [
 # Where names come from, imported when they are first asked for: a worker process needs a quarter of
 # the package, and starts that much sooner.
 _HOMES = {
-    "arrays": [
-        "RingBuffer",
-        "SharedArray",
-        "SharedBuffer",
-        "SharedLock",
-        "SharedObject",
-        "empty",
-        "empty_like",
-        "full",
-        "share",
-        "zeros",
-        "zeros_like",
-    ],
+    "arrays.buffer": ["SharedBuffer"],
+    "arrays.create": ["empty", "empty_like", "full", "zeros", "zeros_like"],
+    "arrays.lock": ["SharedLock"],
+    "arrays.objects": ["SharedObject"],
+    "arrays.ring": ["RingBuffer"],
+    "arrays.share": ["share"],
+    "arrays.shared_array": ["SharedArray"],
     "engine.local": ["shutdown"],
     "engine.results": ["MISSING"],
     "errors": ["MapInterrupted"],

@@ -18,10 +18,10 @@ from nbshare.engine.request import Items, Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut
 from nbshare.functions import bind_arguments, resolve
 from nbshare.notebook.prints import Printer
+from nbshare.worker import is_worker
 from nbshare.worker.context import current_context
 from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.process import is_worker
-from nbshare.worker.work import Policy
+from nbshare.worker.orders import Policy
 
 __all__ = ["Backend", "checked_request", "refuse_unbuilt"]
 

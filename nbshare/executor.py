@@ -19,10 +19,10 @@ from nbshare.engine.task import Arguments, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
 from nbshare.notebook.prints import Printer
 from nbshare.tracebacks import shown_from_the_call
+from nbshare.worker import is_worker
 from nbshare.worker.context import current_context
 from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.process import is_worker
-from nbshare.worker.work import Policy
+from nbshare.worker.orders import Policy
 
 __all__ = ["Executor"]
 

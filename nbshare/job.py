@@ -19,7 +19,6 @@ from nbshare.engine.run import Run
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.latest import last_job, remember
 from nbshare.tracebacks import shown_as, shown_shortly
-from nbshare.worker.items import generator
 
 if TYPE_CHECKING:
     from nbshare.engine.activity import WorkerActivity
@@ -179,6 +178,8 @@ class Job:
         index = i if self.n_tasks is None else range(self.n_tasks)[i]
         keywords = dict(request.shared)
         if request.policy.seed is not None:
+            from nbshare.worker.items import generator  # late: the caller itself runs no items
+
             keywords["rng"] = generator(request.policy.seed, index)
         return request.func(*self._run.item(index), **keywords)
 

@@ -12,10 +12,11 @@ from joblib import register_parallel_backend
 from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, SequentialBackend
 from joblib.parallel import ParallelBackendBase
 
-from nbshare.arrays import SharedArray, share
+from nbshare.arrays.share import share
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
+from nbshare.worker import is_worker
 from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.process import is_worker
 
 __all__ = ["NbshareBackend", "register_joblib"]
 

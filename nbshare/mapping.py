@@ -14,12 +14,11 @@ import numpy.typing as npt
 
 from nbshare.arguments import Backend, checked_request
 from nbshare.engine.base import Engine
-from nbshare.engine.call import prepare
 from nbshare.engine.collect import nothing
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.encore import encore, standing_for
-from nbshare.engine.inline import SerialEngine, ThreadEngine
 from nbshare.engine.local import dispatcher
+from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
 from nbshare.engine.single import SingleRun
@@ -36,7 +35,7 @@ from nbshare.notebook import (
     shows_nothing,
 )
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.worker.process import is_worker
+from nbshare.worker import is_worker
 
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
@@ -231,13 +230,11 @@ def parallel_map(
 
 
 def _engine(where: Backend) -> Engine:
-    match where:
-        case "serial":
-            return SerialEngine()
-        case "threads":
-            return ThreadEngine()
-        case "local":
-            return dispatcher()
+    if where == "local":
+        return dispatcher()
+    from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: they have workers' code
+
+    return SerialEngine() if where == "serial" else ThreadEngine()
 
 
 class MapOptions(TypedDict, total=False):

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arguments import checked_count, checked_policy, checked_request, checked_shared
-from nbshare.arrays import RingBuffer, full, share
-from nbshare.engine.call import prepare
+from nbshare.arrays.create import full
+from nbshare.arrays.ring import RingBuffer
+from nbshare.arrays.share import share
 from nbshare.engine.local import dispatcher
 from nbshare.engine.pipe import Pipe, Stage
+from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stages import (
     FRAME_NBYTES,
@@ -42,7 +44,7 @@ from nbshare.stage_arguments import (
     taken_by,
 )
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.worker.process import is_worker
+from nbshare.worker import is_worker
 
 __all__ = ["PipelineResult", "pipeline"]
 

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # of these: about the item, with the worker's traceback
-_BARE_PLACE = re.compile(r'^  File "(.+)", line (\d+), in .*$(?!\n    )', re.MULTILINE)
+_BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 def shown_shortly(error: BaseException) -> BaseException:
@@ -73,7 +73,7 @@ def _render() -> list[str]:
     if not shown.endswith(notes):  # an IPython that shows none, or in a way of its own
         notes = ""
     call = shown.removesuffix(notes).splitlines()
-    about_item = _shortened(_BARE_PLACE.sub(_with_source, notes).splitlines(), _MAX_NOTES)
+    about_item = _shortened(re.sub(_BARE_PLACE, _with_source, notes).splitlines(), _MAX_NOTES)
     return _shortened(call, _MAX_LINES - len(about_item)) + about_item
 
 

@@ -17,8 +17,8 @@ from plumbing import ROWS
 import nbshare
 from nbshare import last_job
 from nbshare.arguments import checked_request
-from nbshare.engine.call import prepare
 from nbshare.engine.local import dispatcher
+from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)

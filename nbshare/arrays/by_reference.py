@@ -23,6 +23,8 @@ __all__ = ["ByReference", "Reduced", "reducers", "register"]
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
+_told: list[Callable[..., Any]] = []  # how one registers with the modules that have picklers
+
 
 class ByReference:
     """Base of what travels by reference but is no array: made of SharedArrays and small values.
@@ -35,6 +37,11 @@ class ByReference:
     """
 
     is_tool = False
+
+    def __init_subclass__(cls) -> None:
+        """Tell those who know of the others."""
+        for add in _told:
+            add(cls, cls._reduce_by_reference)
 
     def _reduce_by_reference(self) -> Reduced:
         """Return a function of a module and its arguments, as ``__reduce__`` does.
@@ -78,6 +85,7 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
 def _tell(module: ModuleType) -> None:
     """Register with a module that has picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
+    _told.append(add)
     for cls, reduce in reducers().items():
         # joblib has an own way with plain ndarrays, which may be views of shared ones.
         if cls is not np.ndarray or module.__name__ == "multiprocessing.reduction":

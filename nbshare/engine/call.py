@@ -1,45 +1,35 @@
-"""One call as the engine sees it, from the request to the last worker's word."""
+"""One call as the engine sees it, from its beginning to the last worker's word."""
 
 from __future__ import annotations
 
 import _thread
 import itertools
 import math
-import os
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy.typing as npt
-
-from nbshare.arrays.arena import Arena
-from nbshare.arrays.create import empty
 from nbshare.arrays.feed import Feed
 from nbshare.arrays.inbox import Inbox
 from nbshare.arrays.tray import Tray
 from nbshare.engine.bell import Gong
-from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
+from nbshare.engine.placing import Placed
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
 from nbshare.functions import Source
-from nbshare.memory import Mode, Segment, segment_of
-from nbshare.worker.blas import threads_per_worker
-from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.output import OBJECTS, OutputSpec
-from nbshare.worker.remote import Brief, Terms, pack_terms
-from nbshare.worker.schedule import COMING, Board
-from nbshare.worker.standby import LINGER_S
-from nbshare.worker.work import Order, Task
+from nbshare.memory import Mode, Segment
+from nbshare.worker.orders import Brief, Order, Terms, pack_terms
+from nbshare.worker.schedule import COMING, LINGER_S, Board
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
 __all__ = [
+    "MAX_REPLACED",
     "STAY_S",
     "Call",
     "Callbacks",
@@ -47,9 +37,6 @@ __all__ = [
     "Entrance",
     "State",
     "Team",
-    "prepare",
-    "prepare_open",
-    "prepare_standing",
 ]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
@@ -73,34 +60,33 @@ class Code(NamedTuple):
 NO_CODE = Code(0, {})
 
 
-@dataclass(eq=False)
+# The classes below are no dataclasses, each of which takes 1 ms to define.
+
+
 class Team:
-    """Calls that share their workers: a stream's. Equal is only the same."""
+    """Calls that share their workers: a stream's."""
 
-    n_workers: int
-    map_id: int = 0  # id of the first of them, when it has begun
-    code: Code = NO_CODE  # that all of them run
+    def __init__(self, n_workers: int) -> None:
+        self.n_workers = n_workers
+        self.map_id = 0  # id of the first of them, when it has begun
+        self.code = NO_CODE  # that all of them run
 
 
-@dataclass(eq=False)
 class Entrance:
     """Where items come into a call that runs.
 
     They come beside those that are there, or all anew in their place.
     """
 
-    items: Inbox | Tray
-    gong: Gong = field(default_factory=Gong)  # wakes workers that wait for them
-    # On the monotonic clock: when they were woken last, and when a call that stays is to end.
-    called_at: float = 0.0
-    unused_at: float = 0.0
-    announced_at: float = -math.inf  # when they were woken for items that had not come yet
-    is_open: bool = True  # more may come
-
-    def __post_init__(self) -> None:
+    def __init__(self, items: Inbox | Tray) -> None:
+        self.items = items
+        self.gong = Gong()  # wakes workers that wait for them
+        self.announced_at = -math.inf  # when they were woken for items that had not come yet
+        self.is_open = True  # more may come
         self._note_time()
 
     def _note_time(self) -> None:
+        # On the monotonic clock: when they were woken last, and when a call that stays is to end.
         self.called_at = time.monotonic()
         self.unused_at = self.called_at + STAY_S
 
@@ -126,43 +112,68 @@ class Entrance:
         self.gong.ring(n)
 
 
-@dataclass(eq=False)
 class Call:
     """A running call: its shared memory, its workers, how it ended.
 
     The dispatcher's thread writes, others read; `wait` is for any thread.
+
+    Parameters
+    ----------
+    request : Request
+        What is asked for.
+    board : Board
+        What it shares with its workers.
+    inputs : list of Placed
+        What is the same for all items, and the items; or both in one.
+    order : Order
+        What workers are told.
+    n_threads : int
+        Of BLAS and the like, in each worker.
+    initializer_key : bytes or None
+        Equal for equal ones.
+    n_slots : int
+        Workers that the board has room for.
+    team : Team, optional
+        Calls that it shares its workers with.
     """
 
-    request: Request
-    board: Board
-    inputs: list[Placed]  # what is the same for all items, and the items; or both in one
-    order: Order
-    n_threads: int  # of BLAS and the like, in each worker
-    initializer_key: bytes | None  # equal for equal ones
-    results: Results
-    free_slots: list[int]
-    id: int = field(default_factory=lambda: next(_numbers) % MAX_ID + 1)
-    code: Code = NO_CODE  # that its workers run; given when it begins
-    begun_ns: int = field(default_factory=time.monotonic_ns)
-    state: State = "starting"
-    error: BaseException | None = None
-    workers: dict[WorkerProcess, int] = field(default_factory=dict)  # at work, with their slots
-    n_replaced: int = 0  # workers that died before they had begun an item
-    n_unborn: int = 0  # workers that died before they had started
-    kill_at: float | None = None  # when workers that are still busy with a stopped call are ended
-    torn_rows: list[int] = field(default_factory=list)  # items in whose middle workers died
-    is_over: bool = False
-    team: Team | None = None  # calls that it shares its workers with
-    feed: Feed | None = None  # what packs items that are not there yet
-    tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
-    entrance: Entrance | None = None  # of items that come while it runs
-    bell_fd: int | None = None  # that workers ring when they have news; see `Bell`
-    past_slots: list[list[int]] = field(default_factory=list)  # of workers that died
-    # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
-    _over: Any = field(default_factory=_thread.allocate_lock)
-    _callbacks: Callbacks = field(default_factory=lambda: Callbacks())
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        request: Request,
+        board: Board,
+        inputs: list[Placed],
+        order: Order,
+        *,
+        n_threads: int,
+        initializer_key: bytes | None,
+        results: Results,
+        n_slots: int,
+        team: Team | None = None,
+    ) -> None:
+        self.request, self.board, self.inputs, self.order = request, board, inputs, order
+        self.n_threads, self.initializer_key = n_threads, initializer_key
+        self.results = results
+        self.id = next(_numbers) % MAX_ID + 1
+        self.begun_ns = time.monotonic_ns()
+        self.state: State = "starting"
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.team = team
+        self.code = NO_CODE  # that its workers run; given when it begins
+        self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
+        self.free_slots = list(range(n_slots))[::-1]
+        self.past_slots: list[list[int]] = []  # of workers that died
+        self.n_replaced = 0  # workers that died before they had begun an item
+        self.n_unborn = 0  # workers that died before they had started
+        self.torn_rows: list[int] = []  # items in whose middle workers died
+        self.kill_at: float | None = None  # when those still busy with a stopped call are ended
+        self.feed: Feed | None = None  # what packs items that are not there yet
+        self.entrance: Entrance | None = None  # of items that come while it runs
+        self.bell_fd: int | None = None  # that workers ring when they have news; see `Bell`
+        self.tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
+        self._callbacks = Callbacks()
+        # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
+        self._over = _thread.allocate_lock()
         self._over.acquire()
 
     @cached_property
@@ -225,7 +236,7 @@ class Call:
         """Be about another request of the same form, of which nothing is done."""
         self.board.clear()  # first: those of before are not its results, whatever happens now
         self.request = request
-        self.results = _results(self.board.head(request.n_tasks), request, None)
+        self.results = Results.wanted_by(request, self.board.head(request.n_tasks))
         self.begun_ns = time.monotonic_ns()
         self.n_replaced = self.n_unborn = 0
         self.past_slots.clear()
@@ -292,116 +303,3 @@ def _call_safely(callback: Callable[[], object]) -> None:
         callback()
     except Exception:  # noqa: BLE001 - a user's
         traceback.print_exc()
-
-
-def prepare(
-    request: Request,
-    warm_up: Callable[[], None],
-    fixed: tuple[Fixed, Placed] | None = None,
-    rows: npt.NDArray[Any] | None = None,
-    team: Team | None = None,
-    *,
-    may_feed: bool = False,
-) -> Call:
-    """Place the inputs in shared memory.
-
-    Parameters
-    ----------
-    request : Request
-        What is asked for.
-    warm_up : callable
-        Called when nothing can be refused any more and only copying is left, so that workers can
-        start meanwhile.
-    fixed : tuple of Fixed and Placed, optional
-        What is the same for all items, if it has been placed before.
-    rows : ndarray, optional
-        Where results go if they fit.
-    team : Team, optional
-        Whose call it is, if it shares its workers with others.
-    may_feed : bool, default False
-        Whether somebody will see to it that `Call.feed` is completed: then a long list need not be
-        packed before the call begins.
-
-    Raises
-    ------
-    UnsendableError
-        If the function, something shared or an item cannot be pickled.
-    OutOfMemoryError
-        If the inputs do not fit.
-    """
-    arena = Arena()
-    parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    sources, feed = pack_items(arena, request, may_feed=may_feed)
-    warm_up()
-    placed = [place(arena)]
-    if fixed is not None:
-        placed.insert(0, fixed[1])
-    call = _call(request, parts, placed, sources, rows, team)
-    call.feed = feed
-    return call
-
-
-def prepare_open(request: Request, fixed: tuple[Fixed, Placed], inbox: Inbox, team: Team) -> Call:
-    """Return a call whose items come to an inbox; the first are there when it begins."""
-    placed = [fixed[1], Placed(None, inbox.segments, inbox.lease)]
-    call = _call(request, fixed[0], placed, inbox.sources(), None, team)
-    call.entrance = Entrance(inbox)
-    return call
-
-
-def prepare_standing(request: Request, tray: Tray) -> Call:
-    """Return a call that stays for maps like it, whose items come to a tray."""
-    arena = Arena()
-    parts = pack_fixed(arena, request)
-    placed = [place(arena), Placed(None, [(tray.segment, "r")])]
-    call = _call(request, parts, placed, tray.sources(), None, None, n_more=1)
-    call.order = call.order._replace(tells_all=True)
-    call.entrance = Entrance(tray)
-    return call
-
-
-def _call(
-    request: Request,
-    parts: Fixed,
-    placed: list[Placed],
-    sources: list[tuple[Any, ...]],
-    rows: npt.NDArray[Any] | None,
-    team: Team | None,
-    n_more: int = 0,
-) -> Call:
-    # Some more than workers: a late starter of a slot may still be there when it is replaced.
-    n_slots = request.max_workers + MAX_REPLACED
-    board = Board.create(request.n_tasks + n_more, n_slots)
-    n_workers = request.max_workers if team is None else team.n_workers
-    return Call(
-        request=request,
-        board=board,
-        inputs=placed,
-        order=Order(
-            Task(parts.func, parts.shared, parts.initializer, request.policy),
-            sources,
-            request.max_workers,
-            request.chunksize,
-            request.first,
-        ),
-        n_threads=threads_per_worker(usable_cpus(), n_workers, os.environ),
-        initializer_key=parts.initializer_key,
-        results=_results(board.head(request.n_tasks), request, rows),
-        free_slots=list(range(n_slots))[::-1],
-        team=team,
-    )
-
-
-def _results(board: Board, request: Request, rows: npt.NDArray[Any] | None) -> Results:
-    out = request.out
-    if rows is not None:
-        spec: OutputSpec | None = OutputSpec(rows.dtype, rows.shape[1:], None)
-        return Results(board, spec, rows, request.first)
-    if out is None:
-        return Results(board, None, None, request.first)
-    if isinstance(out, str):
-        return Results(board, OBJECTS, None, request.first)
-    # A plain array is filled through shared memory: the caller copies the rows as they come.
-    array = out if segment_of(out) else empty(out.shape, out.dtype)
-    spec = OutputSpec(array.dtype, array.shape[1:], None, is_given=True)
-    return Results(board, spec, array, request.first)

@@ -39,17 +39,18 @@ from nbshare.arrays.arena import plain_pickle
 from nbshare.arrays.shared_array import shared_view
 from nbshare.arrays.tray import ROOM, Tray
 from nbshare.engine.bell import Bell
-from nbshare.engine.call import State, prepare, prepare_standing
+from nbshare.engine.call import State
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.placing import PLAIN
+from nbshare.engine.preparing import prepare, prepare_standing
 from nbshare.engine.request import Request, has_rows
 from nbshare.engine.single import SingleRun
 from nbshare.functions import is_known_to_fit
 from nbshare.memory import slab
 from nbshare.worker.context import current_context
+from nbshare.worker.orders import Policy
 from nbshare.worker.output import ASK
 from nbshare.worker.schedule import COMING, IN_LOG, KIND, SMALL_TASKS
-from nbshare.worker.work import Policy
 
 __all__ = ["StandingCall", "encore", "standing_for"]
 

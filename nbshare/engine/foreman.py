@@ -27,8 +27,8 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.memory import Segment, segment_of
 from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
+from nbshare.worker.orders import CallMessage
 from nbshare.worker.output import OutputSpec
-from nbshare.worker.remote import CallMessage
 from nbshare.worker.schedule import ATTEMPTS, EPOCH, FAILED, PRINTED, SUSPECT
 
 __all__ = ["Foreman"]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays import RingBuffer, SharedArray
+from nbshare.arrays.ring import RingBuffer
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import Callbacks, State

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +25,26 @@ MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
 SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 
 
-@dataclass(eq=False)
 class Placed:
     """The contents of an arena where workers can have them.
 
-    Attributes
+    Parameters
     ----------
     small : bytes or None
         The contents themselves, if they are few.
     others : list of (Segment, Mode)
         Segments that they refer to, and how workers map them.
+    lease : ndarray, optional
+        The memory that they lie in, if they are many.
     """
 
-    small: bytes | None
-    others: list[tuple[Segment, Mode]]
-    _lease: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    def __init__(
+        self,
+        small: bytes | None,
+        others: list[tuple[Segment, Mode]],
+        lease: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.small, self.others, self._lease = small, others, lease
 
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:
@@ -62,8 +66,7 @@ def place(arena: Arena) -> Placed:
     return Placed(small, arena.segments, lease)
 
 
-@dataclass(frozen=True)
-class Fixed:
+class Fixed(NamedTuple):
     """What is the same for all items: where it lies in the arena that it was packed into."""
 
     func: Packed

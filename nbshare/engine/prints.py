@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nbshare.engine.events import Events
-from nbshare.worker.streams import STREAMS
+from nbshare.worker.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess

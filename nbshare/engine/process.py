@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from os.path import dirname
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from nbshare import errors
 from nbshare.memory import Segment, scratch_file
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
-from nbshare.worker.streams import STREAMS
+from nbshare.worker.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
@@ -196,7 +196,7 @@ class Nursery:
                 pipes.append(os.pipe2(os.O_CLOEXEC))
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
-            with theirs:
+            with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, *(theirs for _, theirs in pipes)
                 popen = None if self.use_server else self._spawn(fds)
                 if popen is None:
@@ -290,7 +290,7 @@ class Nursery:
             self._end_server()
         if self._channel is None:
             self._channel, server_end = channel_pair()
-            with server_end:
+            with closing(server_end):
                 call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
                 self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
         return self._channel

@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays import SharedArray
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.worker.context import Context
 from nbshare.worker.failures import text_of
-from nbshare.worker.work import Policy
+from nbshare.worker.orders import Policy
 
 __all__ = ["Items", "Request", "has_rows"]
 

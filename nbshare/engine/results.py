@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import as_masked, collect, masked
+from nbshare.engine.request import Request
 from nbshare.errors import TaskError
-from nbshare.memory import pool
+from nbshare.memory import pool, segment_of
 from nbshare.worker.log import Entry, LogReader, unpickled
-from nbshare.worker.output import ASK, IS_OBJECT, KINDS, OutputSpec, numbers_of
+from nbshare.worker.output import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec, numbers_of
 from nbshare.worker.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
 
 __all__ = ["MISSING", "Results"]
@@ -67,6 +69,23 @@ class Results:
         self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
         self.is_over = False  # nobody writes any more
+
+    @classmethod
+    def wanted_by(
+        cls, request: Request, board: Board, rows: npt.NDArray[Any] | None = None
+    ) -> Results:
+        """Return the results that a request is for; `rows` is where they go if they fit."""
+        out = request.out
+        spec: OutputSpec | None = None
+        if rows is not None:
+            spec = OutputSpec(rows.dtype, rows.shape[1:], None)
+        elif isinstance(out, str):
+            spec = OBJECTS
+        elif out is not None:
+            # A plain array is filled through shared memory: the caller copies rows as they come.
+            rows = out if segment_of(out) else empty(out.shape, out.dtype)
+            spec = OutputSpec(rows.dtype, rows.shape[1:], None, is_given=True)
+        return cls(board, spec, rows, request.first)
 
     @property
     def spec(self) -> OutputSpec | None:

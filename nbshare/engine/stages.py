@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays import RingBuffer, SharedArray
 from nbshare.arrays.lease import Lease
+from nbshare.arrays.ring import RingBuffer
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError
 from nbshare.worker.failures import safe_repr
 from nbshare.worker.log import pack

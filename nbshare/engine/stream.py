@@ -24,10 +24,11 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Arena
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.base import Engine
-from nbshare.engine.call import Callbacks, State, Team, prepare
+from nbshare.engine.call import Callbacks, State, Team
 from nbshare.engine.gathered import Gathered
 from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stats import StageStatistics, WorkerStats, merged

@@ -34,11 +34,12 @@ from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inbox import ROOM, Inbox, Seen
 from nbshare.engine.bell import Bell
-from nbshare.engine.call import Call, Team, prepare, prepare_open
+from nbshare.engine.call import Call, Team
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.local import dispatcher, is_ending
 from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.preparing import prepare, prepare_open
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun

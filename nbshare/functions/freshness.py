@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
-import sysconfig
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["ImportLog", "Stamp", "is_installed", "note_reading", "stamp_of"]
+__all__ = [
+    "STANDARD_LIBRARY",
+    "ImportLog",
+    "Stamp",
+    "is_installed",
+    "note_reading",
+    "stamp_of",
+]
 
 
 class Stamp(NamedTuple):
@@ -20,12 +27,19 @@ class Stamp(NamedTuple):
     inode: int
 
 
+# Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms to say so.
+_LIBRARY = os.path.dirname(os.__file__)
+_VERSION = os.path.join(sys.platlibdir, os.path.basename(_LIBRARY))
+STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-dynload")
+
 # Installed code does not change under a running program; comparing it would cost a millisecond.
 # Nor does this package, wherever it is.
 _INSTALLED = tuple(
     os.path.realpath(path) + os.sep
     for path in (
-        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+        *STANDARD_LIBRARY,
+        *site.getsitepackages(),
+        site.USER_SITE,
         os.path.dirname(os.path.dirname(__file__)),
     )
     if path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib.machinery import (
@@ -20,7 +19,7 @@ from importlib.machinery import (
 from types import ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import is_installed, note_reading
+from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading
 from nbshare.functions.sources import source_of
 
 __all__ = ["UncachedLoader", "import_as_the_caller", "overridden_names"]
@@ -53,10 +52,6 @@ class _StandardLibraryFirst:
     has not: there a random.py beside the notebook would take random's place.
     """
 
-    _folders = tuple(
-        sysconfig.get_config_var("DESTSHARED") if key == "dynload" else sysconfig.get_path(key)
-        for key in ("stdlib", "platstdlib", "dynload")
-    )
     overridden: Collection[str] = ()
 
     @classmethod
@@ -68,7 +63,7 @@ class _StandardLibraryFirst:
     ) -> ModuleSpec | None:
         if path is not None or name not in sys.stdlib_module_names or name in cls.overridden:
             return None
-        return PathFinder.find_spec(name, [f for f in cls._folders if f], target)
+        return PathFinder.find_spec(name, STANDARD_LIBRARY, target)
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:

@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 # 29 characters and a slash: macOS takes no more than 30. The process number is for `sweep`.
-_OURS = re.compile(r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}")
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"
 # On a network file system a removed file that is open gets another name, as unlikely as ours.
-_REMOVED = re.compile(r"\.nfs[0-9a-f]+")
+_REMOVED = r"\.nfs[0-9a-f]+"
 
 _kept: dict[str, int] = {}  # the names that stand, and whose they are: forks have copies of this
 _swept: set[str] = set()
@@ -55,7 +55,7 @@ def name_of(fd: int) -> str:
 
 def is_ours(name: str) -> bool:
     """Whether `name_of` a segment can be so, made in any process."""
-    return bool(_OURS.fullmatch(name) or _REMOVED.fullmatch(name))
+    return bool(re.fullmatch(_OURS, name) or re.fullmatch(_REMOVED, name))
 
 
 def sweep(folder: str) -> None:
@@ -69,7 +69,7 @@ def sweep(folder: str) -> None:
     _swept.add(folder)
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = _OURS.fullmatch(entry.name)
+            found = re.fullmatch(_OURS, entry.name)
             if found and not _is_alive(int(found[1], 16)):
                 with suppress(OSError):  # another process sweeps too
                     if entry.stat(follow_symlinks=False).st_uid == os.geteuid():

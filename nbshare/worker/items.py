@@ -11,12 +11,11 @@ import numpy as np
 
 from nbshare.arrays.feed import FedBlocks
 from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
+from nbshare.worker.orders import Seed
 
-__all__ = ["Seed", "Source", "gather", "generator", "indices_of", "seeded"]
+__all__ = ["Source", "gather", "generator", "indices_of", "seeded"]
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
-
-Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
 
 class Source:

@@ -6,11 +6,11 @@ goes through at once or fails: a process that has stopped reading cannot block t
 
 from __future__ import annotations
 
+import _socket  # what `socket` makes of it takes 2 ms to import, and all workers wait for that
 import errno
 import os
 import pickle
 import select
-import socket
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,11 +28,10 @@ MAX_FDS = 200  # a packet; the kernel takes 253
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
 
 with suppress(AttributeError):  # Windows has none, and no workers yet
-    # Plain numbers: the flags of `socket` are enums, and joining two costs as much as sending.
-    _SEND, _RECEIVE = int(socket.MSG_NOSIGNAL), int(socket.MSG_CMSG_CLOEXEC)
-    _DONT_WAIT, _TRUNCATED = int(socket.MSG_DONTWAIT), int(socket.MSG_CTRUNC)
-    _RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
-    _ROOM = socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
+    _SEND, _RECEIVE = _socket.MSG_NOSIGNAL, _socket.MSG_CMSG_CLOEXEC
+    _DONT_WAIT, _TRUNCATED = _socket.MSG_DONTWAIT, _socket.MSG_CTRUNC
+    _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
+    _ROOM = _socket.CMSG_SPACE((MAX_FDS + 1) * array("i").itemsize)
 
 
 class Channel:
@@ -43,14 +42,14 @@ class Channel:
     Sending and receiving are for one thread each.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: _socket.socket) -> None:
         self._sock = sock
         self._fds: list[int] = []
 
     @classmethod
     def from_fd(cls, fd: int) -> Channel:
         """Take over a descriptor that was inherited or received."""
-        return cls(socket.socket(fileno=fd))
+        return cls(_socket.socket(fileno=fd))
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""
@@ -134,7 +133,7 @@ class Channel:
         self._sock.close()
 
 
-def channel_pair() -> tuple[Channel, socket.socket]:
-    """Return our end, and the other process's end as a socket to hand over and close."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return Channel(ours), theirs
+def channel_pair() -> tuple[Channel, Channel]:
+    """Return our end, and the other process's end to hand over and close."""
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    return Channel(ours), Channel(theirs)

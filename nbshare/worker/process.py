@@ -19,19 +19,17 @@ from typing import NamedTuple, NoReturn
 
 from nbshare.functions import ImportLog, Stamp, born_with, source_of
 from nbshare.memory import hush
-from nbshare.worker import orphans, streams
+from nbshare.worker import become_worker, orphans, streams
 from nbshare.worker.belongings import Belongings, show_crashes
 from nbshare.worker.mappings import KEEP_S, Mappings
 from nbshare.worker.messages import Channel
 from nbshare.worker.remote import work_on
 
-__all__ = ["Endowment", "is_worker", "run"]
+__all__ = ["Endowment", "run"]
 
 # Of two processes the kernel ends the one with the higher score when memory runs out: a worker
 # can be replaced, the notebook's kernel cannot.
 OOM_SCORE = b"500"
-
-_is_worker = False
 
 
 class Endowment(NamedTuple):
@@ -43,11 +41,6 @@ class Endowment(NamedTuple):
     lock_fd: int  # where chunks are claimed
     out_fd: int  # pipes to the owner for what is printed
     err_fd: int
-
-
-def is_worker() -> bool:
-    """Whether this process is a worker, so that a nested map runs inline."""
-    return _is_worker
 
 
 def run(birth: Endowment) -> NoReturn:
@@ -82,8 +75,7 @@ def run(birth: Endowment) -> NoReturn:
 
 def _settle_in(birth: Endowment) -> Channel:
     """Become a worker: alone in a process group, doomed with the owner, set as the caller is."""
-    global _is_worker
-    _is_worker = True
+    become_worker()
     hush()  # the owner has told of what is amiss with memory
     if min(birth) > streams.HIGHEST:  # else the owner has no standard streams
         streams.replace((birth.out_fd, birth.err_fd))

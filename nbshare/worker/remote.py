@@ -8,15 +8,14 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.functions import ImportLog
-from nbshare.memory import Mode, Segment, View
+from nbshare.memory import Segment, View
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings
 from nbshare.worker.claims import FileLock
@@ -25,55 +24,14 @@ from nbshare.worker.failures import describe
 from nbshare.worker.log import LogKey
 from nbshare.worker.mappings import Mappings
 from nbshare.worker.messages import Channel
+from nbshare.worker.orders import Brief, CallMessage, Order, unpack_terms
 from nbshare.worker.output import OutputSpec
 from nbshare.worker.schedule import NO_ITEM, Board
-from nbshare.worker.work import Order, Task, Work
+from nbshare.worker.work import Work
 
-__all__ = ["Brief", "CallMessage", "Terms", "inputs_of", "pack_terms", "work_on"]
+__all__ = ["inputs_of", "work_on"]
 
 GONG_S = 0.1  # between looks for items that nobody has told of, and whether the call was stopped
-KEPT = 8  # terms, of some kB each: of who calls one function again and again, or a few in turn
-
-
-class Terms(NamedTuple):
-    """What all workers are told of a call, and is the same for one like it."""
-
-    settings: bytes  # of the caller's, see `nbshare.worker.context`
-    task: Task
-
-
-@lru_cache(KEPT)
-def pack_terms(terms: Terms) -> bytes:
-    """Return terms as they travel."""
-    return pickle.dumps(terms)
-
-
-@lru_cache(KEPT)
-def _terms(data: bytes) -> Terms:
-    return pickle.loads(data)  # type: ignore[no-any-return]
-
-
-class Brief(NamedTuple):
-    """What else all workers are told of a call."""
-
-    board: tuple[int, int, int]  # its offset in bytes, items, slots
-    inputs: tuple[tuple[bytes | None, tuple[Mode, ...]], ...]  # small ones, and segments' modes
-    order: tuple[Any, ...]  # what `Order` has beside the task
-
-    def packed(self) -> bytes:
-        """Return it as it travels: a plain tuple in half the time."""
-        return pickle.dumps(tuple(self))
-
-
-class CallMessage(NamedTuple):
-    """What one worker is told; the descriptors come beside it: board, inputs, and maybe a bell."""
-
-    call: int
-    map: int  # the same for all calls of a stream
-    slot: int
-    n_threads: int  # of BLAS and the like
-    terms: bytes  # these are pickled once for all workers
-    brief: bytes
 
 
 def work_on(
@@ -89,7 +47,7 @@ def work_on(
     belongings.restore(message.n_threads)
     caller = _RemoteCaller(message, channel, imports, mappings, belongings)
     try:
-        terms, brief = _terms(message.terms), Brief(*pickle.loads(message.brief))
+        terms, brief = unpack_terms(message.terms), Brief(*pickle.loads(message.brief))
         board = Board(mappings.board(fds[0]), *brief.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in brief.inputs:
@@ -165,7 +123,7 @@ class _RemoteCaller:
         self._tidy_up()
         # As before a call, also if nothing has run: a thread of an item's may have changed it.
         self._belongings.restore(self._message.n_threads)
-        apply_context(_terms(self._message.terms).settings)
+        apply_context(unpack_terms(self._message.terms).settings)
 
     def _tidy_up(self) -> None:
         """Undo what items have changed in this process."""

@@ -19,13 +19,9 @@ import os
 import time
 from typing import Protocol
 
-from nbshare.worker.schedule import COMING, EPOCH, STOP, Board
+from nbshare.worker.schedule import COMING, EPOCH, LINGER_S, STOP, Board
 
-__all__ = ["LINGER_S", "Standby"]
-
-# From the announcement to the items: 0.1 ms, mostly. If they do not come after all the caller says
-# so; this is for one that is held up.
-LINGER_S = 1e-3
+__all__ = ["Standby"]
 
 
 class Waiter(Protocol):

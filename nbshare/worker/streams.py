@@ -15,6 +15,7 @@ with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
     import termios
 
+from nbshare.worker.orders import STREAMS
 from nbshare.worker.reports import present_item
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HIGHEST",
     "MARK_PRINTS",
-    "STREAMS",
     "flush",
     "is_marking",
     "keep",
@@ -37,7 +37,6 @@ __all__ = [
 
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
 
-STREAMS = ("stdout", "stderr")
 HIGHEST = 2  # descriptor of a standard stream
 PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
 LINE_BUFFERED = 1  # stdio.h: _IOLBF

@@ -11,18 +11,19 @@ from contextlib import AbstractContextManager
 from functools import partial
 from heapq import heappushpop, heapreplace
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from nbshare.arrays.inputs import Inputs, Packed
+from nbshare.arrays.inputs import Inputs
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.claims import LEAST_S, Claims
 from nbshare.worker.failures import text_of
-from nbshare.worker.items import Seed, Source, gather, indices_of, seeded
+from nbshare.worker.items import Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
+from nbshare.worker.orders import Order
 from nbshare.worker.output import OutputSpec, ResultStore
 from nbshare.worker.reports import Desk
 from nbshare.worker.schedule import (
@@ -52,7 +53,7 @@ from nbshare.worker.schedule import (
 )
 from nbshare.worker.standby import Standby, Waiter
 
-__all__ = ["Caller", "Order", "Policy", "Task", "Work"]
+__all__ = ["Caller", "Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known.
@@ -60,35 +61,6 @@ TINY_S = 20e-6
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
-
-
-class Policy(NamedTuple):
-    """What a call does about failures, and with chance."""
-
-    on_error: Literal["raise", "return"] = "raise"
-    retries: int = 0  # per item
-    timeout_s: float | None = None  # per item
-    seed: Seed | None = None
-
-
-class Task(NamedTuple):
-    """What is done with each item; where its parts lie in the call's segments."""
-
-    func: Packed
-    shared: Packed | None
-    initializer: Packed | None
-    policy: Policy
-
-
-class Order(NamedTuple):
-    """What workers do in a call."""
-
-    task: Task
-    sources: list[tuple[Any, ...]]  # what `Source` takes
-    n_workers: int
-    chunksize: int | None
-    first: int  # index of the first item
-    tells_all: bool = False  # the caller wants to hear when all is done, else of each chunk
 
 
 class Caller(Waiter, Protocol):
