@@ -524,6 +524,89 @@ wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors
     )
 
 
+FOLLOWED = """
+import os, time
+from pathlib import Path
+import faultlab
+
+faultlab.raise_flag(f"imported-{os.getpid()}")
+while Path("block").exists():
+    time.sleep(0.005)
+if Path("die").exists():
+    os._exit(3)
+
+def hang(i):
+    faultlab.raise_flag(f"busy-{i}")
+    time.sleep(99)
+
+def me(i):
+    return os.getpid()
+"""
+
+FOLLOWING = """
+import followed
+def imported():
+    return {int(path.name[9:]) for path in Path().glob("imported-*")}
+try:
+    pair(followed.hang, range(4))
+except KeyboardInterrupt:
+    pass
+wait_until(lambda: len(imported()) == 5, what="those that follow do not import")
+"""
+
+
+def follow(lab, code, flag=None):
+    """Run a script whose map of a module's function has been interrupted."""
+    lab.folder.joinpath("followed.py").write_text(FOLLOWED)
+    subject = lab.start(FOLLOWING + code)
+    lab.await_flag("busy-*", 2)
+    if flag:
+        lab.raise_flag(flag)
+    subject.interrupt()
+    assert subject.wait() == 0, subject.stderr
+
+
+def test_i1_workers_that_follow_have_imported_what_the_next_call_needs(lab):
+    """Whoever calls the function again need not wait for its module."""
+    follow(
+        lab,
+        """
+assert set(pair(followed.me, range(8))) <= imported()
+assert len(imported()) == 5
+assert len(helpers()[1]) == 2
+""",
+    )
+
+
+def test_i1_an_import_that_hangs_in_those_that_follow_holds_up_no_other_call(lab):
+    """Another function's call takes other workers; one of this function's waits, as it would."""
+    follow(
+        lab,
+        """
+at = time.monotonic()
+tasks.check_double()
+assert time.monotonic() - at < faultlab.SOON_S
+job = nbshare.map_async(followed.me, range(8), max_workers=4)
+tasks.check_double()
+os.remove("block")
+assert len(job.result()) == 8
+""",
+        "block",
+    )
+
+
+def test_i1_those_that_follow_die(lab):
+    """The next call has others."""
+    follow(
+        lab,
+        """
+os.remove("die")
+assert len(pair(followed.me, range(8))) == 8
+""",
+        "die",
+    )
+
+
 # ------------------------------------------------------------ K: ends of the owner
 
 LIVES = {
