@@ -573,7 +573,6 @@ def test_i1_workers_that_follow_have_imported_what_the_next_call_needs(lab):
         """
 assert set(pair(followed.me, range(8))) <= imported()
 assert len(imported()) == 5
-assert len(helpers()[1]) == 2
 """,
     )
 
@@ -999,8 +998,8 @@ def test_p2_the_owner_forks(run, child_does):
     run(f"""{LEAVE}
 tasks.check_double()
 kept = quiet(tasks.double, range(1000))
-wait_until(lambda: len(helpers()[1]) == 2)
-workers = helpers()[1]
+# More than two, if the second map came before a worker had found out that the first was over.
+workers = wait_until(lambda: len(helpers()[1]) >= 2 and helpers()[1])
 child = os.fork()
 if child == 0:
     status = 1
@@ -1033,8 +1032,8 @@ while True:
     assert time.monotonic() < end, "the child hangs"
 expected = -signal.SIGKILL if "killed" in {child_does!r} else 0
 assert os.waitstatus_to_exitcode(status) == expected
-assert helpers()[1] == workers, "the parent's workers were replaced"
-wait_until(lambda: faultlab.tagged() == {{os.getpid(), *helpers()[0], *workers}}, 2, "orphans")
+assert helpers()[1] >= workers, "the parent's workers were replaced"
+wait_until(lambda: faultlab.tagged() == {{os.getpid()}}.union(*helpers()), 2, "orphans")
 tasks.check_double()
 """)
 
