@@ -150,6 +150,7 @@ class Crew:
                 self.dismiss(free)
             else:
                 self._idle.pop(free, None)
+                free.is_unwanted = False
                 return free
         worker = self._start(call)
         self._pipes.turn(worker, call.request.prints)
@@ -192,8 +193,10 @@ class Crew:
         """End some of those that are free, if they are more than `n`."""
         free = list(self._free_workers(call))
         for worker in free[n:]:
-            if worker.is_born:  # the server knows of the others' ends, and nobody would ask
+            if worker.is_born:
                 self.dismiss(worker)
+            else:  # the server is to be asked how it has ended, by its number
+                worker.is_unwanted = True
 
     def _start(self, call: Call) -> WorkerProcess:
         worker = self._nursery.start(call.request.context.environ, call.code)
@@ -214,7 +217,10 @@ class Crew:
         self._events.watch(worker.pidfd, partial(self._lose, worker))
 
     def rest(self, worker: WorkerProcess) -> None:
-        """Keep a worker that has nothing to do, unless it is outdated."""
+        """Keep a worker that has nothing to do, unless it is outdated or one too many."""
+        if worker.is_unwanted:
+            self.dismiss(worker)
+            return
         self._idle[worker] = time.monotonic()
         if worker.generation != self._generation:
             self.end_outdated()

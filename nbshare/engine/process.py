@@ -69,6 +69,8 @@ class WorkerProcess:
         On the monotonic clock; if it is not ready then, its start has failed.
     prepares : str
         The module that it imports for a call that may come.
+    is_unwanted : bool
+        Whether it is to end as soon as it has started, unless a call takes it.
     knows : bytes
         The terms of the last call that it has said it has finished: such a one it loads without
         importing anything.
@@ -90,6 +92,7 @@ class WorkerProcess:
         self.pid = 0
         self.pidfd = -1
         self.prepares = ""
+        self.is_unwanted = False
         self.knows = b""
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
