@@ -111,6 +111,25 @@ def test_the_memory_is_given_back_once_the_reference_has_arrived():
     deadline(lambda: held() < at_once)
 
 
+@pytest.mark.parametrize("order", ["pools, arrays, rings", "arrays, rings, pools"])
+def test_what_is_imported_later_goes_by_reference_too(order):
+    """Rings, locks and buffers are known to picklers, whichever of all these came first."""
+    code = """
+import sys
+import nbshare
+for part in sys.argv[1].split(", "):
+    if part == "pools":
+        from multiprocessing.reduction import ForkingPickler
+    elif part == "arrays":
+        array = nbshare.zeros(100_000)
+    else:
+        tools = [nbshare.RingBuffer(2, (100_000,)), nbshare.SharedLock(),
+                 nbshare.SharedBuffer(800_000), nbshare.share({"a": array}, wrap=True)]
+assert all(len(ForkingPickler.dumps(tool)) < 4000 for tool in [array, *tools])
+"""
+    subprocess.run([sys.executable, "-c", code, order], check=True, timeout=60)
+
+
 def test_plain_pickle_stores_values():
     """Nothing that may be read in another year points into memory."""
     array = nbshare.full(1000, 2.0)

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import sysconfig
 import textwrap
 import threading
 
@@ -21,6 +22,8 @@ from faultlab import wait_until
 import nbshare
 from nbshare import import_file, parallel_map
 from nbshare.errors import UnsendableError
+from nbshare.functions import freshness
+from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed
 
 
 @pytest.fixture
@@ -142,6 +145,35 @@ def test_what_is_no_module_file_is_refused(folder):
     ]:
         with pytest.raises(error, match=path):
             import_file(path)
+
+
+def test_the_standard_library_is_where_sysconfig_says():
+    """What is found without it is what it says, links apart."""
+    library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
+    assert library == os.path.realpath(sysconfig.get_path("stdlib"))
+    assert compiled == os.path.realpath(sysconfig.get_config_var("DESTSHARED"))
+
+
+@pytest.mark.parametrize("name", ["numpy", "json", "_socket", "nbshare", "math"])
+def test_installed_modules_are_not_watched(name):
+    """Nor is nbshare, wherever it is; some modules have no file."""
+    path = getattr(importlib.import_module(name), "__file__", None)
+    assert path is None or is_installed(path)
+
+
+def test_a_package_that_is_a_link_from_where_others_are_installed_is_watched(folder, monkeypatch):
+    """Its files are edited elsewhere; single files that are links are an installer's."""
+    for part in ("site", "cache", "work/package"):
+        folder.joinpath(part).mkdir(parents=True)
+    for file in ("cache/single.py", "work/package/module.py", "site/plain.py"):
+        folder.joinpath(file).touch()
+    folder.joinpath("site/package").symlink_to(folder / "work/package")
+    folder.joinpath("site/single.py").symlink_to(folder / "cache/single.py")
+    site = os.path.join(os.path.realpath(folder / "site"), "")
+    monkeypatch.setattr(freshness, "_INSTALLED", (site,))
+    assert is_installed(str(folder / "site/plain.py"))
+    assert is_installed(str(folder / "site/single.py"))
+    assert not is_installed(str(folder / "site/package/module.py"))
 
 
 def test_files_of_one_name_in_two_folders_are_two_modules(folder):

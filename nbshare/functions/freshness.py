@@ -63,10 +63,18 @@ def note_reading(path: str) -> None:
     _read[path] = stamp_of(path)
 
 
-@cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
 def is_installed(path: str) -> bool:
-    """Whether a module belongs to the standard library or to site-packages."""
-    return os.path.realpath(path).startswith(_INSTALLED)
+    """Whether a module belongs to the standard library or to site-packages.
+
+    Its folder does: of a package whose folder there is a link the files are elsewhere, and edited;
+    single files there that are links lead to an installer's cache.
+    """
+    return _is_installed(os.path.dirname(path))
+
+
+@cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
+def _is_installed(folder: str) -> bool:
+    return os.path.join(os.path.realpath(folder), "").startswith(_INSTALLED)
 
 
 class ImportLog:
