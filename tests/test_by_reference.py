@@ -130,6 +130,16 @@ assert all(len(ForkingPickler.dumps(tool)) < 4000 for tool in [array, *tools])
     subprocess.run([sys.executable, "-c", code, order], check=True, timeout=60)
 
 
+def test_a_user_s_own_subclass_does_not_arrive_as_something_else():
+    """It would have lost its attributes: an error says so."""
+
+    class Named(nbshare.SharedLock):
+        name = "mine"
+
+    with pytest.raises(TypeError):
+        ForkingPickler.dumps(Named())
+
+
 def test_plain_pickle_stores_values():
     """Nothing that may be read in another year points into memory."""
     array = nbshare.full(1000, 2.0)

@@ -161,18 +161,20 @@ def test_installed_modules_are_not_watched(name):
     assert path is None or is_installed(path)
 
 
-def test_a_package_that_is_a_link_from_where_others_are_installed_is_watched(folder, monkeypatch):
-    """Its files are edited elsewhere; single files that are links are an installer's."""
-    for part in ("site", "cache", "work/package"):
+def test_what_is_a_link_where_others_are_installed_is_watched(folder, monkeypatch):
+    """A package or a module that is developed elsewhere, and edited there."""
+    for part in ("site/installed", "work/package"):
         folder.joinpath(part).mkdir(parents=True)
-    for file in ("cache/single.py", "work/package/module.py", "site/plain.py"):
+    for file in ("work/single.py", "work/package/module.py", "site/plain.py"):
         folder.joinpath(file).touch()
     folder.joinpath("site/package").symlink_to(folder / "work/package")
-    folder.joinpath("site/single.py").symlink_to(folder / "cache/single.py")
-    site = os.path.join(os.path.realpath(folder / "site"), "")
-    monkeypatch.setattr(freshness, "_INSTALLED", (site,))
+    folder.joinpath("site/single.py").symlink_to(folder / "work/single.py")
+    site = str(folder / "site")
+    monkeypatch.setattr(freshness, "_SITES", [site])
+    monkeypatch.setattr(freshness, "_INSTALLED", (os.path.realpath(site) + os.sep,))
     assert is_installed(str(folder / "site/plain.py"))
-    assert is_installed(str(folder / "site/single.py"))
+    assert is_installed(str(folder / "site/installed/module.py"))
+    assert not is_installed(str(folder / "site/single.py"))
     assert not is_installed(str(folder / "site/package/module.py"))
 
 

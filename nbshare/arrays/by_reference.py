@@ -39,9 +39,10 @@ class ByReference:
     is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Tell those who know of the others."""
-        for add in _told:
-            add(cls, cls._reduce_by_reference)
+        """Tell those who know of the others; users' own classes have to see to themselves."""
+        if ByReference in cls.__bases__:
+            for add in _told:
+                add(cls, cls._reduce_by_reference)
 
     def _reduce_by_reference(self) -> Reduced:
         """Return a function of a module and its arguments, as ``__reduce__`` does.

@@ -167,7 +167,6 @@ class Call:
         self.n_unborn = 0  # workers that died before they had started
         self.torn_rows: list[int] = []  # items in whose middle workers died
         self.kill_at: float | None = None  # when those still busy with a stopped call are ended
-        self.n_to_leave: int | None = None  # workers, free again when it has been stopped
         self.feed: Feed | None = None  # what packs items that are not there yet
         self.entrance: Entrance | None = None  # of items that come while it runs
         self.bell_fd: int | None = None  # that workers ring when they have news; see `Bell`

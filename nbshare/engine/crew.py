@@ -10,20 +10,11 @@ from typing import Any
 
 from nbshare import errors
 from nbshare.engine.call import Call, Code
-from nbshare.engine.deadlines import LOAD_S
 from nbshare.engine.events import Events
-from nbshare.engine.prints import PrintPipes
+from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, LOOK_S, Nursery, WorkerProcess
-from nbshare.functions import (
-    Source,
-    Stamp,
-    is_known_by_name,
-    own_files,
-    read_sources,
-    stamp_of,
-)
+from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
 from nbshare.worker.context import Context
-from nbshare.worker.orders import CallMessage, Preparation
 
 __all__ = ["Crew"]
 
@@ -134,72 +125,59 @@ class Crew:
         sources: dict[str, Stamp | None] = {p: s.stamp for p, s in self._sources.items()}
         self._watched = sources | self._stamps
 
-    def put_to_work(self, call: Call, message: CallMessage, fds: Sequence[int]) -> WorkerProcess:
-        """Tell an idle worker of a call, one that is about to be idle, or a new one.
+    def put_to_work(
+        self,
+        message: Any,
+        fds: Sequence[int],
+        environ: Mapping[str, str],
+        code: Code,
+        prints: Prints,
+    ) -> WorkerProcess:
+        """Give a message to an idle worker, to one that is about to be idle, or to a new one.
 
         Raises
         ------
         WorkerDiedError, OSError
             If none can be started.
         """
-        while (free := next(self._free_workers(call), None)) is not None:
-            self._pipes.turn(free, call.request.prints)
+        while (free := self._free_worker(code.generation)) is not None:
+            self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
             except OSError:  # it died while idle, or was stopped: nobody need notice
                 self.dismiss(free)
             else:
                 self._idle.pop(free, None)
-                free.is_unwanted = False
                 return free
-        worker = self._start(call)
-        self._pipes.turn(worker, call.request.prints)
+        worker = self._start(environ, code)
+        self._pipes.turn(worker, prints)
         with suppress(OSError):  # it is dead already, and we shall hear of that
             worker.channel.send(message, fds, wait=False)
         return worker
 
-    def _free_workers(self, call: Call) -> Iterator[WorkerProcess]:
-        """Yield idle workers, first the last that became so, and those that are about to be idle.
+    def _free_worker(self, generation: int) -> WorkerProcess | None:
+        """Return an idle worker, the last that became so, or one that is about to be idle.
 
         Such a one has just been started, or its call has ended without it: it will find nothing to
         do there, and then its next message.
         """
-        generation, module = call.code.generation, _module_of(call)
-        yield from (w for w in reversed(self._idle) if w.generation == generation)
+        for worker in reversed(self._idle):
+            if worker.generation == generation:
+                return worker
         for worker in self._members:
             is_free = worker.call is None or worker.call.is_over
-            # What others prepare may take long.
-            is_soon = is_free and worker.prepares in ("", module) and worker not in self._idle
-            if is_soon and worker.generation == generation:
-                yield worker
-
-    def n_free(self, call: Call) -> int:
-        """Count the workers that are free for a call, or about to be."""
-        return len(list(self._free_workers(call)))
+            if is_free and worker.generation == generation:
+                return worker
+        return None
 
     def replenish(self, n: int, call: Call) -> None:
-        """Have `n` workers free for a call like one that was stopped, as soon as may be."""
-        module = _module_of(call)
-        wanted = Preparation(call.request.context.settings, call.n_threads, module)
+        """Start workers in the place of those that were ended with a call, for the next one."""
         with suppress(errors.WorkerDiedError):  # who needs them will be told
-            for _ in range(n - self.n_free(call)):
-                worker = self._start(call)
-                if module:
-                    worker.prepares = module
-                    with suppress(OSError):  # it is dead already, and we shall hear of that
-                        worker.channel.send(wanted, wait=False)
+            for _ in range(n):
+                self._start(call.request.context.environ, call.code)
 
-    def reduce(self, n: int, call: Call) -> None:
-        """End some of those that are free, if they are more than `n`."""
-        free = list(self._free_workers(call))
-        for worker in free[n:]:
-            if worker.is_born:
-                self.dismiss(worker)
-            else:  # the server is to be asked how it has ended, by its number
-                worker.is_unwanted = True
-
-    def _start(self, call: Call) -> WorkerProcess:
-        worker = self._nursery.start(call.request.context.environ, call.code)
+    def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
+        worker = self._nursery.start(environ, code)
         if (now := time.monotonic()) > self._look_at:
             self._look_at = now + LOOK_S
         self._members[worker] = None
@@ -210,17 +188,12 @@ class Crew:
     def greet(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started."""
         worker.greet(pid)
-        if worker.prepares:
-            worker.ready_by = worker.call_since + LOAD_S
         for other in self._members:  # where many start at once each has its time
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
         self._events.watch(worker.pidfd, partial(self._lose, worker))
 
     def rest(self, worker: WorkerProcess) -> None:
-        """Keep a worker that has nothing to do, unless it is outdated or one too many."""
-        if worker.is_unwanted:
-            self.dismiss(worker)
-            return
+        """Keep a worker that has nothing to do, unless it is outdated."""
         self._idle[worker] = time.monotonic()
         if worker.generation != self._generation:
             self.end_outdated()
@@ -266,15 +239,7 @@ class Crew:
         for worker in overdue:
             self._hear(worker)  # it may have said so meanwhile, and be in an item
         overdue = [w for w in overdue if not w.is_ready and w in self._members]
-        if not all(worker.is_born for worker in overdue):
+        if overdue:
             self._nursery.distrust()
         for worker in overdue:
             self._lose(worker)
-
-
-def _module_of(call: Call) -> str:
-    """Return the module that workers import the function of a call from; '' if there is none."""
-    func = call.request.func
-    while isinstance(func, partial):
-        func = func.func
-    return func.__module__ if is_known_by_name(func) else ""

@@ -15,8 +15,8 @@ from nbshare.functions import label_of
 __all__ = ["GRACE_S", "Deadlines"]
 
 # For the items under way when a call is stopped; then their workers are ended. After an interrupt
-# all is to be usable again within 0.1 s, of which new workers take some 20 ms.
-GRACE_S = 0.03
+# all is to be usable again within 0.1 s: new workers take some 20 ms, their imports the rest.
+GRACE_S = 0.02
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
 # For the function to be loaded, with all that its file imports: on a slow network that may take a
 # minute. An endless import is an error then, and not for ever nothing.

@@ -24,10 +24,12 @@ import _thread
 import math
 import os
 import pickle
+import sys
 import time
 from collections.abc import Sequence
 from itertools import chain
 from operator import is_
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,7 @@ from nbshare.engine.placing import PLAIN
 from nbshare.engine.preparing import prepare, prepare_standing
 from nbshare.engine.request import Request, has_rows
 from nbshare.engine.single import SingleRun
-from nbshare.functions import is_known_by_name, is_known_to_fit
+from nbshare.functions import is_known_to_fit
 from nbshare.memory import slab
 from nbshare.worker.context import current_context
 from nbshare.worker.orders import Policy
@@ -124,8 +126,18 @@ def _is_simple(form: _Form, request: Request) -> bool:
         and request.policy == _PLAIN_POLICY
         and all(type(column) in _ITEMS for column in request.iterables)
         and request.func is form[0]  # not named as a text
-        and is_known_by_name(request.func)
+        and _is_known(request.func)
     )
+
+
+def _is_known(func: Any) -> bool:
+    """Whether workers know a function by its name; others go by value, with a state."""
+    if type(func) not in (FunctionType, BuiltinFunctionType):
+        return False
+    module, name = func.__module__, func.__name__
+    if func.__qualname__ != name or module == "__main__":
+        return False
+    return getattr(sys.modules.get(module), name, None) is func
 
 
 def _pickles(columns: Sequence[Any]) -> list[Any] | None:
@@ -191,7 +203,7 @@ class StandingCall:
         return (
             _is_like((*asked, len(iterables), n_tasks), self.form)
             and all(_has_rows(column, n_tasks) for column in iterables)
-            and is_known_by_name(func)
+            and _is_known(func)
             and is_known_to_fit(func, len(iterables))
             and not _is_like(self.form, _Latest.unfit)
             and not self.engine.is_closed

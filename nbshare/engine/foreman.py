@@ -158,12 +158,13 @@ class Foreman:
             fds.append(call.bell_fd)
         if call.entrance is not None:
             fds.append(call.entrance.gong.fd)
-        worker = self.crew.put_to_work(call, message, fds)
+        environ, prints = call.request.context.environ, call.request.prints
+        worker = self.crew.put_to_work(message, fds, environ, call.code, prints)
         if call.entrance is None or not call.entrance.stays:  # else they are not used again
             worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = slot
-        self._note_ready(worker)
+        self._note_running(worker)
 
     def advance(self, call: Call) -> None:
         """Finish the call, or see to it that somebody works on what is left."""
@@ -232,12 +233,7 @@ class Foreman:
             return
         call.halt()
         if call.kill_at is None:
-            now = time.monotonic()
-            call.kill_at = now + GRACE_S
-            call.n_to_leave = self.crew.n_free(call) + len(call.workers)
-            # Those in the middle of something long will hardly be done by then.
-            began = filter(None, map(call.board.busy_since, call.workers.values()))
-            self.crew.replenish(sum(now - began_at > GRACE_S for began_at in began), call)
+            call.kill_at = time.monotonic() + GRACE_S
         self.advance(call)
 
     def _finish(self, call: Call, state: State) -> None:
@@ -246,8 +242,6 @@ class Foreman:
         self.pipes.end_lines(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
-        if call.n_to_leave is not None:
-            self.crew.reduce(call.n_to_leave, call)
         self._pass_on(call)
         self.crew.end_outdated()
 
@@ -286,10 +280,9 @@ class Foreman:
         match message:
             case ("ready", pid):
                 self.crew.greet(worker, pid)
-                self._note_ready(worker)
-            case ("prepared",):
-                worker.prepares, worker.call_since = "", time.monotonic()
-                self._note_ready(worker)
+                if worker.call is None:  # of those who are to be there for the next call
+                    self.crew.rest(worker)
+                self._note_running(worker)
             case ("first", call_id, spec):
                 self._decide(worker, self.calls.get(call_id), spec)
             case ("log", call_id, key):
@@ -313,12 +306,9 @@ class Foreman:
             call.board.header[PRINTED] = 0  # before: what comes now may not be read
             self.pipes.read_all()
 
-    def _note_ready(self, worker: WorkerProcess) -> None:
-        if not worker.is_ready:
-            return
-        if (call := worker.call) is None:  # one of those that wait for the next call
-            self.crew.rest(worker)
-        elif call.state == "starting":
+    def _note_running(self, worker: WorkerProcess) -> None:
+        call = worker.call
+        if call is not None and call.state == "starting" and worker.is_ready:
             call.state = "running"
 
     def _decide(self, worker: WorkerProcess, call: Call | None, spec: OutputSpec) -> None:

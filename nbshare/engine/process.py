@@ -67,10 +67,6 @@ class WorkerProcess:
         When it could turn to it, on the monotonic clock.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
-    prepares : str
-        The module that it imports for a call that may come.
-    is_unwanted : bool
-        Whether it is to end as soon as it has started, unless a call takes it.
     knows : bytes
         The terms of the last call that it has said it has finished: such a one it loads without
         importing anything.
@@ -91,8 +87,6 @@ class WorkerProcess:
         self.call_since = 0.0
         self.pid = 0
         self.pidfd = -1
-        self.prepares = ""
-        self.is_unwanted = False
         self.knows = b""
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
@@ -100,14 +94,9 @@ class WorkerProcess:
         self._borrowed: dict[int, list[Segment]] = {}  # by call
 
     @property
-    def is_born(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it has started."""
         return self.pid != 0
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it turns to a call at once."""
-        return self.is_born and not self.prepares
 
     def lend(self, call_id: int, *segments: Segment) -> None:
         """Note that it has been sent these segments for a call."""

@@ -4,13 +4,7 @@ from nbshare.functions.files import import_file, imported_files, other_module, r
 from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
-from nbshare.functions.reference import (
-    bind_arguments,
-    is_known_by_name,
-    is_known_to_fit,
-    label_of,
-    resolve,
-)
+from nbshare.functions.reference import bind_arguments, is_known_to_fit, label_of, resolve
 from nbshare.functions.sources import Source, born_with, own_files, read_sources, source_of
 
 __all__ = [
@@ -24,7 +18,6 @@ __all__ = [
     "import_as_the_caller",
     "import_file",
     "imported_files",
-    "is_known_by_name",
     "is_known_to_fit",
     "label_of",
     "other_module",

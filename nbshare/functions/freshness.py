@@ -34,15 +34,10 @@ STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-d
 
 # Installed code does not change under a running program; comparing it would cost a millisecond.
 # Nor does this package, wherever it is.
+_SITES = [path for path in (*site.getsitepackages(), site.USER_SITE) if path]
 _INSTALLED = tuple(
     os.path.realpath(path) + os.sep
-    for path in (
-        *STANDARD_LIBRARY,
-        *site.getsitepackages(),
-        site.USER_SITE,
-        os.path.dirname(os.path.dirname(__file__)),
-    )
-    if path
+    for path in (*STANDARD_LIBRARY, *_SITES, os.path.dirname(os.path.dirname(__file__)))
 )
 
 
@@ -66,15 +61,15 @@ def note_reading(path: str) -> None:
 def is_installed(path: str) -> bool:
     """Whether a module belongs to the standard library or to site-packages.
 
-    Its folder does: of a package whose folder there is a link the files are elsewhere, and edited;
-    single files there that are links lead to an installer's cache.
+    What is a link there, a package's folder or a single module, is elsewhere, and edited.
     """
-    return _is_installed(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))
 
 
 @cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
-def _is_installed(folder: str) -> bool:
-    return os.path.join(os.path.realpath(folder), "").startswith(_INSTALLED)
+def _is_there(path: str) -> bool:
+    return os.path.join(os.path.realpath(path), "").startswith(_INSTALLED)
 
 
 class ImportLog:

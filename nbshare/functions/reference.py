@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from nbshare.functions.files import import_file
 
-__all__ = ["bind_arguments", "is_known_by_name", "is_known_to_fit", "label_of", "resolve"]
+__all__ = ["bind_arguments", "label_of", "resolve"]
 
 
 def resolve(func: Any) -> Callable[..., Any]:
@@ -106,16 +105,6 @@ def is_known_to_fit(func: Any, n_iterables: int) -> bool:
     For functions of Python and C, no other callables.
     """
     return _known_to_fit.get(func) == _form(func, n_iterables, "")
-
-
-def is_known_by_name(func: Any) -> bool:
-    """Whether workers know a function by its name; others go by value, with a state."""
-    if type(func) not in _SIMPLE:
-        return False
-    module, name = func.__module__, func.__name__
-    if func.__qualname__ != name or module == "__main__":
-        return False
-    return getattr(sys.modules.get(module), name, None) is func
 
 
 def _form(func: Any, *others: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What workers are told: of a call, what to do with its items, and of what may come next.
+"""What workers are told: of a call, and what to do with its items.
 
 Apart from what they do then, which their owner need not import.
 """
@@ -18,7 +18,6 @@ __all__ = [
     "CallMessage",
     "Order",
     "Policy",
-    "Preparation",
     "Seed",
     "Task",
     "Terms",
@@ -101,11 +100,3 @@ class CallMessage(NamedTuple):
     n_threads: int  # of BLAS and the like
     terms: bytes  # these are pickled once for all workers
     brief: bytes
-
-
-class Preparation(NamedTuple):
-    """What one is told that has no call yet: what the next one is likely to need."""
-
-    settings: bytes
-    n_threads: int
-    module: str

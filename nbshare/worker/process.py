@@ -15,17 +15,14 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from nbshare.functions import ImportLog, Stamp, born_with, source_of
 from nbshare.memory import hush
 from nbshare.worker import become_worker, orphans, streams
 from nbshare.worker.belongings import Belongings, show_crashes
-from nbshare.worker.context import apply_context
 from nbshare.worker.mappings import KEEP_S, Mappings
 from nbshare.worker.messages import Channel
-from nbshare.worker.orders import Preparation
 from nbshare.worker.remote import work_on
 
 __all__ = ["Endowment", "run"]
@@ -66,11 +63,6 @@ def run(birth: Endowment) -> NoReturn:
             # The owner is gone, which the kernel would tell our group as well, but not if we are
             # faster and close the description of the life pipe that the group is named in.
             os.killpg(0, signal.SIGKILL)
-        if isinstance(message, Preparation):
-            _prepare(message, belongings)
-            channel.send(("imported", imports.take()))
-            channel.send(("prepared",))
-            continue
         first_map = first_map or message.map
         if message.map != first_map:  # what is imported from now on may have been edited since
             born_with({})
@@ -79,15 +71,6 @@ def run(birth: Endowment) -> NoReturn:
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: of a next message descriptors may come, and would take the numbers of closed ones.
         belongings.restore_after()
-
-
-def _prepare(wanted: Preparation, belongings: Belongings) -> None:
-    """Import what the next call is likely to need, so that it need not wait for that."""
-    belongings.restore(wanted.n_threads)
-    with suppress(BaseException):  # it will fail again, where somebody hears of it
-        apply_context(wanted.settings)
-        import_module(wanted.module)
-    belongings.restore_after()
 
 
 def _settle_in(birth: Endowment) -> Channel:
