@@ -8,14 +8,17 @@ import inspect
 import itertools
 import math
 import os
+import py_compile
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import numpy as np
 import psutil
@@ -859,6 +862,41 @@ def test_an_edit_of_the_same_size_within_the_same_second_is_seen(module, tmp_pat
         module("fresh_quick", f"def answer(x): return x + {i}", imported=False)
         os.utime(path, ns=(second_ns, second_ns + i))
         assert parallel_map(answer, [1]).tolist() == [1 + i]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "mode", "is_used"),
+    [
+        (100, "TIMESTAMP", True),
+        (1, "TIMESTAMP", False),
+        (100, "UNCHECKED_HASH", False),
+        (100, "CHECKED_HASH", False),
+    ],
+)
+def test_a_cache_is_read_only_where_it_is_surely_of_this_version(
+    module, tmp_path, age_s, mode, is_used
+):
+    """Of a source that was there well before: here the cache has other code, to be told apart."""
+    name = f"fresh_cached_{age_s}_{mode}".lower()
+    path, code = tmp_path / f"{name}.py", "def answer(x): return x + {}.0"
+    answer = module(name, code.format(5)).answer
+    source_ns = time.time_ns() - age_s * 10**9
+    os.utime(path, ns=(source_ns, source_ns))
+    py_compile.compile(str(path), doraise=True, invalidation_mode=PycInvalidationMode[mode])
+    module(name, code.format(1), imported=False)
+    os.utime(path, ns=(source_ns, source_ns))
+    assert parallel_map(answer, [1]).tolist() == [6.0 if is_used else 2.0]
+
+
+def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
+    """Where the caller has written none."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    path = tmp_path / "without_cache.py"
+    path.write_text("def answer(x): return x + 1")
+    os.utime(path, (1, 1))
+    assert parallel_map(f"{path}:answer", [1]).tolist() == [2]
+    assert os.listdir(tmp_path) == ["without_cache.py"]
 
 
 def test_an_edited_helper_module_is_seen(module):

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nbshare.functions.freshness import Stamp, stamp_of
-from nbshare.functions.imports import UncachedLoader
+from nbshare.functions.imports import FreshLoader
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _FileFinder:
         if name not in _paths:
             return None
         file = _paths[name]
-        return spec_from_file_location(name, file, loader=UncachedLoader(name, file))
+        return spec_from_file_location(name, file, loader=FreshLoader(name, file))
 
 
 @shown_from_the_call

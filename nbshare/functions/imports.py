@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Sequence
 from functools import lru_cache
@@ -16,33 +17,59 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from importlib.util import cache_from_source
 from types import ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading
+from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading, stamp_of
 from nbshare.functions.sources import source_of
 
-__all__ = ["UncachedLoader", "import_as_the_caller", "overridden_names"]
+__all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
 
 
-class UncachedLoader(SourceFileLoader):
-    """Compiles the source of what is not installed each time.
+# A cache that is so much younger than its source has been made of this version: times in it are
+# whole seconds, and it would hide an edit made within the second of the last import.
+SETTLED_NS = 2_000_000_000
+BY_TIME = bytes(4)  # the flags of a cache that is compared with its source by time and size
 
-    The cached bytecode is compared by whole seconds: it would hide an edit made within the second
-    of the last import.
-    """
+
+class FreshLoader(SourceFileLoader):
+    """Loads the source of what is not installed as it is, and bytecode only where that is sure."""
 
     def path_stats(self, path: Any) -> Any:
         """Return what decides whether the cache is valid."""
-        if is_installed(path):
-            return super().path_stats(path)
-        note_reading(path)
-        raise OSError("without these, the bytecode cache is neither read nor written")
+        if not is_installed(path):
+            note_reading(path)
+            if not _is_settled(path):
+                raise OSError("without these, the bytecode cache is not read")
+        return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents, as they were when the call began."""
+        """Return the file's contents, of sources as they were when the call began."""
         source = source_of(path)
-        return super().get_data(path) if source is None else source.data
+        if source is not None:
+            return source.data
+        data = super().get_data(path)
+        is_unsure = path.endswith(tuple(BYTECODE_SUFFIXES)) and data[4:8] != BY_TIME
+        if is_unsure and not is_installed(path):
+            raise OSError("this cache does not tell which version it is of")
+        return data
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write a cache, of what is installed: workers leave nothing behind beside users' files."""
+        if is_installed(path):
+            super().set_data(path, data, _mode=_mode)
+
+
+def _is_settled(path: str) -> bool:
+    """Whether the cached bytecode of a source, if it is valid, is that of this version."""
+    now, given = stamp_of(path), source_of(path)
+    if now is None or (given is not None and given.stamp != now):
+        return False
+    try:
+        return os.stat(cache_from_source(path)).st_mtime_ns > now.mtime_ns + SETTLED_NS
+    except (OSError, NotImplementedError):  # there is none, or there are no caches at all
+        return False
 
 
 class _StandardLibraryFirst:
@@ -74,7 +101,7 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
     sys.meta_path.insert(0, _StandardLibraryFirst)
     hook = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
-        (UncachedLoader, SOURCE_SUFFIXES),
+        (FreshLoader, SOURCE_SUFFIXES),
         (SourcelessFileLoader, BYTECODE_SUFFIXES),
     )
     sys.path_hooks.insert(0, hook)
