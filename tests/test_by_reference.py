@@ -17,7 +17,7 @@ import pytest
 import receivers
 
 import nbshare
-from nbshare.errors import StaleReferenceError
+from nbshare.errors import StaleReferenceError, UnsendableError
 from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
 STARTS = ["spawn", "fork", "forkserver"]
@@ -138,6 +138,8 @@ def test_a_user_s_own_subclass_does_not_arrive_as_something_else():
 
     with pytest.raises(TypeError):
         ForkingPickler.dumps(Named())
+    with pytest.raises(UnsendableError, match="SharedLock"):
+        nbshare.parallel_map(type, [Named(), Named()])
 
 
 def test_plain_pickle_stores_values():

@@ -266,7 +266,7 @@ def _pickler_class(by_value: bool) -> Any:
                 reduced = self._reduce_array(obj)
                 if reduced is not None:
                     return reduced
-            elif isinstance(obj, ByReference):
+            elif ByReference in type(obj).__bases__:
                 return self._reduce_parts(obj)
             return super().reducer_override(obj) if by_value else NotImplemented
 

@@ -29,6 +29,8 @@ _told: list[Callable[..., Any]] = []  # how one registers with the modules that 
 class ByReference:
     """Base of what travels by reference but is no array: made of SharedArrays and small values.
 
+    Instances of its direct subclasses do; of users' own, more would have to be told.
+
     Attributes
     ----------
     is_tool : bool
@@ -39,7 +41,7 @@ class ByReference:
     is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Tell those who know of the others; users' own classes have to see to themselves."""
+        """Tell those who know of the others."""
         if ByReference in cls.__bases__:
             for add in _told:
                 add(cls, cls._reduce_by_reference)
