@@ -7,6 +7,7 @@ The layers; imports point down only::
     pipelines          load, process, store: stages joined by ring buffers
     joblib_backend     joblib's Parallel on an Executor
     mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
+    running            a map from its request to its result, drawn meanwhile
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture
     job                one running map: partial results, stop

@@ -1,10 +1,8 @@
-"""parallel_map: a request is checked once, then handed down."""
+"""parallel_map and map_async: what is asked for is checked once, then handed down."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -12,34 +10,21 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import Backend, checked_request
+from nbshare.arguments import checked_request
 from nbshare.engine.base import Engine
 from nbshare.engine.collect import nothing
-from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.encore import encore, standing_for
-from nbshare.engine.local import dispatcher
-from nbshare.engine.preparing import prepare
+from nbshare.engine.encore import standing_for
 from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
-from nbshare.engine.single import SingleRun
-from nbshare.errors import MapInterrupted
 from nbshare.functions import label_of
-from nbshare.job import NAP_S, Job, unwrapped
+from nbshare.job import Job, unwrapped
 from nbshare.latest import remember
-from nbshare.notebook import (
-    Display,
-    Plot,
-    Showing,
-    check_display,
-    open_display,
-    shows_nothing,
-)
+from nbshare.notebook import Plot, Showing, check_display, shows_nothing
+from nbshare.running import engine_for, prepared, run_and_draw
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.worker import is_worker
 
-__all__ = ["map_async", "parallel_map", "run_and_draw"]
-
-INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+__all__ = ["map_async", "parallel_map"]
 
 
 @shown_from_the_call
@@ -207,13 +192,13 @@ def parallel_map(
 
     def checked() -> tuple[Request, Items | None, Engine]:
         request, source, where = checked_request(func, iterables, **options)
-        return request, source, _engine(where)
+        return request, source, engine_for(where)
 
     standing = standing_for(asked, iterables) if is_quiet else None
     if standing is not None:
 
         def make() -> Run:
-            return standing.next_lap(iterables) or _prepared(*checked(), asked=asked)
+            return standing.next_lap(iterables) or prepared(*checked(), asked=asked)
 
         return unwrapped(*run_and_draw(make, label_of(func), False, None))
     check_display(progress, plot)
@@ -225,16 +210,8 @@ def parallel_map(
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(_prepared, request, source, engine, asked=asked if is_quiet else None)
+    prepare_it = partial(prepared, request, source, engine, asked=asked if is_quiet else None)
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
-
-
-def _engine(where: Backend) -> Engine:
-    if where == "local":
-        return dispatcher()
-    from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: they have workers' code
-
-    return SerialEngine() if where == "serial" else ThreadEngine()
 
 
 class MapOptions(TypedDict, total=False):
@@ -314,7 +291,7 @@ def map_async(
     remember(None)
     shown = Showing(plot)
     job = Job(
-        _prepared(request, source, _engine(where), in_background=True),
+        prepared(request, source, engine_for(where), in_background=True),
         progress if isinstance(progress, str) else label_of(request.func),
         shown,
     )
@@ -324,79 +301,3 @@ def map_async(
     if not is_worker():  # no bar within a bar
         shown.begin(job, progress)
     return job
-
-
-# ------------------------------------------------------------------------- running
-
-
-def _prepared(
-    request: Request,
-    source: Items | None,
-    engine: Engine,
-    *,
-    in_background: bool = False,
-    asked: tuple[Any, ...] | None = None,
-) -> Run:
-    """Place what is asked for in shared memory.
-
-    `asked`: the arguments of a map of which nothing is to be seen.
-    """
-    if source is None and asked is not None and isinstance(engine, Dispatcher):
-        lap = encore(request, asked, engine)
-        if lap is not None:
-            return lap
-    if source is None:
-        may_feed = engine.can_be_fed and not in_background
-        return SingleRun(prepare(request, engine.warm_up, may_feed=may_feed), engine)
-    from nbshare.engine.stream import Stream  # late: most maps know their items
-
-    return Stream(request, source, engine, in_background=in_background)
-
-
-def run_and_draw(
-    make: Callable[[], Run], label: str, progress: Any, plot: Any
-) -> tuple[Any, BaseException | None]:
-    """Run a map and draw while waiting.
-
-    Returns the result and the error to raise. It is not raised here: notebooks keep the last
-    traceback, and with this frame the job with its memory.
-    """
-    remember(None)
-    job: Job | None = None
-    display: Display | None = None
-    try:
-        job = Job(make(), label, Showing(plot))
-        job.start()
-        display = open_display(job, progress=progress, plot=plot)
-        pause_s = 0.0
-        while not job.tick(min(pause_s, NAP_S)):
-            pause_s = display.update()
-    except KeyboardInterrupt:
-        if job is not None:
-            _settle(job)
-    except BaseException:
-        if job is not None:
-            job.stop()
-        raise
-    finally:
-        try:
-            if job is not None:
-                job.fill_out()
-            if display is not None:
-                display.close()
-        except KeyboardInterrupt:  # during the last frame
-            if job is not None:
-                job.was_interrupted = True
-    if job is None:
-        return None, MapInterrupted(f"{label}: interrupted before it had started")
-    return job.outcome()
-
-
-def _settle(job: Job) -> None:
-    """Stop an interrupted job and wait until nobody works on it, whatever else is pressed."""
-    deadline = time.monotonic() + INTERRUPT_S
-    while (left_s := deadline - time.monotonic()) > 0:
-        with contextlib.suppress(KeyboardInterrupt):
-            job.interrupt()
-            if job.tick(left_s):
-                return

@@ -31,9 +31,9 @@ from nbshare.engine.stages import (
 from nbshare.engine.stats import StageStatistics
 from nbshare.functions import label_of
 from nbshare.job import unwrapped
-from nbshare.mapping import run_and_draw
 from nbshare.memory import segment_of
 from nbshare.notebook import Plot, check_display
+from nbshare.running import run_and_draw
 from nbshare.stage_arguments import (
     check_functions,
     functions_of,
