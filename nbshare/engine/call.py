@@ -23,7 +23,7 @@ from nbshare.engine.results import Results
 from nbshare.functions import Source
 from nbshare.memory import Mode, Segment
 from nbshare.worker.orders import Brief, Order, Terms, pack_terms
-from nbshare.worker.schedule import COMING, LINGER_S, Board
+from nbshare.worker.schedule import COMING, COMING_S, Board
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
@@ -97,13 +97,13 @@ class Entrance:
 
     def announce(self) -> None:
         """Wake a worker for items that come at once."""
-        self.announced_at = time.monotonic()  # first: it waits `LINGER_S` from a later moment on
+        self.announced_at = time.monotonic()  # first: it waits `COMING_S` from a later moment on
         self.gong.ring()
 
     def hand_over(self) -> None:
         """Have a worker take the items that have come: the one that was woken, if it is awake."""
         self._note_time()
-        if self.called_at > self.announced_at + LINGER_S / 2:
+        if self.called_at > self.announced_at + COMING_S / 2:
             self.gong.ring()
 
     def call(self, n: int = 1) -> None:

@@ -39,7 +39,7 @@ NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED, COMING = range(9)  #
 HEADER_WORDS = 9
 # That items are COMING holds so long. They take 0.1 ms, mostly; if they do not come after all the
 # caller says so, and this is for one that is held up.
-LINGER_S = 1e-3
+COMING_S = 1e-3
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)

@@ -19,7 +19,7 @@ import os
 import time
 from typing import Protocol
 
-from nbshare.worker.schedule import COMING, EPOCH, LINGER_S, STOP, Board
+from nbshare.worker.schedule import COMING, COMING_S, EPOCH, STOP, Board
 
 __all__ = ["Standby"]
 
@@ -58,7 +58,7 @@ class Standby:
         if header[COMING]:
             self._waiter.begin_anew()
             self._set_for = epoch + 1
-            until_s = time.monotonic() + LINGER_S
+            until_s = time.monotonic() + COMING_S
             while header[COMING] and not header[STOP] and time.monotonic() < until_s:
                 os.sched_yield()  # to the caller, if there is no other CPU for it
 
