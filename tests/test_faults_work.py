@@ -437,8 +437,10 @@ def test_d7_the_server_is_lost_while_workers_start(lab, how):
         f"""
 for i in range(6):
     nbshare.shutdown()
+    def is_server(pid):  # before, its owner is in vfork, which ends with this moment only
+        return b"serve(" in Path(f"/proc/{{pid}}/cmdline").read_bytes()
     def strike():
-        (server,) = wait_until(lambda: helpers()[0])
+        (server,) = wait_until(lambda: set(filter(is_server, helpers()[0])))
         time.sleep(0.02 * i)
         os.kill(server, signal.{how})
     thread = threading.Thread(target=strike)
