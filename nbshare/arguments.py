@@ -23,8 +23,7 @@ from nbshare.worker.context import current_context
 from nbshare.worker.cpus import usable_cpus
 from nbshare.worker.orders import Policy
 
-__all__ = ["Backend", "checked_request", "refuse_unbuilt"]
-
+__all__ = ["Backend", "checked_request"]
 
 Backend = Literal["local", "serial", "threads"]
 
@@ -50,7 +49,8 @@ def checked_request(
 
     In between, if one of the iterables has no length, what all of them give.
     """
-    refuse_unbuilt(checkpoint=(checkpoint, None))
+    if checkpoint is not None:
+        raise NotBuiltYetError(f"checkpoint={checkpoint!r} is not built yet; leave it out")
     # A worker runs its own maps inline: no more processes than were asked for.
     where = checked_backend(backend, timeout, is_nested=is_worker())
     policy = checked_policy(on_error, retries, timeout, seed)
@@ -83,15 +83,6 @@ def checked_request(
         initializer=checked_initializer(initializer, initargs),
     )
     return request, source, where
-
-
-def refuse_unbuilt(**arguments: Any) -> None:
-    """Raise for what the contract has and nbshare has not yet."""
-    for name, (value, default) in arguments.items():
-        if value != default:
-            raise NotBuiltYetError(
-                f"{name}={value!r} is not built yet; leave it out (default {default!r})"
-            )
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -203,7 +194,9 @@ def checked_out(
             raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")
-        if out.ndim == 0 or n_tasks not in (None, len(out)):
+        if out.ndim == 0:
+            raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
+        if n_tasks not in (None, len(out)):
             raise ValueError(
                 f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
                 f"have length {n_tasks}, the others are the shape of one result"

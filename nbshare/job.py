@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import math
 import time
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.collect import as_masked, masked, nothing, stack
-from nbshare.engine.local import is_ending
+from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
@@ -84,6 +85,8 @@ class Job:
         self.was_interrupted = False
         self.label = label
         self.n_workers = run.request.max_workers
+        self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
+        self._giving = _thread.allocate_lock()
 
     @property
     def n_tasks(self) -> int | None:
@@ -318,17 +321,28 @@ class Job:
         A failure is raised when all that was done before it has been given, or, with
         ``on_error="return"``, given in its place.
 
-        Each result is given once, also to several loops. Those of a map over a generator are not
-        kept when they have been given, so that it need not end: it is ahead by some windows only.
+        Each result is given once, also to several loops, in one thread or in several. Those of a
+        map over a generator are not kept when they have been given, so that it need not end: it is
+        ahead by some windows only.
         """
         while True:
             with self._telling_that_it_goes_on():
                 is_over = self.tick(LOOK_S)  # before looking: what is done then is all
-            yield from self._run.new_results()
+            while (new := self._next_result()) is not None:
+                yield new
             if is_over:
                 break
         if self.state != "done":
             unwrapped(*self.outcome())
+
+    def _next_result(self) -> tuple[int, Any] | None:
+        """Return a result that nobody has been given; None if there is none at this moment."""
+        with self._giving:
+            new = next(self._new_results, None)
+            if new is None:  # of those that were there at the last look
+                self._new_results = self._run.new_results()
+                new = next(self._new_results, None)
+            return new
 
     # -------------------------------------------------------------- for who runs it
 
@@ -339,6 +353,7 @@ class Job:
 
     def tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the map is over."""
+        refuse_to_wait_for_itself()
         self.fill_out()
         prints = self._run.request.prints
         is_over = self._run.wait(min(timeout_s, SHOW_S) if prints.show() else timeout_s)

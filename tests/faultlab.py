@@ -244,6 +244,7 @@ STUMBLES = [
         SOON_S,
         stderr="Fatal Python error: Aborted",
     ),
+    Stumble("D2-no-name", "is_signalled", "WorkerDiedError", (*_DEAD, "signal 35"), SOON_S),
     Stumble("D3-exit", "leaves", "WorkerDiedError", (*_DEAD, "exited with status 3"), SOON_S),
 ]
 

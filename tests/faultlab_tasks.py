@@ -139,6 +139,11 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_signalled() -> None:
+    """End by a real-time signal, for which Python has no name."""
+    os.kill(os.getpid(), 35)
+
+
 def segfaults() -> None:
     ctypes.string_at(0)
 
@@ -157,7 +162,7 @@ WAYS = {
         *(raises, raises_odd, raises_lambda),
         *(raises_mute, raises_endless, raises_huge, raises_with_exit),
         *(gives_generator, gives_unloadable, exits, interrupts),
-        *(is_killed, segfaults, aborts, leaves),
+        *(is_killed, is_signalled, segfaults, aborts, leaves),
     )
 }
 

@@ -840,7 +840,8 @@ mine = [[int(signal.SIGUSR1)]] * 4
 assert pair(block, range(4), out="list") == mine
 assert pair(mask, range(4), out="list") == [[]] * 4
 pair(block, range(4), out="list", initializer=block_for_good)
-assert pair(mask, range(4), out="list") == [[int(signal.SIGUSR2)]] * 4
+pair(mask, range(4), out="list", initializer=block_for_good)
+assert pair(mask, range(4), out="list", initializer=block_for_good) == [[int(signal.SIGUSR2)]] * 4
 """)
 
 
@@ -1189,6 +1190,41 @@ nbshare.shutdown()
 wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "memory is kept")
 """)
     assert subject.stderr == ""
+
+
+@pytest.mark.parametrize("does", ["maps", "waits", "iterates", "shuts down"])
+def test_w6_finalizers_that_use_nbshare(lab, does):
+    """Whichever thread collects: where it would wait for itself it is refused, others are right."""
+    lab.run(f"""
+does, seen = {does!r}, set()
+class Session:
+    def __init__(self):
+        self.job = nbshare.map_async(abs, range(3), max_workers=1)
+        self.itself = self
+    def __del__(self):
+        seen.add(threading.get_native_id())
+        if does == "maps":
+            quiet(abs, range(3))
+        elif does == "waits":
+            self.job.result()
+        elif does == "iterates":
+            list(self.job)
+        elif threading.current_thread() is not threading.main_thread():
+            nbshare.shutdown()
+sys.unraisablehook = lambda raised: told.append(raised.exc_value)
+told = []
+gc.set_threshold(60)
+for _ in range(30 if does == "shuts down" else 150):
+    Session()
+    result = quiet(lambda i: i, iter(range(50)), max_workers=2)
+    assert does == "shuts down" or result.tolist() == list(range(50))
+gc.set_threshold(700)
+assert seen - {{os.getpid()}}, "only the main thread has collected: nothing is tested"
+for error in told:
+    assert isinstance(error, RuntimeError) and "__del__" in str(error), error
+assert told or does == "shuts down"
+tasks.check_double()
+""")
 
 
 @pytest.mark.parametrize("ending", ["normal end", "sys.exit", "uncaught exception"])

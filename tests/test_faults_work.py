@@ -589,6 +589,61 @@ await_census(before, "in the end")
     )
 
 
+def test_r1_more_descriptors_on_their_way_than_a_user_may_have(lab):
+    """Workers that are about to start are told of more arrays than that, and all is right."""
+    lab.run("""
+import ctypes, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+# Root's, which the limit does not hold for: version 3 of the interface, this process, none left.
+assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+arrays = [nbshare.full(1000, float(i)) for i in range(160)]
+found = quiet(tasks.echo, arrays, max_workers=10, out="list")
+assert [row[0] for row in found] == list(range(160))
+""")
+
+
+def test_r1_no_descriptor_for_the_output(lab):
+    """The error names the limit, not the worker whose result it would have taken."""
+    lab.run("""
+import resource
+tasks.check_double()
+def row(i):
+    raise_flag(f"at-{i}")
+    await_flag("go on")
+    return np.full(3, float(i))
+job = nbshare.map_async(row, range(2), max_workers=2, progress=False)
+await_flag("at-0")
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+os.mkdir("go on")  # a flag that takes no descriptor
+error = job.exception(10)
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+text = " ".join([str(error), *getattr(error, "__notes__", ())])
+assert isinstance(error, OSError) and "died" not in text, repr(error)
+assert "open files" in text, text
+tasks.check_double()
+""")
+
+
+def test_r1_no_descriptor_for_another_worker(lab):
+    """An executor whose second worker could not be started has it as soon as it can."""
+    lab.run("""
+import resource
+executor = nbshare.Executor(max_workers=2)
+first = executor.submit(tasks.pause, 0.0, 0)
+assert first.result(10) == 0
+at_work = [executor.submit(faultlab.await_flag, "let go")]
+wait_until(at_work[0].running)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+for i in range(12):
+    at_work.append(executor.submit(tasks.pause, 0.0, i))
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+assert executor.submit(tasks.pause, 0.0, 7).result(10) == 70.0
+raise_flag("let go")
+assert [task.result(10) for task in at_work[1:]] == [10.0 * i for i in range(12)]
+executor.shutdown()
+""")
+
+
 # Root may have as many processes as it likes; another user with root's access to files may not.
 AS_ANOTHER = [
     *("setpriv", "--reuid", "54321", "--clear-groups"),

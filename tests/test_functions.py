@@ -67,6 +67,13 @@ def test_a_file_that_has_not_changed_is_imported_once(folder):
     assert import_file(os.path.relpath(path, folder)).state == [1]
 
 
+def test_a_file_that_ends_the_program_is_refused(folder):
+    """A script without a main guard is an error that names it and the remedy, not the end."""
+    write(folder / "by_exit.py", "import sys; sys.exit(4)")
+    with pytest.raises(ImportError, match=r"by_exit\.py.*SystemExit\(4\).*__main__"):
+        parallel_map("by_exit.py:f", [1])
+
+
 def test_a_changed_file_is_imported_again(folder):
     """After an edit the caller gets the new functions, and so do the workers; time and again."""
     for i in range(5):

@@ -177,6 +177,33 @@ def test_any_result_can_be_iterated_over(make):
     assert all(str(results[i]) == str(expected[i]) for i in range(7))
 
 
+@pytest.mark.parametrize("items", [range(40), iter(range(40))], ids=["list", "generator"])
+def test_loops_in_turn_are_given_each_result_once(items):
+    """What one loop has been given another is not, whichever goes on."""
+    job = map_async(tasks.double, items)
+    job.wait(10)
+    loops = [iter(job), iter(job)]
+    given = [next(loops[k % 2]) for k in range(7)]
+    given += [*loops[0], *loops[1]]
+    assert sorted(given) == [(i, 2 * i) for i in range(40)]
+
+
+def test_loops_in_threads_are_given_each_result_once():
+    """However many threads take results of a job, each is taken by one of them."""
+    job = map_async(tasks.double, range(20_000))
+    start = threading.Barrier(4)
+
+    def take():
+        start.wait()
+        return list(job)
+
+    with ThreadPoolExecutor(4) as threads:
+        taken = [threads.submit(take) for _ in range(4)]
+    assert sorted(pair for future in taken for pair in future.result()) == [
+        (i, 2 * i) for i in range(20_000)
+    ]
+
+
 def test_iterating_raises_the_failure_after_what_was_done():
     """What was done before the failure is given first."""
     results = iter(map_async(figures.pair_but_4, range(6), max_workers=1, chunksize=1))

@@ -345,8 +345,8 @@ def test_an_item_that_ends_its_worker_is_one_failure():
 
 
 @pytest.mark.parametrize(("way", "timeout"), [("die", None), ("sleep", 0.3)])
-def test_of_tiny_items_a_small_range_fails_with_the_worker(way, timeout):
-    """A worker lost in one of thousands of tiny items costs a small range around it at most."""
+def test_of_tiny_items_the_one_that_takes_the_worker_fails(way, timeout):
+    """A worker lost in one of thousands of tiny items costs that item, though no retries are."""
     n, bad = 50_000, 20_000
     result = parallel_map(
         policies.fail_some,
@@ -355,13 +355,22 @@ def test_of_tiny_items_a_small_range_fails_with_the_worker(way, timeout):
         on_error="return",
         timeout=timeout,
     )
-    lost = np.flatnonzero(result.mask)
-    assert bad in lost
-    assert len(lost) <= n // 5
-    assert lost[-1] - lost[0] == len(lost) - 1
-    assert set(last_job().errors) == set(lost)
-    kept = np.flatnonzero(~result.mask)
-    np.testing.assert_array_equal(result.data[kept], kept)
+    assert np.flatnonzero(result.mask).tolist() == [bad]
+    ((i, error),) = last_job().errors.items()
+    assert i == error.index == bad
+    assert f"item {bad} ({bad})" in str(error)
+    np.testing.assert_array_equal(result.compressed(), np.delete(np.arange(n), bad))
+
+
+@pytest.mark.parametrize(("way", "timeout"), [("die", None), ("sleep", 0.3)])
+def test_the_tiny_item_that_takes_the_worker_is_named(way, timeout):
+    """The error of a map that ends with it is about that item of thousands, no other."""
+    shared = {"bad": {20_000}, "way": way}
+    with pytest.raises(
+        (WorkerDiedError, TaskTimeoutError), match=r"item 20000 \(20000\)"
+    ) as caught:
+        parallel_map(policies.fail_some, range(50_000), shared=shared, timeout=timeout)
+    assert caught.value.index == 20_000
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])
@@ -483,6 +492,26 @@ def test_two_deaths_among_tiny_items_count_for_their_own_item_each(tally):
     shared = {"tally": tally, "bad": {4_500, 4_503}, "ways": ["die"]}
     result = parallel_map(policies.attempt, range(MANY), shared=shared, retries=1, max_workers=1)
     assert result.tolist() == list(range(MANY))
+
+
+@pytest.mark.parametrize("size", [None, 1000], ids=["numbers", "arrays"])
+@pytest.mark.parametrize("chunksize", [None, 20])
+def test_a_result_of_a_second_attempt_is_kept_though_others_fail(tally, cold, size, chunksize):
+    """What a worker's death has torn counts as missing only until it has been done again."""
+    task = functools.partial(policies.survive_or_fail, tally=tally, dying={5}, failing={12, 19})
+    result = parallel_map(
+        functools.partial(task, size=size),
+        range(20),
+        retries=1,
+        on_error="return",
+        chunksize=chunksize,
+        max_workers=2,
+    )
+    assert runs(tally, 20)[5] == 2
+    assert set(last_job().errors) == {12, 19}
+    first = result if size is None else result[:, -1]
+    assert first.compressed().tolist() == [i + 1 for i in range(20) if i not in (12, 19)]
+    assert last_job().present.tolist() == [i not in (12, 19) for i in range(20)]
 
 
 def test_a_result_that_does_not_fit_is_tried_again(tally):
@@ -756,6 +785,16 @@ def test_another_initializer_has_fresh_workers(tmp_path, cold):
     assert [set(found.values()) for found in seen] == [{1}, {2}, {1}]
     assert not any(set(a) & set(b) for a, b in pairwise(seen))
     assert marks(tmp_path) == sorted(pid for found in seen for pid in found)
+
+
+def test_fresh_workers_are_not_renewed_for_their_first_initializer(tmp_path, cold, monkeypatch):
+    """Those that have come with a new environment have run none: any may be given them."""
+    read_in_two(tmp_path, initializer=policies.prepare, initargs=(str(tmp_path), 1))
+    monkeypatch.setenv("CHANGED", "yes")
+    workers = set(read_in_two(tmp_path))
+    found = read_in_two(tmp_path, initializer=policies.prepare, initargs=(str(tmp_path), 2))
+    assert set(found.values()) == {2}
+    assert set(found) == workers
 
 
 def test_two_threads_have_their_own_initializers(tmp_path):
@@ -1225,6 +1264,7 @@ WRONG = {
         (TypeError, ValueError),
         "seed=.*SeedSequence",
     ),
+    "out 0-d": ({"out": np.zeros(())}, ValueError, "out= .*0-d.*first axis"),
     "initargs alone": ({"initargs": (1,)}, TypeError, "initargs=.*initializer="),
     "initializer a number": ({"initializer": 3}, TypeError, "initializer"),
     "initializer with too few": ({"initializer": policies.prepare}, TypeError, "prepare.*folder"),

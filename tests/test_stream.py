@@ -200,6 +200,15 @@ def test_what_was_given_is_not_kept():
     assert sum(ref() is not None for ref in kept) == 0
 
 
+def test_errors_that_were_given_are_kept():
+    """Who has iterated over the results of a generator still finds what has failed, and where."""
+    job = background(
+        streams.fail_at, items(3000), shared={"bad": {3, 777, 2999}}, on_error="return"
+    )
+    failed = {i for i, value in job if isinstance(value, ValueError)}
+    assert failed == set(job.errors) == {3, 777, 2999}
+
+
 def test_results_that_were_given_away_are_not_there_again():
     """The result of a map whose results have been iterated over says so."""
     job = background(streams.give, items(1000), shared={"kind": "ints"})

@@ -44,11 +44,12 @@ class BlockResults:
         self._n = max(self._n, block + 1)
         self._order.append(block)  # last: others may look in between
 
-    def newest(self, n: int) -> list[tuple[int, Any]]:
-        """Return what has come after the first `n`, in the order in which it came."""
-        return [(i, self._get(i)) for i in self._order[n:]]
+    def newest(self, n: int) -> list[int]:
+        """Return the blocks that have come after the first `n`, in the order in which they came."""
+        return self._order[n:]
 
-    def _get(self, block: int) -> Any:
+    def get(self, block: int) -> Any:
+        """Return the result of a block that has come."""
         if self._rows is None or block in self._others:
             return self._others[block]
         assert self._spec is not None
@@ -70,13 +71,13 @@ class BlockResults:
             return None
         present = self.present(n)
         if self._rows is None or self._others:
-            return [self._get(i) if is_there else MISSING for i, is_there in enumerate(present)]
+            return [self.get(i) if is_there else MISSING for i, is_there in enumerate(present)]
         return masked(self._array(0, len(present)), ~present)
 
     def final(self) -> Any:
         """Return all results: one array if they fit, else a list."""
         if self._rows is None or self._others:
-            return collect([self._get(i) for i in range(self._n)])
+            return collect([self.get(i) for i in range(self._n)])
         return shared_view(self._array(0, self._n))
 
     def _array(self, start: int, stop: int) -> npt.NDArray[Any]:

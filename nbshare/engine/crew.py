@@ -78,9 +78,8 @@ class Crew:
         them has imported is among it until all have been through a call: after that nobody asks
         whether it has been edited.
         """
-        is_fresh = self._is_fresh(context, initializer)
-        self._initializer = initializer or self._initializer
-        if is_fresh:
+        if self._is_fresh(context, initializer):
+            self._initializer = initializer or self._initializer
             # Not while workers that were born with them, or will be, have yet to say what they
             # import.
             are_idle = len(self._idle) == len(self._members) and len(self._calls) == 1
@@ -88,7 +87,7 @@ class Crew:
                 self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
                 self._watch()
             return Code(self._generation, self._sources)
-        self._born_under = context.environ, context.path
+        self._born_under, self._initializer = (context.environ, context.path), initializer
         self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
         self._watch()
@@ -138,21 +137,29 @@ class Crew:
         Raises
         ------
         WorkerDiedError, OSError
-            If none can be started.
+            If none can be started, or told what to do.
         """
         while (free := self._free_worker(code.generation)) is not None:
             self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
-            except OSError:  # it died while idle, or was stopped: nobody need notice
+            except OSError as error:
                 self.dismiss(free)
+                if not isinstance(error, ConnectionError | BlockingIOError):
+                    raise
+                # It died while idle, or was stopped: nobody need notice.
             else:
                 self._idle.pop(free, None)
                 return free
         worker = self._start(environ, code)
         self._pipes.turn(worker, prints)
-        with suppress(OSError):  # it is dead already, and we shall hear of that
+        try:
             worker.channel.send(message, fds, wait=False)
+        except ConnectionError:
+            pass  # it is dead already, and we shall hear of that
+        except OSError:
+            self.dismiss(worker)
+            raise
         return worker
 
     def _free_worker(self, generation: int) -> WorkerProcess | None:

@@ -61,6 +61,7 @@ class Dispatcher:
         self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
+        self._thread = 0  # that it runs in
 
     # ------------------------------------------------------------- from any thread
 
@@ -68,6 +69,11 @@ class Dispatcher:
     def is_closed(self) -> bool:
         """Whether it has ended, or is about to."""
         return self._foreman.is_closing
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its own thread, where the garbage collector may run users' finalizers."""
+        return self._thread == _thread.get_ident()
 
     def warm_up(self) -> None:
         """Start the server, if there is none, while the caller still copies inputs."""
@@ -114,7 +120,7 @@ class Dispatcher:
     def shutdown(self, timeout_s: float = 2.0) -> None:
         """End all calls, workers and the server."""
         self._events.post(self._close)
-        if self._closed.acquire(timeout=timeout_s):
+        if not self.is_here and self._closed.acquire(timeout=timeout_s):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
@@ -194,6 +200,7 @@ class Dispatcher:
     def run(self) -> None:
         """Do what is to be done, until `shutdown`."""
         foreman = self._foreman
+        self._thread = _thread.get_ident()
         try:
             while not foreman.is_closing:
                 self._events.wait(foreman.until_s())
@@ -206,6 +213,7 @@ class Dispatcher:
             try:
                 self._end()
             finally:
+                self._thread = 0  # another thread may have the number next
                 self._closed.release()
 
     def _warm_up(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
+
+from nbshare.engine.bell import Bell
 
 __all__ = ["Events"]
 
@@ -28,18 +29,17 @@ class Events:
         self._poll = select.poll()
         self._handlers: dict[int, Handler] = {}
         self._inbox: deque[Handler] = deque()
-        self._is_closed = False
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.watch(self._wake, self._open_inbox)
+        self._bell: Bell | None = Bell()
+        self.watch(self._bell.fd, partial(self._open_inbox, self._bell))
 
     def post(self, action: Handler) -> None:
         """Have the waiting thread do something, in the order of posting; here if it has ended."""
         self._inbox.append(action)
-        if self._is_closed:  # set before the inbox was emptied for the last time
+        bell = self._bell  # while somebody has it its descriptor is its own
+        if bell is None:  # since before the inbox was emptied for the last time
             self._do_posted()
         else:
-            with suppress(OSError):  # closed this moment, and the action done
-                os.eventfd_write(self._wake, 1)
+            bell.ring()
 
     def watch(self, fd: int, handler: Handler) -> None:
         """Call `handler` whenever the descriptor can be read, or its other end is gone."""
@@ -65,14 +65,12 @@ class Events:
 
     def close(self) -> None:
         """Do what is posted, and let go of the descriptor."""
-        self._is_closed = True
+        self._bell = None
         self._do_posted()
         self._handlers.clear()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
 
-    def _open_inbox(self) -> None:
-        os.eventfd_read(self._wake)
+    def _open_inbox(self, bell: Bell) -> None:
+        bell.wait(0)
         self._do_posted()
 
     def _do_posted(self) -> None:

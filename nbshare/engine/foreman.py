@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nbshare import errors
@@ -32,6 +33,8 @@ from nbshare.worker.output import OutputSpec
 from nbshare.worker.schedule import ATTEMPTS, EPOCH, FAILED, PRINTED, SUSPECT
 
 __all__ = ["Foreman"]
+
+ErrorOf = Callable[[int, str], BaseException]
 
 
 class Foreman:
@@ -110,10 +113,10 @@ class Foreman:
 
     def begin(self, call: Call) -> None:
         """Begin a call."""
+        if call.is_over:  # stopped by another thread before it was submitted
+            return
         if self.is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
-            return
-        if call.is_over:  # stopped by another thread before it was submitted
             return
         self.calls[call.id] = call
         if call.team is None or call.team.map_id == 0:
@@ -150,7 +153,7 @@ class Foreman:
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
-        slot = call.free_slots.pop()
+        slot = call.free_slots[-1]
         message = CallMessage(call.id, call.map_id, slot, call.n_threads, *call.told)
         files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
@@ -163,7 +166,7 @@ class Foreman:
         if call.entrance is None or not call.entrance.stays:  # else they are not used again
             worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
-        call.workers[worker] = slot
+        call.workers[worker] = call.free_slots.pop()
         self._note_running(worker)
 
     def advance(self, call: Call) -> None:
@@ -295,9 +298,9 @@ class Foreman:
             case ("finished", call_id, stamps, are_gone):
                 self.crew.note_imports(worker, stamps)
                 worker.give_back(call_id, are_gone=are_gone)
-                if worker.call is not None and worker.call.id == call_id:
-                    worker.knows = worker.call.told[0]
-                    self._release(worker)
+                if (call := worker.call) is not None and call.id == call_id:
+                    worker.knows = call.told[0]
+                    self._release(worker, call)
 
     def hear_prints(self, call: Call) -> None:
         """Take what workers have printed before they say that they have finished."""
@@ -317,28 +320,30 @@ class Foreman:
             return
         try:
             call.results.decide(spec)
-            reference, fds = None, []
-            array = call.results.array
-            if array is not None:
-                found = segment_of(array)
-                assert found is not None
-                segment, offset = found
-                worker.lend(call.id, segment)
-                reference = ArrayReference(
-                    0,
-                    offset,
-                    array.shape,
-                    array.strides,
-                    array.dtype,
-                    is_shared=False,
-                    is_writable=True,
-                )
-                fds = [segment.fd]
+        except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
+            self._fail(call, error.with_traceback(None))
+            return
+        reference, fds = None, []
+        array = call.results.array
+        if array is not None:
+            found = segment_of(array)
+            assert found is not None
+            segment, offset = found
+            worker.lend(call.id, segment)
+            reference = ArrayReference(
+                0,
+                offset,
+                array.shape,
+                array.strides,
+                array.dtype,
+                is_shared=False,
+                is_writable=True,
+            )
+            fds = [segment.fd]
+        try:
             worker.channel.send((call.results.spec, reference), fds, wait=False)
         except OSError:
             self._lose(worker)
-        except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
-            self._fail(call, error.with_traceback(None))
 
     def _note_failure(self, call: Call | None, failure: Failure) -> None:
         if call is None:
@@ -350,13 +355,12 @@ class Foreman:
         if failure.item < 0 or call.request.policy.on_error == "raise":
             self._fail(call, error)
 
-    def _release(self, worker: WorkerProcess) -> None:
+    def _release(self, worker: WorkerProcess, call: Call) -> None:
         """Let a worker rest that has nothing left to do for its call."""
-        call, worker.call = worker.call, None
+        worker.call = None
         self.crew.rest(worker)
-        if call is not None:
-            self.hear_prints(call)
-        if call is not None and call.workers.pop(worker, None) is not None:
+        self.hear_prints(call)
+        if call.workers.pop(worker, None) is not None:
             self.advance(call)
             self._pass_on(call)
 
@@ -384,14 +388,12 @@ class Foreman:
         call.free_slots.append(slot)
         if items:
             call.torn_rows += items
-            text, timeout_s = call.request.text_of(items.start), call.request.policy.timeout_s
-            first = call.request.first
-            named = range(first + items.start, first + items.stop)
+            timeout_s = call.request.policy.timeout_s
             if is_late and timeout_s is not None:
-                error: BaseException = timed_out(worker.pid, named, text, timeout_s)
+                error_of: ErrorOf = partial(timed_out, worker.pid, timeout_s)
             else:
-                error = death_of(worker.pid, status, named, text)
-            if self._overcome(call, items, error):
+                error_of = partial(death_of, worker.pid, status)
+            if self._overcome(call, items, error_of):
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:
             self._give_back(call, unbegun, epoch)
@@ -399,21 +401,24 @@ class Foreman:
                 self._replace(call)
         self.advance(call)
 
-    def _overcome(self, call: Call, items: range, error: BaseException) -> bool:
-        """Handle the death of a worker in the middle of items: whether they are tried again."""
+    def _overcome(self, call: Call, items: range, error_of: ErrorOf) -> bool:
+        """Handle the death of a worker in the middle of items: whether they are tried again.
+
+        `error_of` takes an item's index and text.
+        """
         if call.board.stopped:
             return False
         attempts = call.board.attempts_to_count(items.start, items.stop)
-        retries = call.request.policy.retries
-        if len(items) > 1 and retries:
+        if len(items) > 1:
             attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
             return True
         attempts += 1
-        if attempts.max() & ATTEMPTS <= retries:
+        if attempts[0] & ATTEMPTS <= call.request.policy.retries:
             return True
+        error = error_of(call.request.first + items.start, call.request.text_of(items.start))
         call.note_error(error, items)
         if call.request.policy.on_error == "raise":
             self._fail(call, error)
         else:
-            call.board.done[items.start : items.stop] = FAILED
+            call.board.done[items.start] = FAILED
         return False

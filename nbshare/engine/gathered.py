@@ -17,6 +17,8 @@ from nbshare.engine.single import SingleRun
 
 __all__ = ["Gathered"]
 
+MOST_ERRORS = 10_000
+
 
 class Gathered:
     """The results of a stream's windows.
@@ -37,7 +39,7 @@ class Gathered:
 
     Notes
     -----
-    One thread adds windows; others may read, one of them may iterate.
+    One thread adds windows; others may read, one at a time may iterate.
     """
 
     def __init__(self, request: Request) -> None:
@@ -46,6 +48,7 @@ class Gathered:
         self.is_iterated = False
         self._request = request
         self._n_dropped = 0  # items of the windows that are not kept
+        self._errors: dict[int, BaseException] = {}  # of those
         self._growing: GrowingArray | None = None
 
     @property
@@ -56,11 +59,15 @@ class Gathered:
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """The errors of items that failed."""
-        found: dict[int, BaseException] = {}
+        """The errors of items that failed; of those that were given, the first `MOST_ERRORS`."""
+        found = dict(self._errors)
         for window in list(self.windows):
-            found |= {window.request.first + i: e for i, e in window.errors.items()}
+            found |= self._errors_in(window)
         return found
+
+    @staticmethod
+    def _errors_in(window: SingleRun) -> dict[int, BaseException]:
+        return {window.request.first + i: e for i, e in window.errors.items()}
 
     def present(self, n: int) -> npt.NDArray[np.bool_]:
         """Return which of the results of `n` items are there."""
@@ -116,10 +123,13 @@ class Gathered:
         """Yield the results that have come since the last time, and let go of them."""
         self.is_iterated = True
         for window in list(self.windows):
-            for i, value in window.new_results():
+            first = window.request.first
+            for i in window.take_new():
                 self.n_given += 1
-                yield window.request.first + i, value
+                yield first + i, window.call.results.get(i)
             if window.is_all_given:
+                if len(self._errors) < MOST_ERRORS:  # the source may never end
+                    self._errors |= self._errors_in(window)
                 self.windows.remove(window)
                 self._n_dropped += window.n_tasks
 

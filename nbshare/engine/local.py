@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.memory import pool, slab
 
-__all__ = ["dispatcher", "is_ending", "shutdown"]
+__all__ = ["dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
 
 # For tests and for systems where forking the small server is not possible.
 PLAIN_START = "NBSHARE_PLAIN_START"
@@ -28,9 +29,14 @@ def dispatcher() -> Dispatcher:
     ------
     WorkerDiedError, OSError
         If the system allows no more threads, or no more open files.
+    RuntimeError
+        In the dispatcher's own thread.
     """
+    refuse_to_wait_for_itself()
     if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher
+    if sys.is_finalizing():  # a thread would never begin
+        raise errors.WorkerDiedError("no worker can be started: the interpreter is ending")
     made = _thread.allocate_lock()
     made.acquire()
     outcome: list[Any] = []
@@ -61,6 +67,16 @@ def _live(outcome: list[Any], made: Any) -> None:
         new.run()
 
 
+def refuse_to_wait_for_itself() -> None:
+    """Raise RuntimeError where nobody would ever do what is waited for."""
+    if _dispatcher is not None and _dispatcher.is_here:
+        raise RuntimeError(
+            "an object's __del__, or a weakref's callback, has called nbshare in the thread that "
+            "looks after its workers, and would wait for itself. Start maps, and wait for them, "
+            "elsewhere: in a close() method, or in a thread that __del__ starts"
+        )
+
+
 def is_ending() -> bool:
     """Whether the interpreter ends: the main thread has ended, and others are waited for."""
     # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
@@ -81,6 +97,8 @@ def shutdown() -> None:
     """
     if _dispatcher is not None:
         _dispatcher.shutdown()
+        if _dispatcher.is_here:  # called by a finalizer, in the middle of anything
+            return
     pool.drop()
     slab.drop()
 

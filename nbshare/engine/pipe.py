@@ -110,27 +110,28 @@ class Pipe:
         return {} if self.error is None or block is None else {block: self.error}
 
     def stages(self) -> list[StageStatistics]:  # noqa: D102
-        rings = list(self._rings)
-        if not self.is_over and rings:
-            figures = [ring.statistics() for ring in rings]
-            looks = []
-            for k, stage in enumerate(self._stages):
-                before, behind = figures[k - 1] if k else None, figures[k]
-                is_last = k == len(self._stages) - 1
-                looks.append(
-                    StageStatistics(
-                        name=stage.name,
-                        workers=len(stage.desk),
-                        n_blocks=self.n_done if is_last else behind.n_put,
-                        queued=before.queued if before else 0,
-                        slots=rings[k - 1].slots if k else 0,
-                        waited_for_input_s=before.consumers_waited_s if before else 0.0,
-                        waited_for_output_s=behind.producers_waited_s,
-                        elapsed_s=_elapsed_s(stage.desk),
-                    )
+        rings = list(self._rings)  # they go while others look
+        return self._look(rings) if rings else self._last_look
+
+    def _look(self, rings: Sequence[RingBuffer]) -> list[StageStatistics]:
+        figures = [ring.statistics() for ring in rings]
+        looks = []
+        for k, stage in enumerate(self._stages):
+            before, behind = figures[k - 1] if k else None, figures[k]
+            is_last = k == len(self._stages) - 1
+            looks.append(
+                StageStatistics(
+                    name=stage.name,
+                    workers=len(stage.desk),
+                    n_blocks=self.n_done if is_last else behind.n_put,
+                    queued=before.queued if before else 0,
+                    slots=rings[k - 1].slots if k else 0,
+                    waited_for_input_s=before.consumers_waited_s if before else 0.0,
+                    waited_for_output_s=behind.producers_waited_s,
+                    elapsed_s=_elapsed_s(stage.desk),
                 )
-            self._last_look = looks
-        return self._last_look
+            )
+        return looks
 
     def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
         return self._results.present(self.n_tasks)
@@ -155,10 +156,9 @@ class Pipe:
         )
 
     def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
-        new = self._results.newest(self._n_given)
-        for i, value in new:
+        for block in self._results.newest(self._n_given):
             self._n_given += 1
-            yield i, value
+            yield block, self._results.get(block)
 
     def fill_out(self) -> None:  # noqa: D102
         pass
@@ -219,7 +219,7 @@ class Pipe:
         places = [i for i, found in stage.run.errors.items() if found is error]
         block = int(stage.desk[places[0], BLOCK]) if places else NO_BLOCK
         if self._keep_error(error, block) and places:
-            _name_block(error, Place(stage.name, places[0]), places[0], block)
+            _name_block(error, Place(stage.name, places[0]), block)
 
     def _keep_error(self, error: BaseException, block: int) -> bool:
         """Keep an error, if it is the first of its own making; returns whether it is."""
@@ -241,7 +241,7 @@ class Pipe:
             self._halt("a result could not be kept")
             for _ in frames:
                 pass
-        self.stages()  # for the last time: the memory of the rings goes
+        self._last_look = self._look(self._rings)  # for the last time: their memory goes
         self._rings.clear()
         self.is_over = True
         self._over.release()
@@ -297,9 +297,9 @@ def _elapsed_s(desk: SharedArray) -> float:
     return float(np.where(rows[:, BEGUN] > 0, ended - rows[:, BEGUN], 0).sum() / 1e9)
 
 
-def _name_block(error: BaseException, place: Place, item: int, block: int) -> None:
+def _name_block(error: BaseException, place: Place, block: int) -> None:
     """Let an error name stage and block instead of the worker that stands for them."""
-    before, now = f"item {item} ({place!r})", f"block {block} in stage {place.stage!r}"
+    before, now = f"item {place.worker} ({place!r})", f"block {block} in stage {place.stage!r}"
     if block == NO_BLOCK:
         before, now = f"worked on {before}", f"waited for a block in stage {place.stage!r}"
     if isinstance(error, NbshareError) and error.args:

@@ -281,7 +281,7 @@ class Nursery:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except OSError:  # the server has died or was stopped since it was last used
+        except (ConnectionError, BlockingIOError):  # it has died or was stopped since its last use
             self._end_server()
             self._running_server().send(*message, wait=False)
 

@@ -116,11 +116,13 @@ class Results:
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
 
-        In fresh memory these are the `torn` ones, in whose middle a worker was ended; in used
-        memory all of them hold somebody's old results.
+        In used memory all of them hold somebody's old results; in fresh memory only the `torn`
+        ones, in whose middle a worker was ended, if they have not been tried again.
         """
         if self.array is not None:
-            rows = torn if self._is_fresh else np.flatnonzero(self._board.done != IN_OUTPUT)
+            rows = np.flatnonzero(self._board.done != IN_OUTPUT)
+            if self._is_fresh:
+                rows = np.intersect1d(rows, np.array(torn, np.intp))
             self.array[rows] = np.zeros((), self.array.dtype)
 
     def final(self, *, with_errors: bool = False) -> Any:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
-from nbshare.engine.results import MISSING
 from nbshare.worker.schedule import IN_OUTPUT, N_ITEMS, WORKED
 
 if TYPE_CHECKING:
@@ -97,11 +96,15 @@ class SingleRun:
         return tuple(column[i] for column in self.request.iterables)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
+        for i in self.take_new():
+            yield i, self.call.results.get(i)  # not kept here: the next may come much later
+
+    def take_new(self) -> Iterator[int]:
+        """Yield the items whose results have come, and count them as given."""
         for i in np.flatnonzero((self._board.done != 0) & ~self._given).tolist():
-            value = self.call.results.get(i)
-            if value is not MISSING:
+            if self.call.results.is_here(i):
                 self._given[i] = True
-                yield i, value
+                yield i
 
     @property
     def is_all_given(self) -> bool:

@@ -27,7 +27,7 @@ from nbshare.engine.base import Engine
 from nbshare.engine.call import Callbacks, State, Team
 from nbshare.engine.gathered import Gathered
 from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
-from nbshare.engine.placing import pack_fixed, place
+from nbshare.engine.placing import Fixed, Placed, pack_fixed, place
 from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
@@ -86,7 +86,7 @@ class Stream:
         self._in_background = in_background
         arena = Arena()
         fixed = pack_fixed(arena, request)
-        self._fixed = fixed, place(arena)
+        self._fixed: tuple[Fixed, Placed] | None = (fixed, place(arena))
         self._team = Team(request.max_workers)
         self._gathered = Gathered(request)
         self._running: list[SingleRun] = []  # windows that are not over, or were not just now
@@ -303,6 +303,6 @@ class Stream:
             self.state = "failed"
         else:
             self.state = "stopped" if self._is_stopping else "done"
-        self._fixed[1].others.clear()
+        self._fixed = None
         self.is_over = True
         self._over.release()

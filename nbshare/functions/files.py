@@ -147,10 +147,15 @@ def _execute(name: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         if before is None:
             del sys.modules[name]
         else:
             sys.modules[name] = before
+        if isinstance(error, SystemExit):
+            raise ImportError(  # noqa: TRY004
+                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put what "
+                'only a script is to do below: if __name__ == "__main__":'
+            ) from error
         raise
     return module

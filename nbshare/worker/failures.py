@@ -72,7 +72,7 @@ def rebuild(failure: Failure) -> BaseException:
     if failure.pickled is not None:
         try:
             error = pickle.loads(failure.pickled)
-        except Exception:  # noqa: BLE001 - its class may exist in the worker only
+        except (Exception, SystemExit):  # noqa: BLE001 - its class may exist in the worker only
             error = None
     if not isinstance(error, BaseException):
         error = TaskError(
@@ -98,17 +98,17 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
-def timed_out(pid: int, items: range, text: str, timeout_s: float) -> TaskTimeoutError:
-    """Say that a worker was ended because an item took too long."""
+def timed_out(pid: int, timeout_s: float, i: int, text: str) -> TaskTimeoutError:
+    """Say that a worker was ended because item `i`, which `text` describes, took too long."""
     return TaskTimeoutError(
-        f"{_name(items, text)} took longer than timeout={timeout_s:g} s; worker {pid}, which "
-        "worked on it, was ended and replaced",
-        items.start,
+        f"item {i} ({text}) took longer than timeout={timeout_s:g} s; worker {pid}, which worked "
+        "on it, was ended and replaced",
+        i,
     )
 
 
-def death_of(pid: int, status: int | None, items: range, text: str) -> errors.WorkerDiedError:
-    """Say how a worker ended in the middle of items, of which `text` describes the first."""
+def death_of(pid: int, status: int | None, i: int, text: str) -> errors.WorkerDiedError:
+    """Say how a worker ended in the middle of item `i`, which `text` describes."""
     hint = ""
     if status is None:
         how = "ended, and nobody knows how"
@@ -116,22 +116,22 @@ def death_of(pid: int, status: int | None, items: range, text: str) -> errors.Wo
         how = f"exited with status {status}"
         hint = " Something the function calls ends the process (sys.exit in C, os._exit)."
     else:
-        name = signal.Signals(-status).name
+        name = _name_of_signal(-status)
         how = f"was ended by {name}"
         if name == "SIGKILL":
             hint = " The kernel does that when memory runs out; `dmesg` would say so."
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
             hint = " It crashed in compiled code; its stack is in the standard error output."
     return errors.WorkerDiedError(
-        f"worker {pid} {how} while it worked on {_name(items, text)}.{hint}", items.start
+        f"worker {pid} {how} while it worked on item {i} ({text}).{hint}", i
     )
 
 
-def _name(items: range, text: str) -> str:
-    """Name an item, or several tiny ones of which one did it."""
-    if len(items) == 1:
-        return f"item {items.start} ({text})"
-    return f"one of the items {items.start} ({text}) to {items.stop - 1}"
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have none
+        return f"signal {number}"
 
 
 def text_of(func: Callable[..., Any], args: Sequence[Any]) -> str:

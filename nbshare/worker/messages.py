@@ -11,6 +11,7 @@ import errno
 import os
 import pickle
 import select
+import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ __all__ = ["Channel", "channel_pair"]
 
 INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
 MAX_FDS = 200  # a packet; the kernel takes 253
+ARRIVE_S = 2.0  # in which descriptors on their way are received: who is to do it starts in 5 ms
+PAUSE_S = 0.001
 
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
 
@@ -114,7 +117,21 @@ class Channel:
     # Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.
 
     def _send_packet(self, data: bytes, fds: Sequence[int], flags: int) -> None:
-        self._sock.sendmsg([data], [(*_RIGHTS, array("i", fds))] if fds else [], flags)
+        rights = [(*_RIGHTS, array("i", fds))] if fds else []
+        until_s = 0.0
+        while True:
+            try:
+                self._sock.sendmsg([data], rights, flags)
+            except OSError as error:
+                # Of one user's, who has no privileges, no more than `ulimit -n` may be on their
+                # way. Those who have yet to start take theirs in some milliseconds.
+                now = time.monotonic()
+                until_s = until_s or now + ARRIVE_S
+                if error.errno != errno.ETOOMANYREFS or now > until_s:
+                    raise
+                time.sleep(PAUSE_S)
+            else:
+                return
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         data, ancillary, flags, _ = self._sock.recvmsg(INLINE + 256, _ROOM, flags)

@@ -56,7 +56,8 @@ from nbshare.worker.standby import Standby, Waiter
 __all__ = ["Caller", "Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
-# result costs is spread over them. If a worker dies, only their range is known.
+# result costs is spread over them. If a worker dies, only their range is known; they are then run
+# one by one.
 TINY_S = 20e-6
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
@@ -408,6 +409,8 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
 
 
 def _peak_bytes() -> int:
-    import resource  # late: not on every system
-
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

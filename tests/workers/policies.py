@@ -56,6 +56,14 @@ def attempt(i, tally, bad, ways):
     return float(i)
 
 
+def survive_or_fail(i, tally, dying, failing, size):
+    """Let some items end their worker once, and some fail always; give no zeros."""
+    value = 1 + attempt(i, tally, dying, ["die"])
+    if i in failing:
+        raise ValueError(f"no way on at {i}")
+    return value if size is None else np.full(size, value)
+
+
 def fail_some(i, bad, way="raise", seconds=0.0):
     if seconds:  # no tiny item
         time.sleep(seconds)
