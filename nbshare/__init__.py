@@ -107,6 +107,9 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # The package first: two threads that import two of its modules at once would each hold the lock
+    # that the other one waits for.
+    importlib.import_module(f"{__name__}.{_HOME_OF[name].partition('.')[0]}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value

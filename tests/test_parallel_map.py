@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import py_compile
+import socket
 import subprocess
 import sys
 import tempfile
@@ -865,7 +866,7 @@ def test_an_edit_of_the_same_size_within_the_same_second_is_seen(module, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("age_s", "mode", "is_used"),
+    ("younger_s", "mode", "is_used"),
     [
         (100, "TIMESTAMP", True),
         (1, "TIMESTAMP", False),
@@ -874,18 +875,84 @@ def test_an_edit_of_the_same_size_within_the_same_second_is_seen(module, tmp_pat
     ],
 )
 def test_a_cache_is_read_only_where_it_is_surely_of_this_version(
-    module, tmp_path, age_s, mode, is_used
+    module, tmp_path, younger_s, mode, is_used
 ):
-    """Of a source that was there well before: here the cache has other code, to be told apart."""
-    name = f"fresh_cached_{age_s}_{mode}".lower()
+    """One that is so much younger than its source: here it has other code, to be told apart."""
+    name = f"fresh_cached_{younger_s}_{mode}".lower()
     path, code = tmp_path / f"{name}.py", "def answer(x): return x + {}.0"
     answer = module(name, code.format(5)).answer
-    source_ns = time.time_ns() - age_s * 10**9
-    os.utime(path, ns=(source_ns, source_ns))
-    py_compile.compile(str(path), doraise=True, invalidation_mode=PycInvalidationMode[mode])
+    os.utime(path, (10**9, 10**9))
+    cache = py_compile.compile(str(path), doraise=True, invalidation_mode=PycInvalidationMode[mode])
     module(name, code.format(1), imported=False)
-    os.utime(path, ns=(source_ns, source_ns))
+    os.utime(path, (10**9, 10**9))
+    changed_s = path.stat().st_ctime
+    os.utime(cache, (changed_s + younger_s, changed_s + younger_s))
     assert parallel_map(answer, [1]).tolist() == [6.0 if is_used else 2.0]
+
+
+def test_a_link_that_leads_to_another_version_is_seen(module, tmp_path):
+    """Though both have the same size and time, as files that were unpacked together do."""
+    for rate in (1, 9):
+        (tmp_path / f"rate_{rate}.py").write_text(f"RATE = {rate}")
+        os.utime(tmp_path / f"rate_{rate}.py", (10**9, 10**9))
+    link = tmp_path / "fresh_rate.py"
+    link.symlink_to("rate_1.py")
+    py_compile.compile(str(link), doraise=True)
+    answer = module("fresh_rate_user", "import fresh_rate\ndef answer(x): return fresh_rate.RATE")
+    assert parallel_map(answer.answer, [0]).tolist() == [1]
+    link.unlink()
+    link.symlink_to("rate_9.py")
+    assert parallel_map(answer.answer, [0]).tolist() == [9]
+
+
+def test_a_damaged_cache_is_not_read(module, tmp_path):
+    """Its source is there: half a cache, of a disk that was full, is as good as none."""
+    answer = module("fresh_damaged", "def answer(x): return x + 1").answer
+    path = tmp_path / "fresh_damaged.py"
+    cache = Path(py_compile.compile(str(path), doraise=True))
+    cache.write_bytes(cache.read_bytes()[:24])
+    os.utime(cache, (path.stat().st_ctime + 100,) * 2)
+    assert parallel_map(answer, [1]).tolist() == [2]
+
+
+EDITABLE = """
+import os
+import nbshare
+import fresh_editable
+for i in range(1, 6):
+    with open(fresh_editable.__file__, "w") as file:
+        file.write(f"def answer(x): return x + {i}")
+    os.utime(fresh_editable.__file__, ns=(10**18, 10**18 + i))  # in the same second
+    print(nbshare.parallel_map(fresh_editable.answer, [10], progress=False).tolist()[0] - 10)
+"""
+FINDER = """
+import os, sys
+from importlib.util import spec_from_file_location
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "fresh_editable":
+            return spec_from_file_location(name, os.path.join({folder!r}, "__init__.py"))
+sys.meta_path.append(Finder)
+"""
+
+
+def test_an_editable_install_with_a_finder_of_its_own_is_fresh(tmp_path):
+    """Workers run what is in the package's __init__.py now, as of any other module."""
+    package = tmp_path / "elsewhere" / "fresh_editable"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def answer(x): return x")
+    (tmp_path / "sitecustomize.py").write_text(FINDER.format(folder=str(package)))
+    (tmp_path / "main.py").write_text(EDITABLE)
+    ended = subprocess.run(
+        [sys.executable, "main.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert ended.stdout.split() == ["1", "2", "3", "4", "5"], ended.stderr
 
 
 def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
@@ -897,6 +964,19 @@ def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
     os.utime(path, (1, 1))
     assert parallel_map(f"{path}:answer", [1]).tolist() == [2]
     assert os.listdir(tmp_path) == ["without_cache.py"]
+
+
+def test_a_default_timeout_of_sockets_is_not_for_workers(cold):
+    """Who sets one, for downloads, has the same idle worker in the next call."""
+    socket.setdefaulttimeout(0.01)
+    try:
+        workers = [parallel_map(tasks.pid, [0], max_workers=1)[0]]
+        wait_until(lambda: psutil.Process(workers[0]).status() == psutil.STATUS_SLEEPING)
+        time.sleep(0.05)  # in which it waits for a message
+        workers.append(parallel_map(tasks.pid, [0], max_workers=1)[0])
+    finally:
+        socket.setdefaulttimeout(None)
+    assert workers[0] == workers[1]
 
 
 def test_an_edited_helper_module_is_seen(module):

@@ -53,15 +53,17 @@ def stamp_of(path: str) -> Stamp | None:
 _read: dict[str, Stamp | None] = {}  # source files that were compiled here
 
 
-def note_reading(path: str) -> None:
+def note_reading(path: str) -> Stamp | None:
     """Take the stamp of a file that is about to be read: an edit after it is then seen."""
-    _read[path] = stamp_of(path)
+    _read[path] = stamp = stamp_of(path)
+    return stamp
 
 
 def is_installed(path: str) -> bool:
     """Whether a module belongs to the standard library or to site-packages.
 
-    What is a link there, a package's folder or a single module, is elsewhere, and edited.
+    What is a link there, a package's folder or a single module, is elsewhere, and edited; links
+    within a package's folder are not looked for.
     """
     folder = os.path.dirname(path)
     return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))

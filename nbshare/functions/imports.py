@@ -10,38 +10,46 @@ from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
+    BuiltinImporter,
     ExtensionFileLoader,
     FileFinder,
+    FrozenImporter,
     ModuleSpec,
     PathFinder,
     SourceFileLoader,
     SourcelessFileLoader,
 )
 from importlib.util import cache_from_source
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading, stamp_of
+from nbshare.functions.freshness import STANDARD_LIBRARY, Stamp, is_installed, note_reading
 from nbshare.functions.sources import source_of
 
 __all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
 
-
-# A cache that is so much younger than its source has been made of this version: times in it are
-# whole seconds, and it would hide an edit made within the second of the last import.
+# The times in a cache are whole seconds: it would hide an edit within the second of the last
+# import. One that was written so long after its source was changed was made of this version, unless
+# that took longer: compiling takes 1 µs a byte.
 SETTLED_NS = 2_000_000_000
+SETTLED_NS_PER_BYTE = 10_000
 BY_TIME = bytes(4)  # the flags of a cache that is compared with its source by time and size
 
 
 class FreshLoader(SourceFileLoader):
     """Loads the source of what is not installed as it is, and bytecode only where that is sure."""
 
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the module's code."""
+        try:
+            return super().get_code(fullname)
+        except (EOFError, TypeError, ValueError):  # of a damaged cache
+            return self.source_to_code(self.get_data(self.path), self.path)
+
     def path_stats(self, path: Any) -> Any:
         """Return what decides whether the cache is valid."""
-        if not is_installed(path):
-            note_reading(path)
-            if not _is_settled(path):
-                raise OSError("without these, the bytecode cache is not read")
+        if not is_installed(path) and not _is_settled(path, note_reading(path)):
+            raise OSError("without these, the bytecode cache is not read")
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
@@ -51,24 +59,27 @@ class FreshLoader(SourceFileLoader):
             return source.data
         data = super().get_data(path)
         is_unsure = path.endswith(tuple(BYTECODE_SUFFIXES)) and data[4:8] != BY_TIME
-        if is_unsure and not is_installed(path):
+        if is_unsure and not is_installed(self.path):
             raise OSError("this cache does not tell which version it is of")
         return data
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Write a cache, of what is installed: workers leave nothing behind beside users' files."""
-        if is_installed(path):
+        if is_installed(self.path):
             super().set_data(path, data, _mode=_mode)
 
 
-def _is_settled(path: str) -> bool:
+def _is_settled(path: str, now: Stamp | None) -> bool:
     """Whether the cached bytecode of a source, if it is valid, is that of this version."""
-    now, given = stamp_of(path), source_of(path)
+    given = source_of(path)
     if now is None or (given is not None and given.stamp != now):
         return False
     try:
-        return os.stat(cache_from_source(path)).st_mtime_ns > now.mtime_ns + SETTLED_NS
-    except (OSError, NotImplementedError):  # there is none, or there are no caches at all
+        # Who copies a file, or switches a link, may give it back the time of another version.
+        changed_ns = max(os.stat(path).st_ctime_ns, os.lstat(path).st_ctime_ns, now.mtime_ns)
+        settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
+        return os.stat(cache_from_source(path)).st_mtime_ns > settled_ns
+    except OSError:  # there is none
         return False
 
 
@@ -93,11 +104,29 @@ class _StandardLibraryFirst:
         return PathFinder.find_spec(name, STANDARD_LIBRARY, target)
 
 
+class _Fresh:
+    """A finder of somebody else's, such as an editable install's, with loaders of ours."""
+
+    def __init__(self, finder: Any) -> None:
+        self._finder = finder
+
+    def find_spec(self, *args: Any) -> ModuleSpec | None:
+        spec: ModuleSpec | None = self._finder.find_spec(*args)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
 def import_as_the_caller(overridden: Collection[str]) -> None:
     """Set a worker's import up; `overridden` are the caller's own modules of standard names."""
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return
+    known = BuiltinImporter, FrozenImporter, PathFinder
+    sys.meta_path[:] = [f if f in known else _Fresh(f) for f in sys.meta_path]
     sys.meta_path.insert(0, _StandardLibraryFirst)
     hook = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),

@@ -153,4 +153,6 @@ class Channel:
 def channel_pair() -> tuple[Channel, Channel]:
     """Return our end, and the other process's end to hand over and close."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    for sock in ours, theirs:
+        sock.setblocking(True)  # whatever socket.setdefaulttimeout says
     return Channel(ours), Channel(theirs)
