@@ -53,6 +53,15 @@ __all__ = [
 ]
 
 
+def noted(error: BaseException, note: str) -> bool:
+    """Add a note to an error; returns False if its class takes none, as a frozen dataclass."""
+    try:
+        error.add_note(note)
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return False
+    return True
+
+
 def __getattr__(name: str) -> Any:
     # Late: importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":

@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import math
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -87,6 +88,7 @@ class Job:
         self.n_workers = run.request.max_workers
         self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
+        self._forsaken: weakref.finalize[[], Job] | None = None  # tells the run that this is gone
 
     @property
     def n_tasks(self) -> int | None:
@@ -340,6 +342,9 @@ class Job:
         with self._giving:
             new = next(self._new_results, None)
             if new is None:  # of those that were there at the last look
+                if self._forsaken is None:
+                    self._forsaken = weakref.finalize(self, self._run.let_go)
+                    self._forsaken.atexit = False
                 self._new_results = self._run.new_results()
                 new = next(self._new_results, None)
             return new
@@ -368,12 +373,19 @@ class Job:
 
     def leave_alone(self) -> None:
         """Do what is due though nobody waits: show prints, and in the end let go."""
-        self._run.request.prints.is_attended = False
-        self._run.call_when_over(self._end)
+        prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
+        prints.is_attended = False
 
-    def _end(self) -> None:
-        self._let_go()
-        self._note_end()
+        def end() -> None:
+            job = reference()
+            if job is not None:
+                job._let_go()
+                job._note_end()
+            else:  # nobody has kept it
+                prints.end()
+                shown.close()
+
+        self._run.call_when_over(end)
 
     def _note_end(self) -> None:
         """See to it that all that is to be seen of it is there, once it is over."""

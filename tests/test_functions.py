@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import textwrap
 import threading
+import warnings
 
 import numpy as np
 import psutil
@@ -21,7 +22,7 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import import_file, parallel_map
-from nbshare.errors import UnsendableError
+from nbshare.errors import MixedResultsWarning, UnsendableError
 from nbshare.functions import freshness
 from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed
 
@@ -437,3 +438,33 @@ print(parallel_map(math.sqrt, [4.0, 9.0]).tolist())
 """
     environ = {"PYTHONPATH": str(tmp_path / "other"), "NBSHARE_PLAIN_START": plain_start}
     assert script(code, **environ) == "[2.0, 3.0]\n"
+
+
+SPAWNED = """
+import multiprocessing
+from nbshare import parallel_map
+
+def task(i):
+    return i * 2
+
+def in_child(n):
+    return parallel_map(task, range(n), progress=False).tolist()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(in_child, [3]))
+"""
+
+
+def test_functions_of_a_script_in_processes_that_it_spawns(folder, script):
+    """There they belong to a module of another name, which workers cannot import either."""
+    assert script(SPAWNED) == "[[0, 2, 4]]\n"
+
+
+def test_results_that_no_dtype_holds_are_a_list_without_numpys_warnings():
+    """Only nbshare's own says that they differ."""
+    big = [np.uint64(2**64 - 1), np.int64(-1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", MixedResultsWarning)
+        assert parallel_map(tasks.identity, big) == big

@@ -177,6 +177,30 @@ def test_the_mask_of_a_result_can_be_changed():
 
 
 @backends
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_an_exception_that_takes_no_notes_is_a_failure_like_others(backend, on_error):
+    """A frozen dataclass, say: it is raised, or its text with item and worker, and no other."""
+    run = functools.partial(
+        parallel_map, policies.refuse_notes_at, range(8), shared={"bad": 3}, backend=backend
+    )
+    if on_error == "return":
+        assert run(on_error="return").mask.tolist() == [i == 3 for i in range(8)]
+        error = last_job().errors[3]
+    else:
+        with pytest.raises((policies.Frozen, TaskError)) as caught:
+            run()
+        error = caught.value
+        assert last_job().partial()[0] == 0
+    assert isinstance(error, policies.Frozen) or ("Frozen" in str(error) and "item 3" in str(error))
+
+
+def test_a_child_that_an_item_forks_is_no_second_worker():
+    """It may end with sys.exit or an exception: that is its own end, and no item fails."""
+    statuses = parallel_map(policies.fork_and_end, ["exit 3", "exit", "raise"], max_workers=2)
+    assert statuses.tolist() == [3, 0, 1]
+
+
+@backends
 @pytest.mark.parametrize("out", [None, "list"])
 def test_a_list_holds_the_exceptions_in_their_places(backend, out):
     """Of results that are no numbers, a list comes, with each error where its result would be."""

@@ -83,7 +83,7 @@ def held(name="nbshare-"):
 def names_left(pid, *folders):
     """Return the names that a process has left in directories."""
     places = [Path("/dev/shm"), *folders]
-    return [path for place in places for path in place.glob(f"nbshare-{pid:x}-*")]
+    return [path for place in places for path in Path(place).glob(f"nbshare-{pid:x}-*")]
 
 
 class Program:
@@ -836,6 +836,7 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     gc.collect()  # of the interrupts, which hold their frames
     pool.drop()
     assert (held(), len(os.listdir("/proc/self/fd"))) == before
+    assert not names_left(os.getpid(), kind.removeprefix("file:"))
 
 
 def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):

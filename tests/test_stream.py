@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -198,6 +199,32 @@ def test_what_was_given_is_not_kept():
     job.wait(5)
     gc.collect()
     assert sum(ref() is not None for ref in kept) == 0
+
+
+def test_an_endless_map_that_nobody_has_any_more_ends():
+    """A loop that is left, and its job with it, leaves no thread and no call behind."""
+
+    def left():
+        for i, _ in map_async(streams.give, itertools.count(), shared={"kind": "ints"}):
+            if i > 100:
+                return
+
+    left()
+    map_async(streams.give, [1], shared={"kind": "ints"}).result()  # else it is the last job
+    threads = len(os.listdir("/proc/self/task"))
+    for _ in range(8):
+        left()
+    map_async(streams.give, [1], shared={"kind": "ints"}).result()
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads, 10)
+
+
+def test_an_endless_map_that_waits_for_its_reader_ends_with_the_workers():
+    """After shutdown there is no thread of it, though its job is kept and could be read on."""
+    job = map_async(streams.give, itertools.count(), shared={"kind": "ints"})
+    assert next(iter(job))[1] >= 0
+    nbshare.shutdown()
+    assert job.wait(10)
+    assert job.state == "stopped"
 
 
 def test_errors_that_were_given_are_kept():

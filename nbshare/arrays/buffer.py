@@ -6,7 +6,7 @@ import math
 import mmap
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -157,13 +157,6 @@ class SharedBuffer(ByReference):
 
     def __repr__(self) -> str:
         return f"<SharedBuffer of {self.nbytes} bytes>"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            "a SharedBuffer can be neither pickled nor copied by value. It travels by reference: "
-            "as an argument of nbshare's calls, and through the pools, queues and Process "
-            "arguments of multiprocessing and joblib. To store values, pickle its arrays."
-        )
 
     def _reduce_by_reference(self) -> Reduced:
         return _arrive, (self._block, self.lock)

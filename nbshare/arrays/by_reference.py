@@ -46,6 +46,20 @@ class ByReference:
             for add in _told:
                 add(cls, cls._reduce_by_reference)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = next(cls for cls in type(self).__mro__ if ByReference in cls.__bases__)
+        if type(self) is not kind:
+            raise TypeError(
+                f"a {type(self).__name__} cannot travel: only a {kind.__name__} itself does, not "
+                "what is derived from it. Let your class have one as an attribute instead."
+            )
+        raise TypeError(
+            f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
+            "reference: as an argument of nbshare's calls, and through the pools, queues and "
+            "Process arguments of multiprocessing and joblib. In this process use the object "
+            "itself; to store values, store its arrays."
+        )
+
     def _reduce_by_reference(self) -> Reduced:
         """Return a function of a module and its arguments, as ``__reduce__`` does.
 

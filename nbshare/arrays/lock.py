@@ -11,7 +11,7 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -193,13 +193,6 @@ class SharedLock(ByReference):
 
     def _reduce_by_reference(self) -> Reduced:
         return _arrive, (self._place,)
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            "a SharedLock can be neither pickled nor copied by value. It travels by reference: as "
-            "an argument of nbshare's calls, and through the pools, queues and Process arguments "
-            "of multiprocessing and joblib. In this process use the object itself."
-        )
 
     def __repr__(self) -> str:
         holder = self._holder()

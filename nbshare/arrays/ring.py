@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -333,13 +333,6 @@ class RingBuffer(ByReference):
     def __repr__(self) -> str:
         queued = self._tokens.states()[0]
         return f"<RingBuffer of {self.slots} slots of {self.shape} {self.dtype}, {queued} queued>"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            "a RingBuffer can be neither pickled nor copied by value. It travels by reference: as "
-            "an argument of nbshare's calls, and through the pools, queues and Process arguments "
-            "of multiprocessing and joblib. In this process use the object itself."
-        )
 
     def _reduce_by_reference(self) -> Reduced:
         _, memory = self._memory.buffer._reduce_by_reference()

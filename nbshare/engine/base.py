@@ -26,6 +26,10 @@ class Engine(Protocol):
     works_by_itself: bool
     can_be_fed: bool
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it runs nothing any more."""
+
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""
 

@@ -101,10 +101,11 @@ def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | Non
     except TypeError:
         return None
     array = empty((len(values), *specs[0].shape), dtype)
-    for row, value in enumerate(values):
-        array[row] = value
-        if not _survives(np.asarray(array[row]), np.asarray(value)):
-            return None
+    with np.errstate(all="ignore"):  # of casts of what does not survive
+        for row, value in enumerate(values):
+            array[row] = value
+            if not _survives(np.asarray(array[row]), np.asarray(value)):
+                return None
     return array
 
 

@@ -135,7 +135,7 @@ def _is_known(func: Any) -> bool:
     if type(func) not in (FunctionType, BuiltinFunctionType):
         return False
     module, name = func.__module__, func.__name__
-    if func.__qualname__ != name or module == "__main__":
+    if func.__qualname__ != name or module in ("__main__", "__mp_main__"):
         return False
     return getattr(sys.modules.get(module), name, None) is func
 

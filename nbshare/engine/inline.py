@@ -15,6 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
+from nbshare.errors import noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.worker.failures import describe, explained, rebuild
 from nbshare.worker.log import LogKey
@@ -64,7 +65,7 @@ class _Here:
             raise error  # the user's own
         failure = describe(error, i, item)
         if isinstance(error, Exception):
-            error.add_note(f"raised for item {i} ({failure.item_repr})")
+            noted(error, f"raised for item {i} ({failure.item_repr})")
             explained(error)
         else:  # SystemExit must not end the caller
             error = rebuild(failure)
@@ -86,6 +87,7 @@ class SerialEngine:
     calls_at_once = 1
     works_by_itself = False
     can_be_fed = False
+    is_closed = False
 
     def __init__(self) -> None:
         self._work: Work | None = None
@@ -123,6 +125,7 @@ class ThreadEngine:
     calls_at_once = 1
     works_by_itself = True
     can_be_fed = False
+    is_closed = False
 
     def warm_up(self) -> None:
         """Do nothing: threads start at once."""

@@ -90,7 +90,7 @@ class Run(Protocol):
         """End it early."""
 
     def let_go(self) -> None:
-        """Take note that the results have been taken, and nobody will ask for anything more."""
+        """Take note that nobody will ask for anything more."""
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
         """Call back in a thread of its own when it is over, or now if it is."""

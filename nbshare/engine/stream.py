@@ -147,7 +147,8 @@ class Stream:
         self._gathered.fill_out()
 
     def let_go(self) -> None:  # noqa: D102
-        pass  # it ends with its job
+        if self._gathered.is_iterated and not self.is_over:
+            self.stop()  # nobody will take what it waits for to be taken
 
     def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
         self._callbacks.add(callback)
@@ -182,6 +183,7 @@ class Stream:
         """See to it that workers have work, and wait for it."""
         if self.is_over:
             return
+        self._is_stopping |= self._engine.is_closed
         try:
             while self._wants_more() and (items := self._intake.take(self._next_size())):
                 self._hand_over(items)

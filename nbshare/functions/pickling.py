@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 __all__ = ["dumps", "dumps_apart", "plainly_or_by_value"]
 
 MAIN = b"__main__"
+# The same in a process that multiprocessing has spawned, where it has both names.
+SPAWNED_MAIN = "__mp_main__"
 
 
 def dumps(value: Any) -> bytes:
@@ -59,4 +62,10 @@ def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
     data = MAIN
     with suppress(Exception):  # whatever an object's __reduce__ raises
         data = attempt(False)
-    return attempt(True) if MAIN in data else data
+    if MAIN not in data and SPAWNED_MAIN.encode() not in data:
+        return data
+    if SPAWNED_MAIN in sys.modules:
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(sys.modules[SPAWNED_MAIN])
+    return attempt(True)

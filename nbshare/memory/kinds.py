@@ -113,12 +113,13 @@ class Named(_InFolder):
     def open(self, name: str) -> Descriptor:  # noqa: D102
         if self.folder:
             names.sweep(self.folder)
-        file = names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         if names.has_proc():
-            names.remove(name)
-        else:
-            names.keep(name)
-        return file
+            import _posixshmem  # type: ignore[import-not-found]  # late: some systems have none
+
+            opener, unlink = _posixshmem.shm_open, _posixshmem.shm_unlink
+            return names.opened_without_name(f"/{name}", os.O_RDWR, opener, unlink)
+        names.keep(name)
+        return names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
 
 
 class MappedFile(_InFolder):
@@ -134,10 +135,7 @@ class MappedFile(_InFolder):
     def open(self, name: str) -> Descriptor:  # noqa: D102
         names.sweep(self.folder)
         path = os.path.join(self.folder, name)
-        file = opened(os.open, path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        with suppress(FileNotFoundError):  # somebody swept
-            os.unlink(path)
-        return file
+        return names.opened_without_name(path, os.O_RDWR | os.O_CLOEXEC, os.open, os.unlink)
 
 
 def keeps_size(fd: int) -> bool:

@@ -11,6 +11,7 @@ import atexit
 import os
 import re
 from contextlib import suppress
+from typing import Any
 
 from nbshare.memory.descriptors import Descriptor, opened
 
@@ -24,6 +25,7 @@ __all__ = [
     "name_of",
     "new_name",
     "open_shm",
+    "opened_without_name",
     "remove",
     "sweep",
 ]
@@ -81,6 +83,21 @@ def open_shm(name: str, flags: int) -> Descriptor:
     import _posixshmem  # type: ignore[import-not-found]  # late: some systems have none
 
     return opened(_posixshmem.shm_open, f"/{name}", flags, 0o600)
+
+
+def opened_without_name(path: str, flags: int, opener: Any, unlink: Any) -> Descriptor:
+    """Make a file and remove its name; also if it is interrupted in between.
+
+    `opener` and `unlink` are functions of C: in these lines there is no moment for an interrupt
+    that would leave the name.
+    """
+    try:
+        return opened(opener, path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    finally:
+        try:  # noqa: SIM105 - to call anything here would be such a moment
+            unlink(path)
+        except FileNotFoundError:  # it could not be made, or somebody swept
+            pass
 
 
 def keep(name: str) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FunctionType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from nbshare import errors
-from nbshare.errors import TaskError, TaskTimeoutError, cut
+from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
 from nbshare.functions import dumps
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "death_of",
     "describe",
     "explained",
+    "leave",
     "rebuild",
     "safe_repr",
     "text_of",
@@ -74,26 +76,41 @@ def rebuild(failure: Failure) -> BaseException:
             error = pickle.loads(failure.pickled)
         except (Exception, SystemExit):  # noqa: BLE001 - its class may exist in the worker only
             error = None
-    if not isinstance(error, BaseException):
+    note = f"raised {where}:\n{failure.traceback}"
+    if not isinstance(error, BaseException) or not noted(error, note):
         error = TaskError(
             f"{failure.type_name} {where}: {failure.text}",
             failure.item,
             failure.item_repr,
             failure.type_name,
         )
-    error.add_note(f"raised {where}:\n{failure.traceback}")
+        error.add_note(note)
     return explained(error)
+
+
+def leave(error: BaseException) -> NoReturn:
+    """End this process as an exception does that nobody catches."""
+    status = 1
+    with suppress(BaseException):
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        else:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status & 0xFF)
 
 
 def explained(error: BaseException) -> BaseException:
     """Return an error, with a note that says what to do if it is a write to read-only memory."""
     if isinstance(error, ValueError) and "read-only" in str(error):
-        error.add_note(
+        noted(
+            error,
             "What is given in shared=, and plain arrays among the items, are read-only in the "
             "workers. To change values: work on a copy (x = x.copy()); or share(x, mode='c') "
             "before the call, so that each worker has a copy of its own of what it changes; or "
             "give share(x) as an item or in a functools.partial, so that all write into the same "
-            "memory."
+            "memory.",
         )
     return error
 

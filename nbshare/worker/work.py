@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs
+from nbshare.errors import noted
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.claims import LEAST_S, Claims
-from nbshare.worker.failures import text_of
+from nbshare.worker.failures import leave, text_of
 from nbshare.worker.items import Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
 from nbshare.worker.orders import Order
@@ -356,6 +357,8 @@ class Work:
 
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
+        if os.getpid() != self._slot[PID]:
+            leave(error)  # a child that the item has forked: it is not to work here as well
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
@@ -403,7 +406,7 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
         with changes_stay():
             initializer(*initargs)
     except BaseException as error:
-        error.add_note("raised by the initializer")
+        noted(error, "raised by the initializer")
         raise
     _initialized[:] = [key]
 
