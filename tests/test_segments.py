@@ -716,12 +716,11 @@ def test_what_a_killed_process_has_left_is_swept(program, tmp_path, setting):
     """Killed before it could remove the name, it leaves one; the next start takes it away."""
     process = program.start(
         """
-import os, signal, nbshare
-from nbshare.memory import names
+import _posixshmem, os, signal, nbshare
 unlink = os.unlink
 def die(path, **options):
     os.kill(os.getpid(), signal.SIGKILL) if "nbshare-" in path else unlink(path, **options)
-os.unlink = names.remove = die
+os.unlink = _posixshmem.shm_unlink = die
 nbshare.zeros(1 << 20)
 """,
         TMPDIR=str(tmp_path),

@@ -92,12 +92,13 @@ def opened_without_name(path: str, flags: int, opener: Any, unlink: Any) -> Desc
     that would leave the name.
     """
     try:
-        return opened(opener, path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        file = opened(opener, path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     finally:
         try:  # noqa: SIM105 - to call anything here would be such a moment
             unlink(path)
         except FileNotFoundError:  # it could not be made, or somebody swept
             pass
+    return file
 
 
 def keep(name: str) -> None:
