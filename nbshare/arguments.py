@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -16,7 +17,7 @@ from nbshare.arrays.apart import is_masked
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut
-from nbshare.functions import bind_arguments, resolve
+from nbshare.functions import bind_arguments, label_of, resolve
 from nbshare.notebook.prints import Printer
 from nbshare.worker import is_worker
 from nbshare.worker.context import current_context
@@ -159,7 +160,13 @@ def checked_initializer(
     if not callable(initializer) and not isinstance(initializer, str):
         raise TypeError(f"initializer={initializer!r}: must be a function, or 'file.py:name'")
     function = resolve(initializer)
-    bind_arguments(function, len(arguments), {})
+    try:
+        bind_arguments(function, len(arguments), {})
+    except TypeError:
+        raise TypeError(
+            f"the initializer {label_of(function)}{inspect.signature(function)} cannot be called "
+            f"with initargs={cut(repr(arguments))}: they are its positional arguments"
+        ) from None
     return function, arguments
 
 

@@ -752,5 +752,5 @@ def test_a_process_forks_between_two():
 def test_results_that_differ_are_told():
     """A warning each time, as of any map."""
     for _ in range(5):
-        with pytest.warns(MixedResultsWarning, match="item 0 gave a int, item 1 a str"):
+        with pytest.warns(MixedResultsWarning, match="item 0 gave an int, item 1 a str"):
             assert quiet(laps.echo, [1, "a"], max_workers=1) == [1, "a"]

@@ -492,7 +492,7 @@ def test_a_given_array_may_be_the_input():
     [
         (np.zeros(4), ValueError, r"\(4,\).* 3 items"),
         (np.zeros((2, 3)), ValueError, "3 items"),
-        (np.array(0.0), ValueError, "3 items"),
+        (np.array(0.0), ValueError, "0-d.*first axis"),
         (np.zeros(3, object), TypeError, "object"),
         (np.broadcast_to(0.0, 3), ValueError, "read-only"),
         ("array", ValueError, "'array'"),

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 import os
+import re
 import signal
 import threading
 import time
@@ -395,6 +396,17 @@ def test_the_tiny_item_that_takes_the_worker_is_named(way, timeout):
     ) as caught:
         parallel_map(policies.fail_some, range(50_000), shared=shared, timeout=timeout)
     assert caught.value.index == 20_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"), [("lock", "arrays"), ("generator", r"list\("), ("coroutine", "asyncio.run")]
+)
+def test_a_result_that_cannot_be_sent_is_named_with_the_remedy(kind, remedy):
+    """The error is that of the item, and says what to return instead."""
+    with pytest.raises(TypeError) as caught:
+        parallel_map(policies.give_unsendable, [kind])
+    notes = "\n".join(caught.value.__notes__)
+    assert re.search(f"(?s)result, a {kind}, cannot be sent: .*{remedy}.*item 0", notes), notes
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,14 +53,22 @@ def collect(values: list[Any]) -> Any:
     stacked = _stack(values, specs)
     if stacked is not None:
         return stacked
-    odd = next((i for i, spec in enumerate(specs) if spec[:2] != specs[0][:2]), 0)
+    odd = _odd_one(specs)
+    found = f"item 0 gave {_kind(values[0])}, item {odd} {_kind(values[odd])}"
     warn(
-        f"results differ in kind, so they come as a list: item 0 gave a {_kind(values[0])}, "
-        f"item {odd} a {_kind(values[odd])}. Return one dtype and shape to get one array, or say "
-        'out="list".',
+        f"results differ in kind, so they come as a list: {found if odd else 'no dtype holds all'}."
+        ' Return one dtype and shape to get one array, or say out="list".',
         MixedResultsWarning,
     )
     return values
+
+
+def _odd_one(specs: list[OutputSpec]) -> int:
+    """Return the first result that is unlike that of item 0, above all one that fits no array."""
+    wanted = specs[0]
+    unfit = (i for i, s in enumerate(specs) if s.dtype is None or s.shape != wanted.shape)
+    unlike = (i for i, s in enumerate(specs) if s.dtype != wanted.dtype)
+    return next(chain(unfit, unlike), 0)
 
 
 def stack(values: list[Any]) -> Any:
@@ -119,5 +128,8 @@ def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
 
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} array of shape {value.shape}"
-    return type(value).__name__
+        return f"an array of {value.dtype} and shape {value.shape}"
+    if type(value) is int and spec_for(value).dtype is None:
+        return "an int of more than 64 bits"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

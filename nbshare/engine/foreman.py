@@ -213,8 +213,8 @@ class Foreman:
             if call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn:
                 raise errors.WorkerDiedError(
                     f"{call.n_replaced + call.n_unborn} workers died one after the other before "
-                    "they began an item. Something that they import may end them, memory may be "
-                    "short, or the system may allow no more processes."
+                    "they began an item. Something that they import may end them, or the "
+                    "initializer; memory may be short, or the system may allow no more processes."
                 )
             self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:

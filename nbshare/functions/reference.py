@@ -79,7 +79,6 @@ def bind_arguments(
         signature = inspect.signature(func)
     except (TypeError, ValueError):  # some functions in C have none
         return
-    given = functools.reduce(lambda f, _: getattr(f, "func", f), range(9), func)
     preset = func.keywords if isinstance(func, functools.partial) else {}
     sources = {"the functools.partial": preset, "shared=": shared, "seed=": extra}
     for (first, names), (second, others) in itertools.combinations(sources.items(), 2):
@@ -91,7 +90,7 @@ def bind_arguments(
     except TypeError as error:
         names = [*["item"] * n_iterables, *(f"{name}=..." for name in shared)]
         raise TypeError(
-            f"{label_of(given)}{signature} cannot be called as {label_of(given)}"
+            f"{label_of(func)}{signature} cannot be called as {label_of(func)}"
             f"({', '.join(names)}): {error}. Each iterable, or block of a "
             "pipeline, gives one positional argument, shared= the keyword arguments."
         ) from None

@@ -33,8 +33,11 @@ MAX_PART = 10_000  # characters of one frame or message of a traceback
 MAX_LINES = 40  # of a traceback's beginning and end each
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Where the frames between a worker's loop and the user's function are: tasks and stages are there.
-_ROOMS = tuple(os.path.join(_PACKAGE, room, "") for room in ("worker", "engine"))
+# Where the frames between a worker's loop and the user's function are: tasks and stages are there,
+# and what loads function and items.
+_ROOMS = tuple(
+    os.path.join(_PACKAGE, room, "") for room in ("worker", "engine", "arrays", "functions")
+)
 
 
 class Failure(NamedTuple):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.apart import is_masked
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.errors import noted
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment
 from nbshare.worker.log import OUT_OF_BAND, LogKey, LogWriter
@@ -185,13 +186,26 @@ class ResultStore:
 
     def _append(self, i: int, value: Any) -> None:
         board = self._board
-        data, buffers = dumps_apart(value, OUT_OF_BAND)
+        try:
+            data, buffers = dumps_apart(value, OUT_OF_BAND)
+        except Exception as error:
+            noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
+            raise
         if len(data) <= board.small.shape[1] and not buffers:
             board.small[i, : len(data)] = np.frombuffer(data, np.uint8)
             board.index[i] = 0, 0, len(data)
         else:
             board.index[i] = self._log.append(data, buffers)
         board.done[i] = IN_LOG
+
+
+def _remedy(value: Any) -> str:
+    """Say what to return instead of a result that cannot be pickled."""
+    if hasattr(value, "send"):
+        if hasattr(value, "__await__"):
+            return "run it, and return what asyncio.run(...) gives"
+        return "return what it gives, list(...) of it"
+    return "return numbers, arrays, or other objects that can be pickled"
 
 
 def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:

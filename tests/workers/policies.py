@@ -126,6 +126,20 @@ def give_lock_at(i, bad):
     return threading.Lock() if i in bad else float(i)
 
 
+async def never_awaited():
+    """Be a coroutine."""
+
+
+def give_unsendable(kind):
+    """Give a result of a kind that cannot be pickled."""
+    if kind == "lock":
+        return threading.Lock()
+    if kind == "generator":
+        return (i for i in range(3))
+    warnings.simplefilter("ignore", RuntimeWarning)  # that it is never awaited
+    return never_awaited()
+
+
 class Stubborn:
     """Pickles, and does not unpickle."""
 
