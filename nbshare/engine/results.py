@@ -120,9 +120,10 @@ class Results:
         ones, in whose middle a worker was ended, if they have not been tried again.
         """
         if self.array is not None:
-            rows = np.flatnonzero(self._board.done != IN_OUTPUT)
+            done = self._board.done
+            rows: Any = np.flatnonzero(done != IN_OUTPUT)
             if self._is_fresh:
-                rows = np.intersect1d(rows, np.array(torn, np.intp))
+                rows = [i for i in torn if done[i] != IN_OUTPUT]
             self.array[rows] = np.zeros((), self.array.dtype)
 
     def final(self, *, with_errors: bool = False) -> Any:
