@@ -4,9 +4,9 @@ The layers; imports point down only::
 
     __main__, demo     the main job, headless
     magics             %%workerfile: a cell that becomes a module file
-    pipelines          load, process, store: stages joined by ring buffers
     joblib_backend     joblib's Parallel on an Executor
     mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
+    pipelines          load, process, store: stages joined by ring buffers
     running            a map from its request to its result, drawn meanwhile
     arguments          what a user gives, checked before anything starts
     notebook           what draws: the bar and the live picture

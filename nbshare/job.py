@@ -128,7 +128,10 @@ class Job:
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
-        """The failures so far, by the index of their items."""
+        """The failures so far, by the index of their items.
+
+        Of a generator whose results have been given by iterating, the first 10 000 or some more.
+        """
         return dict(self._run.errors)
 
     def partial(self) -> Any:
@@ -178,6 +181,13 @@ class Job:
         -------
         object
             What the function returns; what it raises is raised.
+
+        Raises
+        ------
+        IndexError
+            If there is no such item.
+        LookupError
+            If the item is not kept: of a generator, or a block of a pipeline.
         """
         request = self._run.request
         index = i if self.n_tasks is None else range(self.n_tasks)[i]
@@ -199,7 +209,7 @@ class Job:
         return not self._run.is_over
 
     def cancelled(self) -> bool:
-        """Whether the map was ended early by `cancel`."""
+        """Whether the map was ended early: by `cancel`, the Stop button or `nbshare.shutdown`."""
         return self.done() and self.state == "stopped"
 
     def cancel(self) -> bool:
@@ -266,6 +276,11 @@ class Job:
         timeout : float, optional
             Seconds to wait at most; default: no limit.
 
+        Returns
+        -------
+        BaseException or None
+            None also of a map that was stopped.
+
         Raises
         ------
         TimeoutError
@@ -279,9 +294,13 @@ class Job:
             raise TimeoutError(f"{self!r} is not over after {timeout} s")
 
     def add_done_callback(self, function: Callable[[Job], object]) -> None:
-        """Have ``function(job)`` called when the map is over, or now if it is.
+        """Have a function called when the map is over, or now if it is.
 
-        In a thread of nbshare's; what it raises is printed and goes no further.
+        Parameters
+        ----------
+        function : callable
+            Called as ``function(job)`` in a thread of nbshare's; what it raises is printed and
+            goes no further.
         """
         self._run.call_when_over(partial(function, self))
 
@@ -325,7 +344,17 @@ class Job:
 
         Each result is given once, also to several loops, in one thread or in several. Those of a
         map over a generator are not kept when they have been given, so that it need not end: it is
-        ahead by some windows only.
+        ahead by some windows only, and ends when nobody has the job any more.
+
+        Yields
+        ------
+        tuple of int and object
+            An item's index and its result, or with ``on_error="return"`` its exception.
+
+        Raises
+        ------
+        Exception
+            What the map has failed with.
         """
         while True:
             with self._telling_that_it_goes_on():
@@ -441,12 +470,12 @@ class Job:
 
     def _results(self) -> Any:
         request = self._run.request
-        out, with_errors = request.out, request.policy.on_error == "return"
+        out, with_errors = request.out, request.policy.returns_errors
         if isinstance(out, np.ndarray):
             return masked(out, ~self.present) if with_errors else out
         if self.n_tasks == 0:
             return nothing(out, with_errors=with_errors)
-        results = self._run.final(with_errors=with_errors)
+        results = self._run.final()
         if out != "stack":
             return results
         stacked = stack(results)

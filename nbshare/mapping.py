@@ -65,7 +65,7 @@ def parallel_map(
     shared : mapping of str to object, optional
         Keyword arguments, the same for every call, placed in shared memory once. Arrays are
         read-only in the workers: a write raises `ValueError` there.
-    out : None, "list" or ndarray, optional
+    out : None, "list", "stack" or ndarray, optional
         None (default): results that are numbers or arrays of one shape come as one SharedArray of
         shape ``(n, *shape)``, others as a list. ``"list"``: always a list. ``"stack"``: results
         that are tuples, such as ``(mean, std)``, come as a tuple of arrays. An ndarray of shape
@@ -92,13 +92,15 @@ def parallel_map(
         ``last_job().errors`` has them by index.
     retries : int, optional
         How often an item is tried again that raised, took too long or whose worker died.
-        Default 0.
+        Default 0. Items of some microseconds run together: if their worker dies, those that were
+        under way with the guilty one are run again, one by one, and are not counted.
     timeout : float, optional
         Seconds that one item may take. Past it its worker is ended and replaced, and the item
         fails with `TaskTimeoutError`. Default: no limit.
     seed : int or numpy.random.SeedSequence, optional
-        Each call gets ``rng=``, a `numpy.random.Generator` from the sequence's child of the item's
-        index: the same numbers whatever the number of workers. The sequence is not advanced.
+        Each call gets ``rng=``, a `numpy.random.Generator` (PCG64) from the sequence's child of the
+        item's index, ``SeedSequence(seed).spawn(n)[i]``: the same numbers whatever the number of
+        workers. The sequence is not advanced.
     initializer : callable, optional
         Called in each worker before its first item, to load a model or open a connection. Workers
         that have run it are kept for calls with the same one, and with them what it has set there:
@@ -114,8 +116,10 @@ def parallel_map(
 
     Returns
     -------
-    SharedArray, ndarray or list
-        Results in the order of the items. With 0 items ``np.empty(0)``, or ``[]`` for ``"list"``.
+    SharedArray, ndarray, MaskedArray, list or tuple
+        Results in the order of the items; with ``on_error="return"`` arrays are masked where items
+        failed; with ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
+        ``"list"`` and ``"stack"``.
 
     Raises
     ------

@@ -341,8 +341,8 @@ class _Lap(SingleRun):
             return False
         return True
 
-    def final(self, *, with_errors: bool) -> Any:
-        found = super().final(with_errors=with_errors)
+    def final(self) -> Any:
+        found = super().final()
         is_made = self.call.board.header[KIND] == ASK  # an array, for this map
         return _copy_of(found) if found is self.call.results.array and not is_made else found
 

@@ -352,7 +352,7 @@ class Foreman:
         if failure.item >= 0:
             i = failure.item - call.request.first
             call.note_error(error, range(i, i + 1))
-        if failure.item < 0 or call.request.policy.on_error == "raise":
+        if failure.item < 0 or not call.request.policy.returns_errors:
             self._fail(call, error)
 
     def _release(self, worker: WorkerProcess, call: Call) -> None:
@@ -417,7 +417,7 @@ class Foreman:
             return True
         error = error_of(call.request.first + items.start, call.request.text_of(items.start))
         call.note_error(error, items)
-        if call.request.policy.on_error == "raise":
+        if not call.request.policy.returns_errors:
             self._fail(call, error)
         else:
             call.board.done[items.start] = FAILED

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.create import empty
-from nbshare.engine.collect import as_masked, collect, masked, nothing
+from nbshare.engine.collect import as_masked, collect, masked
 from nbshare.engine.growing import GrowingArray
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
@@ -87,7 +87,7 @@ class Gathered:
             return masked(array, ~np.concatenate([window.present() for window in windows]))
         return [v for window in windows for v in window.call.results.values(gaps=True)]
 
-    def final(self, n: int, *, with_errors: bool) -> Any:
+    def final(self, n: int) -> Any:
         """Return the results of all `n` items."""
         if self._n_dropped:
             raise RuntimeError(
@@ -95,9 +95,7 @@ class Gathered:
                 "since the items of a generator may never end. Keep them in the loop, or call "
                 "result() without one."
             )
-        windows = list(self.windows)
-        if not windows:
-            return nothing(self._request.out, with_errors=with_errors)
+        windows, with_errors = list(self.windows), self._request.policy.returns_errors
         array = self._array(windows)
         if array is not None and (with_errors or not self.errors):
             return masked(array, ~self.present(n)) if with_errors else array

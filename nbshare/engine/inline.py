@@ -71,7 +71,7 @@ class _Here:
             error = rebuild(failure)
         i -= self._call.request.first
         self._call.note_error(error, range(i, i + 1))
-        if self._call.request.policy.on_error == "raise":
+        if not self._call.request.policy.returns_errors:
             self._call.error = self._call.error or error
             self._call.board.stop()
 

@@ -17,7 +17,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import Callbacks, State
-from nbshare.engine.collect import as_masked
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, NO_BLOCK, SINCE, Place
 from nbshare.engine.stats import StageStatistics, WorkerStats
@@ -139,9 +138,8 @@ class Pipe:
     def partial(self) -> Any:  # noqa: D102
         return self._results.partial(self.n_tasks)
 
-    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
-        results = self._results.final()
-        return as_masked(results) if with_errors else results
+    def final(self) -> Any:  # noqa: D102
+        return self._results.final()
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
         return [worker for stage in self._stages for worker in stage.run.stats()]

@@ -59,7 +59,7 @@ class Run(Protocol):
     def partial(self) -> Any:
         """Return the results that are there."""
 
-    def final(self, *, with_errors: bool) -> Any:
+    def final(self) -> Any:
         """Return all results."""
 
     def stats(self) -> list[WorkerStats]:

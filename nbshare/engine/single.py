@@ -74,8 +74,8 @@ class SingleRun:
     def partial(self) -> Any:  # noqa: D102
         return self.call.results.partial()
 
-    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
-        return self.call.results.final(with_errors=with_errors)
+    def final(self) -> Any:  # noqa: D102
+        return self.call.results.final(with_errors=self.request.policy.returns_errors)
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
         from nbshare.engine.stats import stats_of  # late: most calls do without

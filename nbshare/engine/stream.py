@@ -125,8 +125,8 @@ class Stream:
     def partial(self) -> Any:  # noqa: D102
         return self._gathered.partial()
 
-    def final(self, *, with_errors: bool) -> Any:  # noqa: D102
-        return self._gathered.final(self._n_taken, with_errors=with_errors)
+    def final(self) -> Any:  # noqa: D102
+        return self._gathered.final(self._n_taken)
 
     def stats(self) -> list[WorkerStats]:  # noqa: D102
         return merged([*self._past_stats, *(s for w in self._open() for s in w.stats())])

@@ -89,21 +89,16 @@ class ImportLog:
         self._given = given
         self._known = set(sys.modules)
         self._n_seen = len(sys.modules)
-        self._stamps: dict[str, Stamp | None] = {}
 
-    def note(self) -> None:
-        """Take the stamps of the modules imported since."""
+    def take(self) -> dict[str, Stamp | None]:
+        """Return the stamps of the modules imported since the last time."""
+        taken: dict[str, Stamp | None] = {}
         if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
-            return
+            return taken
         self._n_seen = len(sys.modules)
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
             path = getattr(sys.modules.get(name), "__file__", None)
             if path and not is_installed(path):
-                self._stamps[path] = self._given(path) or _read.get(path) or stamp_of(path)
-
-    def take(self) -> dict[str, Stamp | None]:
-        """Return what was noted since the last time."""
-        self.note()
-        taken, self._stamps = self._stamps, {}
+                taken[path] = self._given(path) or _read.get(path) or stamp_of(path)
         return taken

@@ -39,6 +39,11 @@ class Policy(NamedTuple):
     timeout_s: float | None = None  # per item
     seed: Seed | None = None
 
+    @property
+    def returns_errors(self) -> bool:
+        """Whether a call goes on after failures."""
+        return self.on_error == "return"
+
 
 class Task(NamedTuple):
     """What is done with each item; where its parts lie in the call's segments."""
@@ -92,7 +97,7 @@ class Brief(NamedTuple):
 
 
 class CallMessage(NamedTuple):
-    """What one worker is told; the descriptors come beside it: board, inputs, and maybe a bell."""
+    """What one worker is told; descriptors come beside it: board, inputs, maybe bell and gong."""
 
     call: int
     map: int  # the same for all calls of a stream

@@ -21,17 +21,15 @@ __all__ = ["arm", "open_owner", "watch_owner"]
 F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
 
 
-def arm(life_fd: int) -> int:
-    """Have the kernel kill this process group when the life pipe's other end closes.
-
-    Returns the descriptor that must stay open for it, -1 if that cannot be had.
-    """
+def arm(life_fd: int) -> None:
+    """Have the kernel kill this process group when the life pipe's other end closes."""
     # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share: only the last to set it would be killed. Opened anew, it is our own.
+    # processes share: only the last to set it would be killed. Opened anew, it is our own; it
+    # stays open, as numbers do.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # without /proc there is only `watch_owner`
-        return -1
+        return
     fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -40,7 +38,6 @@ def arm(life_fd: int) -> int:
     poll.register(fd, select.POLLHUP)
     if poll.poll(0):
         os.killpg(0, signal.SIGKILL)
-    return fd
 
 
 def open_owner(owner: int) -> int:

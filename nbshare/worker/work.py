@@ -364,7 +364,7 @@ class Work:
         if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
         self._caller.failed(self._first + i, error, self._text_of(i))
-        if self._policy.on_error == "raise":
+        if not self._policy.returns_errors:
             return None
         self._board.done[i] = FAILED
         return 1
