@@ -243,20 +243,20 @@ def _stages(
     stages: list[Stage] = []
     of_all = zip(functions, names, keywords, n_workers, strict=True)
     for k, (func, name, shared, n) in enumerate(of_all):
-        desk = full((n, 4), 0, np.int64)
-        desk[:, 0] = NO_BLOCK
+        stations = full((n, 4), 0, np.int64)
+        stations[:, 0] = NO_BLOCK
         if k == 0:
-            loop = partial(feed, func, rings[0], desk)
+            loop = partial(feed, func, rings[0], stations)
         else:
             what = finish if k == len(functions) - 1 else process
-            loop = partial(what, func, rings[k - 1], rings[k], desk)
+            loop = partial(what, func, rings[k - 1], rings[k], stations)
         items = [Place(name, worker) for worker in range(n)]
         request, _, _ = checked_request(
             loop, [items], shared=shared, out="list", max_workers=n, chunksize=1
         )
         if stages:  # what all print is shown by the one who waits
             request = request._replace(prints=stages[0].run.request.prints)
-        stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), desk))
+        stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), stations))
     return stages
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import itertools
 import math
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,6 +13,7 @@ from nbshare.arrays.feed import Feed
 from nbshare.arrays.inbox import Inbox
 from nbshare.arrays.tray import Tray
 from nbshare.engine.bell import Gong
+from nbshare.engine.ending import Ending
 from nbshare.engine.placing import Placed
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
@@ -32,7 +29,6 @@ __all__ = [
     "MAX_REPLACED",
     "STAY_S",
     "Call",
-    "Callbacks",
     "Code",
     "Entrance",
     "State",
@@ -112,7 +108,7 @@ class Entrance:
         self.gong.ring(n)
 
 
-class Call:
+class Call(Ending):
     """A running call: its shared memory, its workers, how it ended.
 
     The dispatcher's thread writes, others read; `wait` is for any thread.
@@ -150,6 +146,7 @@ class Call:
         n_slots: int,
         team: Team | None = None,
     ) -> None:
+        super().__init__()
         self.request, self.board, self.inputs, self.order = request, board, inputs, order
         self.n_threads, self.initializer_key = n_threads, initializer_key
         self.results = results
@@ -157,7 +154,6 @@ class Call:
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
         self.error: BaseException | None = None
-        self.is_over = False
         self.team = team
         self.code = NO_CODE  # that its workers run; given when it begins
         self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
@@ -171,10 +167,6 @@ class Call:
         self.entrance: Entrance | None = None  # of items that come while it runs
         self.bell_fd: int | None = None  # that workers ring when they have news; see `Bell`
         self.tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
-        self._callbacks = Callbacks()
-        # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
-        self._over = _thread.allocate_lock()
-        self._over.acquire()
 
     @cached_property
     def told(self) -> tuple[bytes, bytes]:
@@ -251,18 +243,6 @@ class Call:
         """Keep the error of items that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it has come."""
-        if not self.is_over and self._over.acquire(timeout=timeout_s):
-            self._over.release()
-        return self.is_over
-
-    def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back in a thread of its own when the call is over, or now if it is."""
-        self._callbacks.add(callback)
-        if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
-            self._callbacks.run()
-
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
         self.state, self.error = state, error
@@ -273,33 +253,7 @@ class Call:
         self.inputs.clear()
         self.feed = None
         self.entrance = None
-        self.is_over = True
-        self._over.release()
+        self._end()
         tell, self.tell = self.tell, None  # which may lead back here
         if tell is not None:
             tell()
-        self._callbacks.run()
-
-
-class Callbacks:
-    """What is to be called, once, when something is over."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], object]] = deque()
-
-    def add(self, callback: Callable[[], object]) -> None:
-        """Add one."""
-        self._waiting.append(callback)
-
-    def run(self) -> None:
-        """Call those that have not been called, each in a thread of its own."""
-        while self._waiting:
-            with suppress(IndexError):
-                _thread.start_new_thread(_call_safely, (self._waiting.popleft(),))
-
-
-def _call_safely(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except Exception:  # noqa: BLE001 - a user's
-        traceback.print_exc()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,9 +16,18 @@ from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.block_results import BlockResults
-from nbshare.engine.call import Callbacks, State
+from nbshare.engine.call import State
+from nbshare.engine.ending import Ending
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stages import BEGUN, BLOCK, ENDED, HEADER_NBYTES, NO_BLOCK, SINCE, Place
+from nbshare.engine.stages import (
+    BLOCK,
+    BLOCK_SINCE,
+    HEADER_NBYTES,
+    NO_BLOCK,
+    STAGE_BEGUN,
+    STAGE_ENDED,
+    Place,
+)
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
 from nbshare.errors import RingAbortedError as Aborted
@@ -34,10 +43,10 @@ class Stage(NamedTuple):
 
     name: str
     run: SingleRun
-    desk: SharedArray  # what its workers are doing: see `Desk`
+    stations: SharedArray  # what its workers are doing: see `Station`
 
 
-class Pipe:
+class Pipe(Ending):
     """A pipeline; see `nbshare.engine.run.Run`, of which the blocks are the items.
 
     Parameters
@@ -60,13 +69,13 @@ class Pipe:
         rings: Sequence[RingBuffer],
         timeout_s: float | None = None,
     ) -> None:
-        n_workers = sum(len(stage.desk) for stage in stages)
+        super().__init__()
+        n_workers = sum(len(stage.stations) for stage in stages)
         # For the job: what has no meaning here is empty.
         self.request = stages[-1].run.request._replace(
             iterables=(), n_tasks=0, out=None, max_workers=n_workers
         )
         self.error: BaseException | None = None
-        self.is_over = False
         self._stages, self._rings = stages, list(rings)
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._next_look = 0.0 if timeout_s else math.inf  # for a block that takes too long
@@ -75,9 +84,6 @@ class Pipe:
         self._is_stopping = False
         self._lock = _thread.allocate_lock()
         self._n_open = len(stages)
-        self._over = _thread.allocate_lock()
-        self._over.acquire()
-        self._callbacks = Callbacks()
         self._n_given = 0
         self._last_look: list[StageStatistics] = []
 
@@ -121,13 +127,13 @@ class Pipe:
             looks.append(
                 StageStatistics(
                     name=stage.name,
-                    workers=len(stage.desk),
+                    workers=len(stage.stations),
                     n_blocks=self.n_done if is_last else behind.n_put,
                     queued=before.queued if before else 0,
                     slots=rings[k - 1].slots if k else 0,
                     waited_for_input_s=before.consumers_waited_s if before else 0.0,
                     waited_for_output_s=behind.producers_waited_s,
-                    elapsed_s=_elapsed_s(stage.desk),
+                    elapsed_s=_elapsed_s(stage.stations),
                 )
             )
         return looks
@@ -164,11 +170,6 @@ class Pipe:
     def let_go(self) -> None:  # noqa: D102
         pass  # it ends with its job
 
-    def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
-        self._callbacks.add(callback)
-        if self.is_over:
-            self._callbacks.run()
-
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:  # noqa: D102
@@ -177,11 +178,6 @@ class Pipe:
             stage.run.call_when_over(partial(self._note_end, k))
         for stage in self._stages:
             stage.run.start()
-
-    def wait(self, timeout_s: float) -> bool:  # noqa: D102
-        if not self.is_over and self._over.acquire(timeout=timeout_s):
-            self._over.release()
-        return self.is_over
 
     def stop(self) -> None:  # noqa: D102
         self._is_stopping = True
@@ -215,7 +211,7 @@ class Pipe:
         """Keep the first error; what it brings about in the other stages is none."""
         stage = self._stages[k]
         places = [i for i, found in stage.run.errors.items() if found is error]
-        block = int(stage.desk[places[0], BLOCK]) if places else NO_BLOCK
+        block = int(stage.stations[places[0], BLOCK]) if places else NO_BLOCK
         if self._keep_error(error, block) and places:
             _name_block(error, Place(stage.name, places[0]), block)
 
@@ -241,9 +237,7 @@ class Pipe:
                 pass
         self._last_look = self._look(self._rings)  # for the last time: their memory goes
         self._rings.clear()
-        self.is_over = True
-        self._over.release()
-        self._callbacks.run()
+        self._end()
 
     def _take_from(self, frames: RingBuffer) -> None:
         parts: dict[int, npt.NDArray[np.uint8]] = {}
@@ -273,8 +267,8 @@ class Pipe:
             return
         self._next_look = time.monotonic() + LOOK_S
         for stage in self._stages:
-            rows = np.asarray(stage.desk)
-            since_s = np.where(rows[:, SINCE] > 0, rows[:, SINCE] / 1e9, math.inf)
+            rows = np.asarray(stage.stations)
+            since_s = np.where(rows[:, BLOCK_SINCE] > 0, rows[:, BLOCK_SINCE] / 1e9, math.inf)
             place = int(since_s.argmin())
             if since_s[place] + self._timeout_s < time.monotonic():
                 block = int(rows[place, BLOCK])
@@ -288,11 +282,11 @@ class Pipe:
                 return
 
 
-def _elapsed_s(desk: SharedArray) -> float:
+def _elapsed_s(stations: SharedArray) -> float:
     """Return how long the workers of a stage have been there, together."""
-    rows = np.asarray(desk)
-    ended = np.where(rows[:, ENDED] > 0, rows[:, ENDED], time.monotonic_ns())
-    return float(np.where(rows[:, BEGUN] > 0, ended - rows[:, BEGUN], 0).sum() / 1e9)
+    rows = np.asarray(stations)
+    ended = np.where(rows[:, STAGE_ENDED] > 0, rows[:, STAGE_ENDED], time.monotonic_ns())
+    return float(np.where(rows[:, STAGE_BEGUN] > 0, ended - rows[:, STAGE_BEGUN], 0).sum() / 1e9)
 
 
 def _name_block(error: BaseException, place: Place, block: int) -> None:

@@ -31,15 +31,15 @@ from nbshare.worker.log import pack
 from nbshare.worker.reports import note_block
 
 __all__ = [
-    "BEGUN",
     "BLOCK",
-    "ENDED",
+    "BLOCK_SINCE",
     "FRAME_NBYTES",
     "HEADER_NBYTES",
     "NO_BLOCK",
-    "SINCE",
-    "Desk",
+    "STAGE_BEGUN",
+    "STAGE_ENDED",
     "Place",
+    "Station",
     "feed",
     "finish",
     "n_arguments",
@@ -49,7 +49,7 @@ __all__ = [
 FRAME_NBYTES = 1 << 18  # of a result, in one slot
 HEADER_NBYTES = 24  # block, size of the whole, offset
 
-BLOCK, SINCE, BEGUN, ENDED = range(4)  # places in a worker's row of the desk
+BLOCK, BLOCK_SINCE, STAGE_BEGUN, STAGE_ENDED = range(4)  # places in a row, which is a worker's
 NO_BLOCK = -1
 
 
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return f"worker {self.worker} of stage {self.stage!r}"
 
 
-class Desk:
+class Station:
     """Where a worker notes what it is doing; the end of the data ends its block.
 
     Parameters
@@ -79,7 +79,7 @@ class Desk:
 
     def begin(self, block: int | None) -> None:
         """Note which block is being worked on from now on; None: it waits for one."""
-        self._row[SINCE] = 0  # the next block's time, and never with the number of the last one
+        self._row[BLOCK_SINCE] = 0  # first: never the last block's number with its time
         self._row[BLOCK] = NO_BLOCK if block is None else block
         note_block(block)
         if block is not None:
@@ -87,18 +87,18 @@ class Desk:
 
     def pause(self) -> None:
         """Note that time is not the block's from now on: it waits for a slot."""
-        self._row[SINCE] = 0
+        self._row[BLOCK_SINCE] = 0
 
     def resume(self) -> None:
         """Note that it is again."""
-        self._row[SINCE] = time.monotonic_ns()
+        self._row[BLOCK_SINCE] = time.monotonic_ns()
 
-    def __enter__(self) -> Desk:
-        self._row[BEGUN] = time.monotonic_ns()
+    def __enter__(self) -> Station:
+        self._row[STAGE_BEGUN] = time.monotonic_ns()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._row[SINCE], self._row[ENDED] = 0, time.monotonic_ns()
+        self._row[BLOCK_SINCE], self._row[STAGE_ENDED] = 0, time.monotonic_ns()
         is_busy = self._row[BLOCK] != NO_BLOCK  # else it may be of some other ring, in the function
         return kind is RingClosedError and not is_busy
 
@@ -116,33 +116,33 @@ def feed(
 ) -> None:
     """Queue all blocks that a loader yields, or that it says it has filled in."""
     func = partial(func, **shared)
-    with Desk(rows, place) as desk, contextlib.closing(Slots(sink, desk)) as slots:
-        desk.begin(0)
+    with Station(rows, place) as station, contextlib.closing(Slots(sink, station)) as slots:
+        station.begin(0)
         if n_arguments(func) == 1:
             for n, n_rows in enumerate(blocks_of(func(slots)), 1):
                 slots.queue(n_rows)
-                desk.begin(n)
+                station.begin(n)
             return
         for n, block in enumerate(blocks_of(func()), 1):
             slots.queue(copy_to(next(slots), block))
-            desk.begin(n)
+            station.begin(n)
 
 
 class Slots(Iterator[SharedArray]):
     """The empty slots that a loader fills in place: each is queued when it yields."""
 
-    def __init__(self, ring: RingBuffer, desk: Desk) -> None:
-        self._ring, self._desk = ring, desk
+    def __init__(self, ring: RingBuffer, station: Station) -> None:
+        self._ring, self._station = ring, station
         self._lease: Lease | None = None
         self._slot: SharedArray | None = None
         self._n_queued = 0
 
     def __next__(self) -> SharedArray:
         if self._slot is None:
-            self._desk.pause()
+            self._station.pause()
             self._lease = self._ring.put()
             self._slot = self._lease.__enter__()
-            self._desk.resume()
+            self._station.resume()
         return self._slot
 
     def queue(self, rows: int | None) -> None:
@@ -173,14 +173,14 @@ def process(
     """Make a block of the next ring from each block of the one before, to the end of the data."""
     func = partial(func, **shared)
     in_place = n_arguments(func) == 2
-    with Desk(rows, place) as desk:
+    with Station(rows, place) as station:
         while True:
             with (put := sink.put()) as out, (got := source.get()) as block:
-                desk.begin(got.number)
+                station.begin(got.number)
                 put.number = got.number
                 n_rows = func(block, out) if in_place else copy_to(out, func(block))
                 trim(sink, out, n_rows)
-                desk.begin(None)
+                station.begin(None)
 
 
 def finish(
@@ -193,14 +193,14 @@ def finish(
     **shared: Any,
 ) -> None:
     """Send the caller the last stage's result for each block."""
-    with Desk(rows, place) as desk:
+    with Station(rows, place) as station:
         while True:
             with (got := source.get()) as block:
-                desk.begin(got.number)
+                station.begin(got.number)
                 result = func(block, **shared)
-                desk.pause()
+                station.pause()
                 send(sink, got.number or 0, result)
-                desk.begin(None)
+                station.begin(None)
 
 
 # ---------------------------------------------------------------------------- helpers

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ import numpy.typing as npt
 from nbshare.arrays.arena import Arena
 from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.base import Engine
-from nbshare.engine.call import Callbacks, State, Team
+from nbshare.engine.call import State, Team
+from nbshare.engine.ending import Ending
 from nbshare.engine.gathered import Gathered
 from nbshare.engine.intake import InlineIntake, Intake, ThreadedIntake
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, place
@@ -44,7 +45,7 @@ GROWTH = 8  # from one window to the next at most
 LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
 
 
-class Stream:
+class Stream(Ending):
     """A map over a source of items; see `nbshare.engine.run.Run`.
 
     Parameters
@@ -71,10 +72,10 @@ class Stream:
         *,
         in_background: bool,
     ) -> None:
+        super().__init__()
         self.request = request
         self.state: State = "starting"
         self.error: BaseException | None = None
-        self.is_over = False
         self._source = source
         self._engine = engine
         self._bell = _thread.allocate_lock()
@@ -96,10 +97,7 @@ class Stream:
         self._is_stopping = False
         self._past_stats: list[WorkerStats] = []
         self._last_pace = 0, 0.0  # of the window that was over last
-        self._over = _thread.allocate_lock()
-        self._over.acquire()
         self._finishing = _thread.allocate_lock()
-        self._callbacks = Callbacks()
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -150,11 +148,6 @@ class Stream:
         if self._gathered.is_iterated and not self.is_over:
             self.stop()  # nobody will take what it waits for to be taken
 
-    def call_when_over(self, callback: Callable[[], object]) -> None:  # noqa: D102
-        self._callbacks.add(callback)
-        if self.is_over:
-            self._callbacks.run()
-
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:  # noqa: D102
@@ -163,10 +156,9 @@ class Stream:
             _thread.start_new_thread(self._live, ())
 
     def wait(self, timeout_s: float) -> bool:  # noqa: D102
-        if not self._in_background:
-            self._step(timeout_s)
-        elif not self.is_over and self._over.acquire(timeout=timeout_s):
-            self._over.release()
+        if self._in_background:
+            return super().wait(timeout_s)
+        self._step(timeout_s)
         return self.is_over
 
     def stop(self) -> None:  # noqa: D102
@@ -290,7 +282,7 @@ class Stream:
         with self._finishing:
             if not self.is_over:
                 self._note_end()
-        self._callbacks.run()
+                self._end()
 
     def _note_end(self) -> None:
         out = self.request.out
@@ -306,5 +298,3 @@ class Stream:
         else:
             self.state = "stopped" if self._is_stopping else "done"
         self._fixed = None
-        self.is_over = True
-        self._over.release()

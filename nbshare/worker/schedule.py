@@ -31,9 +31,9 @@ import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
 
-__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "MISSING", "NO_ITEM", "UNKNOWN", "Board"]
+__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NOT_DONE", "NO_ITEM", "UNKNOWN", "Board"]
 
-MISSING, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
+NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
 NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED, COMING = range(9)  # header words
 HEADER_WORDS = 9
@@ -164,7 +164,7 @@ class Board:
         Without the lock, which a worker that was stopped may hold. The next item to claim is still
         the one after the last.
         """
-        self.done.fill(MISSING)
+        self.done.fill(NOT_DONE)
         self.header[KIND] = UNKNOWN
         self.slots[:, CHUNK_START : CHUNK_STOP + 1] = 0  # else a dead worker's are given back
 
@@ -184,7 +184,7 @@ class Board:
     def is_at_rest(self) -> bool:
         """Whether all items are done, and nobody has anything to tell of them or is loading."""
         # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
-        if MISSING in self.done.tobytes() or not self.is_idle:
+        if NOT_DONE in self.done.tobytes() or not self.is_idle:
             return False
         _, begun, loaded = self._states
         return all(map(ge, loaded.tolist(), begun.tolist()))

@@ -37,10 +37,10 @@ from nbshare.worker.schedule import (
     ITEM,
     ITEM_STOP,
     LOADED,
-    MISSING,
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
+    NOT_DONE,
     ONE,
     PEAK,
     PID,
@@ -163,7 +163,7 @@ class Work:
     def has_news(self) -> bool:
         """Whether there is something to tell after a chunk."""
         n_ready = self._n_ready
-        return n_ready is None or MISSING not in self._board.done[: n_ready()].tobytes()
+        return n_ready is None or NOT_DONE not in self._board.done[: n_ready()].tobytes()
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
