@@ -175,8 +175,9 @@ class Executor(futures.Executor):
         future.set_running_or_notify_cancel()
         try:
             if self._initializer is not None:
-                (initializer, initargs), self._initializer = self._initializer, None
+                initializer, initargs = self._initializer
                 initializer(*initargs)
+                self._initializer = None
             result = run_task(fn, arguments)
         except BaseException as error:  # noqa: BLE001 - as in a worker's worker
             future.set_exception(error)

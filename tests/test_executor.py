@@ -953,6 +953,11 @@ def test_within_a_worker_it_runs_inline(executor):
     assert (found, is_inline) == ([0, 2, 4], True)
 
 
+def test_within_a_worker_no_task_runs_uninitialized(executor):
+    """A task's own executor whose initializer fails has every task fail, not the first alone."""
+    assert executor.submit(tasks.nested_failures, 3).result() == ["ValueError"] * 3
+
+
 def test_a_forked_process_makes_its_own(script):
     """The parent's executor says so in the child, and does not hang; a new one works there."""
     code = """

@@ -55,6 +55,11 @@ class Claims:
     ----------
     has_waited : bool
         Whether the last claim had to wait for items.
+
+    References
+    ----------
+    .. [1] S. F. Hummel, E. Schonberg, L. E. Flynn, "Factoring: A method for scheduling parallel
+       loops", Communications of the ACM 35(8), 90-101, 1992: chunks of half an even share.
     """
 
     def __init__(

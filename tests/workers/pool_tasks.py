@@ -174,6 +174,12 @@ def add_in_place(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def nested_failures(n: int) -> list[str]:
+    """Return with what the tasks of an executor fail whose initializer does."""
+    with nbshare.Executor(initializer=int, initargs=("no number",)) as executor:
+        return [type(executor.submit(abs, -1).exception()).__name__ for _ in range(n)]
+
+
 def nested(n: int) -> tuple[list[int], bool]:
     with nbshare.Executor(2) as executor:
         pids = list(executor.map(pid, range(n)))
