@@ -439,6 +439,8 @@ class Job:
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a map that is over, or the error to raise."""
+        if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
+            self._forsaken.detach()
         self.fill_out()
         is_done = False
         try:
@@ -466,7 +468,7 @@ class Job:
         if not is_ending():
             warn(f"{self.label} was stopped: {done}", PartialResultWarning)
         partial = self.partial()
-        return [MISSING] * (self.n_tasks or 0) if partial is None else partial, None
+        return [MISSING] * len(self.present) if partial is None else partial, None
 
     def _results(self) -> Any:
         request = self._run.request

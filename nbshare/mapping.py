@@ -96,7 +96,8 @@ def parallel_map(
         under way with the guilty one are run again, one by one, and are not counted.
     timeout : float, optional
         Seconds that one item may take. Past it its worker is ended and replaced, and the item
-        fails with `TaskTimeoutError`. Default: no limit.
+        fails with `TaskTimeoutError`; if the worker has just gone on to another item, that one is
+        run again. Default: no limit.
     seed : int or numpy.random.SeedSequence, optional
         Each call gets ``rng=``, a `numpy.random.Generator` (PCG64) from the sequence's child of the
         item's index, ``SeedSequence(seed).spawn(n)[i]``: the same numbers whatever the number of

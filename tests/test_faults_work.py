@@ -624,26 +624,6 @@ tasks.check_double()
 """)
 
 
-def test_r1_no_descriptor_for_another_worker(lab):
-    """An executor whose second worker could not be started has it as soon as it can."""
-    lab.run("""
-import resource
-executor = nbshare.Executor(max_workers=2)
-first = executor.submit(tasks.pause, 0.0, 0)
-assert first.result(10) == 0
-at_work = [executor.submit(faultlab.await_flag, "let go")]
-wait_until(at_work[0].running)
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
-for i in range(12):
-    at_work.append(executor.submit(tasks.pause, 0.0, i))
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-assert executor.submit(tasks.pause, 0.0, 7).result(10) == 70.0
-raise_flag("let go")
-assert [task.result(10) for task in at_work[1:]] == [10.0 * i for i in range(12)]
-executor.shutdown()
-""")
-
-
 # Root may have as many processes as it likes; another user with root's access to files may not.
 AS_ANOTHER = [
     *("setpriv", "--reuid", "54321", "--clear-groups"),

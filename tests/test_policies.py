@@ -870,6 +870,31 @@ def test_what_an_initializer_changes_in_its_process_stays(tmp_path, cold, monkey
     ]
 
 
+def test_items_that_end_as_their_time_does_are_done_or_late():
+    """None is lost with its worker, and none is blamed that the worker has just gone on to."""
+    n_late, until_s = 0, time.monotonic() + 6
+    for off_ms in np.random.default_rng(1).uniform(-1, 12, 1000):
+        shared = {"long": 0.05 + off_ms / 1e3, "short": 0.002}
+        result = parallel_map(
+            policies.sleep_in_turn,
+            range(20),
+            shared=shared,
+            timeout=0.05,
+            on_error="return",
+            chunksize=10,
+            max_workers=2,
+        )
+        failed = {i for i, text in enumerate(result) if isinstance(text, BaseException)}
+        assert all(isinstance(result[i], TaskTimeoutError) and i % 2 == 0 for i in failed), result
+        assert all(result[i] == f"item {i}" for i in set(range(20)) - failed), result
+        job = last_job()
+        assert set(job.errors if job is not None else ()) == failed
+        n_late += len(failed)
+        if time.monotonic() > until_s:
+            break
+    assert n_late
+
+
 def test_a_time_out_is_not_for_the_initializer(cold):
     """The limit is for an item: what comes before the first one has its time."""
     result = parallel_map(

@@ -218,6 +218,32 @@ def test_an_endless_map_that_nobody_has_any_more_ends():
     wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads, 10)
 
 
+def test_a_map_whose_loop_has_raised_is_let_go():
+    """The error that ended the loop, and its traceback, hold nothing when they are gone."""
+
+    def fail():
+        job = map_async(streams.fail_at, items(500), shared={"bad": {300}})
+        with pytest.raises(ValueError, match="300"):
+            list(job)
+        return weakref.ref(job)
+
+    jobs = [fail() for _ in range(3)]
+    map_async(streams.give, [1], shared={"kind": "ints"}).result()  # else it is the last job
+    gc.collect()
+    assert [job() for job in jobs] == [None] * 3
+
+
+def test_what_is_there_of_a_map_that_was_stopped_before_its_first_result():
+    """Nothing, item by item, of a generator too."""
+    job = background(streams.spin, items(10**9), shared={"seconds": 3600.0})
+    wait_until(lambda: job.n_ready, 10)
+    job.cancel()
+    with pytest.warns(nbshare.errors.PartialResultWarning):
+        result = job.result(10)
+    assert len(result) == len(job.present) > 0
+    assert all(value is nbshare.MISSING for value in result)
+
+
 def test_an_endless_map_that_waits_for_its_reader_ends_with_the_workers():
     """After shutdown there is no thread of it, though its job is kept and could be read on."""
     job = map_async(streams.give, itertools.count(), shared={"kind": "ints"})

@@ -103,6 +103,10 @@ class Foreman:
         for call in self.calls.values():
             call.halt()
         for worker in self.crew:
+            worker.kill()
+        for worker in self.crew:
+            worker.end()
+            self._hear_all(worker)
             self.crew.dismiss(worker)
         for call in list(self.calls.values()):
             call.workers.clear()  # which know the call
@@ -342,6 +346,8 @@ class Foreman:
             fds = [segment.fd]
         try:
             worker.channel.send((call.results.spec, reference), fds, wait=False)
+        except ConnectionError:
+            pass  # it has died, which is about to be noticed
         except OSError:
             self._lose(worker)
 
@@ -366,6 +372,8 @@ class Foreman:
 
     def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""
+        worker.end()  # first: what it does until then counts, and is heard
+        ended_at = time.monotonic()
         self._hear_all(worker)
         if worker not in self.crew:
             return
@@ -376,24 +384,27 @@ class Foreman:
         slot = call.workers.pop(worker)
         epoch = call.board.header[EPOCH]
         items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
+        busy_since = call.board.busy_since(slot)
         # One that had not turned to the call, or waited at an open one, died while it was idle:
         # that says nothing of the call.
         call.n_unborn += not worker.is_ready
         is_loading = call.board.loading_since(slot) is not None
         has_worked = call.entrance is None and call.board.has_begun(slot)
         has_turned = is_loading or has_worked or bool(unbegun)
-        call.n_replaced += not items and has_turned
+        call.n_replaced += not items and has_turned and not is_late
         call.past_slots.append(call.board.row(slot).tolist())
         call.board.clear_slot(slot)
         call.free_slots.append(slot)
         if items:
             call.torn_rows += items
             timeout_s = call.request.policy.timeout_s
+            error_of: ErrorOf = partial(death_of, worker.pid, status)
+            is_guilty = True
             if is_late and timeout_s is not None:
-                error_of: ErrorOf = partial(timed_out, worker.pid, timeout_s)
-            else:
-                error_of = partial(death_of, worker.pid, status)
-            if self._overcome(call, items, error_of):
+                error_of = partial(timed_out, worker.pid, timeout_s)
+                # Else it had just left the late one for this.
+                is_guilty = ended_at >= (busy_since or 0.0) + timeout_s
+            if not is_guilty or self._overcome(call, items, error_of):
                 unbegun = range(items.start, max(items.stop, unbegun.stop))
         if not call.board.stopped:
             self._give_back(call, unbegun, epoch)

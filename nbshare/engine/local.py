@@ -30,13 +30,13 @@ def dispatcher() -> Dispatcher:
     WorkerDiedError, OSError
         If the system allows no more threads, or no more open files.
     RuntimeError
-        In the dispatcher's own thread.
+        In the dispatcher's own thread, or while the interpreter ends.
     """
     refuse_to_wait_for_itself()
     if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher
     if sys.is_finalizing():  # a thread would never begin
-        raise errors.WorkerDiedError("no worker can be started: the interpreter is ending")
+        raise RuntimeError("no worker can be started: the interpreter is ending")
     made = _thread.allocate_lock()
     made.acquire()
     outcome: list[Any] = []

@@ -130,6 +130,11 @@ class WorkerProcess:
         elif self._popen is not None:
             self._popen.kill()
 
+    def end(self) -> None:
+        """End it, and wait until it is gone: what it has sent until then can be received."""
+        self.kill()
+        self._await_death()
+
     def bury(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it

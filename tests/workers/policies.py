@@ -166,6 +166,15 @@ def give_stubborn_at(i, bad):
     return Stubborn() if i in bad else float(i)
 
 
+def sleep_in_turn(i, long, short):
+    """Take long and short times in turn, to the microsecond; give a text."""
+    until_s = time.perf_counter() + (short if i % 2 else long)
+    time.sleep((short if i % 2 else long) - 0.001)
+    while time.perf_counter() < until_s:
+        pass
+    return f"item {i}"
+
+
 def slow_down(i, slow, seconds):
     """Take no time, but for the items of a range."""
     if i in slow:
