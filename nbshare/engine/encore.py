@@ -46,6 +46,7 @@ from nbshare.engine.preparing import prepare, prepare_standing
 from nbshare.engine.request import Request, has_rows
 from nbshare.engine.single import SingleRun
 from nbshare.functions import is_known_to_fit
+from nbshare.functions.pickling import MAINS
 from nbshare.memory import slab
 from nbshare.worker.context import current_context
 from nbshare.worker.orders import Policy
@@ -135,7 +136,7 @@ def _is_known(func: Any) -> bool:
     if type(func) not in (FunctionType, BuiltinFunctionType):
         return False
     module, name = func.__module__, func.__name__
-    if func.__qualname__ != name or module in ("__main__", "__mp_main__"):
+    if func.__qualname__ != name or module in MAINS:
         return False
     return getattr(sys.modules.get(module), name, None) is func
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["dumps", "dumps_apart", "plainly_or_by_value"]
+__all__ = ["MAINS", "dumps", "dumps_apart", "plainly_or_by_value"]
 
-MAIN = b"__main__"
-# The same in a process that multiprocessing has spawned, where it has both names.
-SPAWNED_MAIN = "__mp_main__"
+# The names of the caller's script; it has the second too in a process that multiprocessing spawned.
+MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 
 
 def dumps(value: Any) -> bytes:
@@ -59,12 +58,13 @@ def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
     It will not if it fails, or if it may refer to ``__main__`` by name: workers never run the
     caller's. By value what belongs to that, or has no name, can be sent, but all takes longer.
     """
-    data = MAIN
+    data = MAIN.encode()
     with suppress(Exception):  # whatever an object's __reduce__ raises
         data = attempt(False)
-    if MAIN not in data and SPAWNED_MAIN.encode() not in data:
+    is_spawned = SPAWNED_MAIN in sys.modules  # else one look through what may be long will do
+    if MAIN.encode() not in data and not (is_spawned and SPAWNED_MAIN.encode() in data):
         return data
-    if SPAWNED_MAIN in sys.modules:
+    if is_spawned:
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(sys.modules[SPAWNED_MAIN])
