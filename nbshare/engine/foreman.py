@@ -105,9 +105,11 @@ class Foreman:
         for worker in self.crew:
             worker.kill()
         for worker in self.crew:
-            worker.end()
-            self._hear_all(worker)
-            self.crew.dismiss(worker)
+            if worker in self.crew:  # what another has said may have dismissed it, and its number
+                worker.end()  # may mean another process by now
+                self._hear_all(worker)
+            if worker in self.crew:
+                self.crew.dismiss(worker)
         for call in list(self.calls.values()):
             call.workers.clear()  # which know the call
             call.finish("failed" if call.error else "stopped", call.error)
@@ -372,6 +374,8 @@ class Foreman:
 
     def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""
+        if worker not in self.crew:
+            return
         worker.end()  # first: what it does until then counts, and is heard
         ended_at = time.monotonic()
         self._hear_all(worker)
