@@ -266,6 +266,28 @@ except MapInterrupted:
     assert facts["next_s"] < SOON_S
 
 
+def test_c6_a_program_that_closes_what_it_does_not_know(lab):
+    """Though the end of the workers fails then: whoever waits is told, and nobody is left."""
+    lab.run("""
+from contextlib import suppress
+job = nbshare.map_async(functools.partial(tasks.pause, 0.1), range(1000), max_workers=2)
+def pidfds():
+    found = []
+    for fd in range(64):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{fd}").endswith("[pidfd]"):
+                found.append(fd)
+    return found
+wait_until(lambda: len(pidfds()) == 2)
+for fd in pidfds():
+    os.close(fd)
+nbshare.shutdown()
+assert job.wait(faultlab.SOON_S)
+wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
+tasks.check_double()
+""")
+
+
 @pytest.mark.parametrize(
     "deed",
     [
@@ -900,6 +922,7 @@ import random
 dice = random.Random(20261121)
 handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
 def count():
+    nbshare.shutdown()  # some may still be starting
     gc.collect()
     return len(os.listdir("/proc/self/fd")), sum(map(len, helpers()))
 for k in range(30):

@@ -224,11 +224,13 @@ class Dispatcher:
         self._foreman.is_closing = True
 
     def _end(self) -> None:
-        self._foreman.end()
-        with self._claiming:  # somebody may hold its file's lock
-            self._nursery.close()
-        self._foreman.pipes.close()
-        self._events.close()
+        try:
+            self._foreman.end()
+        finally:  # the nursery's end is that of all workers, too
+            with self._claiming:  # somebody may hold its file's lock
+                self._nursery.close()
+            self._foreman.pipes.close()
+            self._events.close()
 
     def _give_back(self, call: Call, items: range, epoch: int) -> None:
         with self._claiming:

@@ -102,6 +102,15 @@ class Foreman:
         """End all calls and workers."""
         for call in self.calls.values():
             call.halt()
+        try:
+            self._end_workers()
+        finally:  # nobody may wait for ever
+            for call in list(self.calls.values()):
+                call.workers.clear()  # which know the call
+                call.finish("failed" if call.error else "stopped", call.error)
+            self.calls.clear()
+
+    def _end_workers(self) -> None:
         for worker in self.crew:
             worker.kill()
         for worker in self.crew:
@@ -110,10 +119,6 @@ class Foreman:
                 self._hear_all(worker)
             if worker in self.crew:
                 self.crew.dismiss(worker)
-        for call in list(self.calls.values()):
-            call.workers.clear()  # which know the call
-            call.finish("failed" if call.error else "stopped", call.error)
-        self.calls.clear()
 
     # ----------------------------------------------------------------------- calls
 
