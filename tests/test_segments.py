@@ -6,10 +6,12 @@ import contextlib
 import ctypes
 import errno
 import gc
+import math
 import mmap
 import multiprocessing
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from nbshare.memory import (
     copying,
     descriptors,
     handle_of,
+    huge,
     kinds,
     names,
     open_handle,
@@ -47,7 +50,8 @@ TESTS = Path(__file__).resolve().parent
 SETTING = "NBSHARE_MEMORY"
 LIBC = ctypes.CDLL(None, use_errno=True)
 # In which interrupts come.
-FILES = {m.__file__ for m in (choice, copying, descriptors, kinds, names, segment, view, warm)}
+MODULES = choice, copying, descriptors, huge, kinds, names, segment, view, warm
+FILES = {m.__file__ for m in MODULES}
 
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
 
@@ -816,9 +820,10 @@ except LookupError as error:
     assert "numpy.array(x)" in printed
 
 
-def test_an_interrupt_at_any_moment_loses_no_memory(kind):
+def test_an_interrupt_at_any_moment_loses_no_memory(kind, monkeypatch):
     """Made, filled, attached, lent, given back: whatever was opened is closed, and once."""
-    data = np.ones(1 << 18)
+    monkeypatch.setattr(huge, "SLOWEST", 1)
+    data = np.ones(huge.SMALLEST // 8)
     nbshare.share(data)  # what is found out once
     pool.drop()
     before = held(), len(os.listdir("/proc/self/fd"))
@@ -836,6 +841,89 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     pool.drop()
     assert (held(), len(os.listdir("/proc/self/fd"))) == before
     assert not names_left(os.getpid(), kind.removeprefix("file:"))
+
+
+def gives_huge_pages():
+    """Whether this system does, if a process asks for them."""
+    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    folder = Path("/sys/kernel/mm/transparent_hugepage")
+    if release < (6, 1) or not (folder / "shmem_enabled").exists():
+        return False
+    settings = (folder / "enabled").read_text(), (folder / "shmem_enabled").read_text()
+    size = int((folder / "hpage_pmd_size").read_text())
+    return "[never]" not in settings[0] and "[deny]" not in settings[1] and size == 2 << 20
+
+
+needs_huge_pages = pytest.mark.skipif(not gives_huge_pages(), reason="needs huge pages of 2 MiB")
+
+
+def huge_bytes(mapped):
+    """Return how much of a mapping of this process is in huge pages."""
+    smaps = Path("/proc/self/smaps").read_text()
+    entry = smaps.partition(f"{mapped.address:x}-")[2]
+    return int(re.search(r"ShmemPmdMapped: +(\d+) kB", entry)[1]) << 10
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Let huge pages be waited for, however slowly they come."""
+    monkeypatch.setattr(huge, "SLOWEST", 1)
+    monkeypatch.setattr(huge._Trial, "resume_at", 0.0)
+
+
+@needs_huge_pages
+@pytest.mark.usefixtures("patient")
+def test_large_memory_that_is_filled_has_huge_pages():
+    """All that fills some, in whatever process it is mapped; what is there is right."""
+    data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
+    filled = Segment.filled(len(data), [(0, data)])
+    assert np.array_equal(filled.array(np.uint8, data.shape), data)
+    assert huge_bytes(filled) == 8 << 20
+    seen = Segment.attach(filled.read_only(), "r")
+    assert np.array_equal(seen.array(np.uint8, data.shape), data)
+    assert huge_bytes(seen) == 8 << 20
+
+
+@needs_huge_pages
+def test_huge_pages_that_come_slowly_are_done_without(monkeypatch):
+    """What is there is right all the same, and for a while no more are asked for."""
+    monkeypatch.setattr(huge, "SLOWEST", math.inf)
+    monkeypatch.setattr(huge, "PATIENCE_S", 0)
+    monkeypatch.setattr(huge._Trial, "resume_at", 0.0)
+    data = np.random.default_rng(3).integers(0, 256, 9 << 20, np.uint8)
+    for allowed in (2 << 20, 0):
+        filled = Segment.filled(len(data), [(0, data)])
+        assert np.array_equal(filled.array(np.uint8, data.shape), data)
+        assert huge_bytes(filled) <= allowed
+
+
+@pytest.mark.usefixtures("patient")
+def test_several_parts_in_large_memory(kind):
+    """They lie where they were to, strided ones too, and zeros between them."""
+    rng = np.random.default_rng(7)
+    table = rng.random((600, 1000))
+    parts = [(64, table), (5_000_000, table[:, ::3]), (7_000_000, table.T), (12_000_000, b"abc")]
+    filled = Segment.filled(13 << 20, parts)
+    expected = np.zeros(13 << 20, np.uint8)
+    for offset, part in parts:
+        flat = np.frombuffer(part.tobytes() if isinstance(part, np.ndarray) else part, np.uint8)
+        expected[offset : offset + len(flat)] = flat
+    assert np.array_equal(filled.array(np.uint8, expected.shape), expected)
+
+
+@pytest.mark.usefixtures("patient")
+def test_no_address_space_is_lost_where_huge_pages_fit():
+    """Of the gap that is left for a mapping nothing stays when that is gone."""
+
+    def address_space():
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    gc.collect()
+    Segment.create(9 << 20)
+    before = address_space()
+    for _ in range(20):
+        Segment.create((9 << 20) + 1)
+    assert address_space() - before < 2 << 20
 
 
 def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):

@@ -44,6 +44,10 @@ class Kind(Protocol):
     def folder(self) -> str:
         """The directory whose room it takes; '' if none."""
 
+    @property
+    def can_be_huge(self) -> bool:
+        """Whether its fresh pages may become huge ones."""
+
     def open(self, name: str) -> Descriptor:
         """Make an empty file."""
 
@@ -70,6 +74,7 @@ class Memfd(_Equal):
     """Anonymous memory: never has a name, and can be sealed."""
 
     setting = "memfd"
+    can_be_huge = True
 
     def open(self, name: str) -> Descriptor:  # noqa: D102
         return opened(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -89,6 +94,8 @@ class Memfd(_Equal):
 
 class _InFolder(_Equal):
     """What has room of its own, and lets the size be changed by whoever may write."""
+
+    can_be_huge = False  # the pages are there when the size has been reserved
 
     def reserve(self, fd: int, nbytes: int) -> None:
         if self.folder and nbytes > budget.free_in(self.folder):

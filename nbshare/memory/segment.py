@@ -13,6 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.descriptors import Descriptor, opened, owned
+from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, keeps_size
 from nbshare.memory.view import View
 
@@ -94,8 +96,9 @@ class Segment(mmap.mmap):
     def __new__(cls, file: Descriptor, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
         flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
+        args = cls, file.fileno(), nbytes, flags, protection
         try:
-            self = super().__new__(cls, file.fileno(), nbytes, flags, protection, **_MAP_OPTIONS)
+            self: Self = on_boundaries(nbytes, partial(super().__new__, *args, **_MAP_OPTIONS))
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -135,17 +138,15 @@ class Segment(mmap.mmap):
         memory allows (`nbshare.memory.kinds`).
         """
         new = new_file(nbytes)
-        parts = list(parts)
-        try:
-            # write(2) into fresh pages costs half of what page faults through a mapping do.
-            plain = [part for part in parts if not _is_strided(part[1])]
-            fd = new.file.fileno()
-            copying.run([job for part in plain for job in copying.write_jobs(fd, *part)])
-        except BaseException:
-            names.drop(new.name)
-            raise
         self = cls._own(new)
-        self.refill(part for part in parts if _is_strided(part[1]))
+        if new.kind.can_be_huge and make_huge(View(self).root):
+            self.refill(parts)
+        else:
+            # write(2) into fresh pages costs half of what page faults through a mapping do.
+            parts = list(parts)
+            plain = [part for part in parts if not _is_strided(part[1])]
+            copying.run([job for part in plain for job in copying.write_jobs(self.fd, *part)])
+            self.refill(part for part in parts if _is_strided(part[1]))
         if sealed:
             new.kind.protect(self.fd)
             self.is_sealed = True

@@ -1,0 +1,125 @@
+"""Huge pages: fresh memory costs half as much, and is read as fast as a process's own.
+
+By itself Linux gives them to shared memory only where an administrator has said so
+(``shmem_enabled``), and hardly any has. But a process may ask for them: of each one page is
+touched, and the kernel puts a huge one in its place. They serve a mapping that lies on their
+boundaries, for which the kernel is left one gap that is just right.
+
+References
+----------
+madvise(2), MADV_COLLAPSE (Linux 6.1); ``Documentation/admin-guide/mm/transhuge.rst``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.memory import copying
+
+__all__ = ["make_huge", "on_boundaries"]
+
+SMALLEST = 4 << 20  # bytes of a mapping; below, what is gained is less than half a millisecond
+LARGEST = 32 << 20  # of a huge page: of larger ones, as some ARM machines have, few would be filled
+SETTINGS = "/sys/kernel/mm/transparent_hugepage"
+# Bytes per second; small pages come at about that rate. Huge ones do at five times that, unless
+# memory is fragmented, or the host of a virtual machine has taken them back and brings them anew.
+SLOWEST = 1.5e9
+PATIENCE_S = 4e-3  # with a few that are slow among many
+PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 10 ms
+MADV_COLLAPSE = 25  # from linux/mman.h
+
+M = TypeVar("M")
+
+
+@cache
+def _page_bytes() -> int:
+    """Return the size of a huge page; 0 if the machine has none, or is not to use them."""
+    try:
+        with open(f"{SETTINGS}/enabled") as enabled, open(f"{SETTINGS}/hpage_pmd_size") as size:
+            n_bytes = 0 if "[never]" in enabled.read() else int(size.read())
+    except (OSError, ValueError):
+        return 0
+    return n_bytes if n_bytes <= LARGEST else 0
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
+    """Have `nbytes` mapped by `map_it`, on the boundaries of huge pages if that is possible.
+
+    Notes
+    -----
+    Safe from any thread: one that maps something at the same moment may take the gap, and the
+    mapping lies elsewhere.
+    """
+    page = _page_bytes()
+    if not page or nbytes < SMALLEST:
+        return map_it()
+    nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    libc = _libc()
+    # Not to be read or written, so it counts as nobody's memory.
+    begin = libc.mmap(None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if begin == ctypes.c_void_p(-1).value:  # a limit of the address space
+        return map_it()
+    gap = -(-begin // page) * page
+    try:
+        libc.munmap(gap, nbytes)
+        return map_it()
+    finally:  # what lies before the gap, and after it
+        if gap > begin:
+            libc.munmap(begin, gap - begin)
+        if begin + page > gap:
+            libc.munmap(gap + nbytes, begin + page - gap)
+
+
+class _Trial:
+    """Whether huge pages come, and until when not to ask again."""
+
+    resume_at = -math.inf  # on the monotonic clock
+
+
+def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
+    """Give a fresh shared mapping huge pages, but for what fills none; whether it has them.
+
+    Where they do not come quickly the memory is as good as before.
+    """
+    page = _page_bytes()
+    if not page or memory.nbytes < SMALLEST or _address(memory) % page:
+        return False
+    end, step = memory.nbytes // page * page, max(copying.PIECE, page)
+    pieces = [memory[start : min(start + step, end)] for start in range(0, end, step)]
+    copying.run([partial(_collapse, piece, page) for piece in pieces])
+    return time.monotonic() >= _Trial.resume_at
+
+
+def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
+    begin, began_s = _address(memory), time.thread_time()  # a busy machine may take the CPU away
+    for offset in range(0, len(memory), page):
+        if time.monotonic() < _Trial.resume_at:
+            return
+        memory[offset] = 0  # where nothing is, nothing collapses
+        has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
+        limit_s = PATIENCE_S + (offset + page) / SLOWEST
+        if has_failed or time.thread_time() - began_s > limit_s:
+            _Trial.resume_at = time.monotonic() + PAUSE_S
+
+
+def _address(memory: npt.NDArray[np.uint8]) -> int:
+    return int(memory.__array_interface__["data"][0])
