@@ -270,27 +270,35 @@ class Foreman:
     def _hear(self, worker: WorkerProcess) -> None:
         """Handle one message of a worker."""
         try:
-            message, fds = worker.channel.receive(wait=False)
+            message, segments = self._receive(worker)
         except BlockingIOError:
             return
-        except (EOFError, OSError) as error:
-            if worker.call is not None and getattr(error, "errno", None) == errno.EMFILE:
-                self._fail(worker.call, error.with_traceback(None))
+        except (EOFError, OSError):
             self._lose(worker)
         else:
-            self._handle(worker, message, fds)
+            self._handle(worker, message, segments)
 
     def _hear_all(self, worker: WorkerProcess) -> None:
         """Handle what a worker has sent so far, be it dead or alive."""
         while worker in self.crew:
             try:
-                message, fds = worker.channel.receive(wait=False)
+                message, segments = self._receive(worker)
             except (BlockingIOError, EOFError, OSError):
                 return
-            self._handle(worker, message, fds)
+            self._handle(worker, message, segments)
 
-    def _handle(self, worker: WorkerProcess, message: Any, fds: list[int]) -> None:
-        segments = [Segment.attach(fd, "r+") for fd in fds]
+    def _receive(self, worker: WorkerProcess) -> tuple[Any, list[Segment]]:
+        """Return the next message of a worker, and the memory that came with it."""
+        try:
+            message, fds = worker.channel.receive(wait=False)
+            return message, [Segment.attach(fd, "r+") for fd in fds]
+        except OSError as error:
+            # With the descriptor, for which there is no room, the results in its memory are lost.
+            if worker.call is not None and error.errno == errno.EMFILE:
+                self._fail(worker.call, OSError(*error.args))
+            raise
+
+    def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
                 self.crew.greet(worker, pid)
