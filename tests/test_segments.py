@@ -878,6 +878,8 @@ def test_large_memory_that_is_filled_has_huge_pages():
     data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
     filled = Segment.filled(len(data), [(0, data)])
     assert np.array_equal(filled.array(np.uint8, data.shape), data)
+    if huge._Trial.resume_at and ctypes.get_errno() in {errno.ENOMEM, errno.EAGAIN, errno.EBUSY}:
+        pytest.skip("memory is too fragmented")
     assert huge_bytes(filled) == 8 << 20
     seen = Segment.attach(filled.read_only(), "r")
     assert np.array_equal(seen.array(np.uint8, data.shape), data)

@@ -101,7 +101,8 @@ def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
     Where they do not come quickly the memory is as good as before.
     """
     page = _page_bytes()
-    if not page or memory.nbytes < SMALLEST or _address(memory) % page:
+    fits = page and memory.nbytes >= SMALLEST and _address(memory) % page == 0
+    if not fits or time.monotonic() < _Trial.resume_at:
         return False
     end, step = memory.nbytes // page * page, max(copying.PIECE, page)
     pieces = [memory[start : min(start + step, end)] for start in range(0, end, step)]
