@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -976,3 +977,21 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     for _ in each_interrupt(copy, {copying.__file__, threading.__file__}):
         target[...] = 0
         assert not target.any()
+
+
+def test_copying_ends_when_all_pieces_are_there(monkeypatch):
+    """However long the one that another thread has begun takes."""
+    monkeypatch.setattr(copying, "LONGEST_S", 0.01)
+    monkeypatch.setattr(copying, "_n_cpus", lambda: 2)
+    here, has_begun, done = threading.get_ident(), threading.Event(), []
+
+    def piece():
+        if threading.get_ident() == here:
+            assert has_begun.wait(10)
+        else:
+            has_begun.set()
+            time.sleep(0.2)  # slow memory
+        done.append(None)
+
+    copying.run([piece] * 8)
+    assert len(done) == 8

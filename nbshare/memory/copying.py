@@ -19,7 +19,7 @@ import numpy.typing as npt
 __all__ = ["Job", "copy_jobs", "run", "write_jobs"]
 
 PIECE = 16 << 20  # bytes: some 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
-LONGEST_S = 2.0  # for a piece, on a machine that swaps
+LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Job = Callable[[], None]
@@ -66,10 +66,14 @@ def run(jobs: list[Job]) -> None:
             except RuntimeError:  # no more threads are allowed: those that are there do it
                 is_over.release()
         _do(left)
-    finally:  # an interrupt waits for the pieces under way, not for those after them
+        while helpers:  # to the end of what they have begun, however slow the memory or disk
+            helpers[-1].acquire()
+            helpers.pop()
+    except BaseException:  # an interrupt waits for the pieces under way, but not for ever
         left.clear()
         for is_over in helpers:
             is_over.acquire(timeout=LONGEST_S)
+        raise
     if failures:
         raise failures[0]
 

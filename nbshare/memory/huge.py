@@ -17,6 +17,7 @@ import math
 import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -34,10 +35,12 @@ SETTINGS = "/sys/kernel/mm/transparent_hugepage"
 # memory is fragmented, or the host of a virtual machine has taken them back and brings them anew.
 SLOWEST = 1.5e9
 PATIENCE_S = 4e-3  # with a few that are slow among many
+BUSY = 20  # times as long on the clock, since others may have the CPU
 PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 10 ms
 MADV_COLLAPSE = 25  # from linux/mman.h
+_FAILED: Any = ctypes.c_void_p(-1).value  # as mmap(2) says it
 
-M = TypeVar("M")
+M = TypeVar("M", bound=mmap.mmap)
 
 
 @cache
@@ -70,22 +73,32 @@ def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
     mapping lies elsewhere.
     """
     page = _page_bytes()
-    if not page or nbytes < SMALLEST:
+    if not page or nbytes < max(SMALLEST, page):
         return map_it()
     nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    libc = _libc()
+    first = _in_a_gap(nbytes, page, map_it)
+    if _address(np.frombuffer(first, np.uint8)) % page == 0:
+        return first
+    # It has found a gap of about its size, which another that was unmapped has left.
+    with suppress(OSError):
+        return _in_a_gap(nbytes, page, map_it)
+    return first
+
+
+def _in_a_gap(nbytes: int, page: int, map_it: Callable[[], M]) -> M:
+    libc, begin = _libc(), _FAILED
     # Not to be read or written, so it counts as nobody's memory.
-    begin = libc.mmap(None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    if begin == ctypes.c_void_p(-1).value:  # a limit of the address space
-        return map_it()
-    gap = -(-begin // page) * page
+    args = None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
     try:
-        libc.munmap(gap, nbytes)
+        # By `map`, all in C: an interrupt that comes before there is a gap would lose all of it.
+        (begin,) = map(libc.mmap, *zip(args, strict=True))
+        if begin != _FAILED:  # a limit of the address space
+            libc.munmap(-(-begin // page) * page, nbytes)
         return map_it()
     finally:  # what lies before the gap, and after it
-        if gap > begin:
-            libc.munmap(begin, gap - begin)
-        if begin + page > gap:
+        if begin != _FAILED:
+            gap = -(-begin // page) * page
+            libc.munmap(begin, gap - begin)  # of nothing it is refused
             libc.munmap(gap + nbytes, begin + page - gap)
 
 
@@ -101,7 +114,7 @@ def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
     Where they do not come quickly the memory is as good as before.
     """
     page = _page_bytes()
-    fits = page and memory.nbytes >= SMALLEST and _address(memory) % page == 0
+    fits = page and memory.nbytes >= max(SMALLEST, page) and _address(memory) % page == 0
     if not fits or time.monotonic() < _Trial.resume_at:
         return False
     end, step = memory.nbytes // page * page, max(copying.PIECE, page)
@@ -111,14 +124,16 @@ def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
 
 
 def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
-    begin, began_s = _address(memory), time.thread_time()  # a busy machine may take the CPU away
+    begin, since_s, began_s = _address(memory), time.monotonic(), time.thread_time()
     for offset in range(0, len(memory), page):
         if time.monotonic() < _Trial.resume_at:
             return
-        memory[offset] = 0  # where nothing is, nothing collapses
+        memory.item(offset)  # where nothing is, nothing collapses
         has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
         limit_s = PATIENCE_S + (offset + page) / SLOWEST
-        if has_failed or time.thread_time() - began_s > limit_s:
+        is_slow = time.thread_time() - began_s > limit_s
+        is_stuck = time.monotonic() - since_s > BUSY * limit_s  # asleep in the kernel
+        if has_failed or is_slow or is_stuck:
             _Trial.resume_at = time.monotonic() + PAUSE_S
 
 

@@ -75,7 +75,11 @@ class WarmPool:
         if segment is None:
             return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
         lease = self._lease(segment)  # before an interrupt can come
-        segment.refill(parts)
+        try:
+            segment.refill(parts)
+        except BaseException:
+            segment.was_kept_elsewhere = True  # a thread that copies may not have ended yet
+            raise
         return lease
 
     def drop(self) -> None:
