@@ -710,6 +710,7 @@ def mebibytes():
     return faultlab.memfd_bytes(faultlab.tagged()) >> 20
 wait_until(lambda: mebibytes() == 0, faultlab.SOON_S, "memory is kept")
 wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, 2, "descriptors are kept")
+tasks.check_double()
 """)
 
 
