@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import py_compile
+import signal
 import socket
 import subprocess
 import sys
@@ -989,6 +990,18 @@ def test_an_edited_helper_module_is_seen(module):
     assert parallel_map(answer, [1]).tolist() == [11]
 
 
+def test_an_edit_before_the_first_use_is_seen(module):
+    """Workers import a module as it is now, though it was there otherwise when they started."""
+    nbshare.shutdown()
+    answer = module("fresh_unused", "def answer(x): return x").answer
+    for _ in range(3):
+        parallel_map(tasks.double, [1, 2])
+    module("fresh_unused", "def answer(x): return x + 10", imported=False)
+    assert parallel_map(answer, [1]).tolist() == [11]
+    module("fresh_unused", "def answer(x): return x + 100", imported=False)
+    assert parallel_map(answer, [1]).tolist() == [101]
+
+
 def test_an_edit_during_a_call_is_seen_by_the_next_one(module, tmp_path):
     """A file that changes after a worker has imported it is run as it is now by the next call."""
     path = tmp_path / "fresh_during.py"
@@ -1030,6 +1043,46 @@ def test_a_replaced_worker_runs_the_code_of_the_calls_start(module, edit, is_fir
     else:
         with pytest.raises(SyntaxError):
             parallel_map(answer, range(2))
+
+
+@pytest.mark.parametrize("is_imported_before", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_edit_does_not_split_a_call(module, tmp_path, is_known, is_imported_before):
+    """Of two workers one imports the module before an edit, maybe before the call, one after it.
+
+    Whether the notebook had imported it when the workers were started, or later.
+    """
+    code = """
+        import os, signal
+        from faultlab import wait_until
+        from pathlib import Path
+        VERSION = 1.0
+        def answer(i, late, folder):
+            Path(folder, str(i)).touch()
+            if i == 0 and VERSION == 1.0:
+                source = Path(__file__)
+                source.write_text(source.read_text().replace("VERSION = 1.0", "VERSION = 2.0"))
+                os.kill(late, signal.SIGCONT)
+                wait_until(Path(folder, "1").exists)
+            return VERSION
+        def pid(_): return os.getpid()
+        """
+    nbshare.shutdown()
+    late = module("fresh_late", code) if is_known else None
+    folders = {name: tempfile.mkdtemp(dir=tmp_path) for name in ("there", "done")}
+    there = {"folder": folders["there"], "n": 2}
+    pids = parallel_map(tasks.meet, [0, 1], shared=there, max_workers=2, chunksize=1)
+    late = late or module("fresh_late", code)
+    for _ in range(2):  # after which it is as if the notebook had not known it
+        parallel_map(tasks.double, [1, 2])
+    pid = late.pid if is_imported_before else tasks.pid
+    first = parallel_map(pid, [0], max_workers=1)[0]
+    (other,) = set(pids.tolist()) - {first}
+    os.kill(other, signal.SIGSTOP)
+    shared = {"late": other, "folder": folders["done"]}
+    versions = parallel_map(late.answer, [0, 1], shared=shared, max_workers=2, chunksize=1)
+    assert versions.tolist() == [1.0, 1.0]
+    assert parallel_map(late.answer, [0, 1], shared=shared).tolist() == [2.0, 2.0]
 
 
 def test_a_module_of_the_same_name_in_another_folder(module, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from nbshare.engine.ending import Ending
 from nbshare.engine.placing import Placed
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
-from nbshare.functions import Source
+from nbshare.functions import Snapshot
 from nbshare.memory import Mode, Segment
 from nbshare.worker.orders import Brief, Order, Terms, pack_terms
 from nbshare.worker.schedule import COMING, COMING_S, Board
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_REPLACED",
+    "NO_CODE",
     "STAY_S",
     "Call",
     "Code",
@@ -50,10 +51,10 @@ class Code(NamedTuple):
     """What the workers of a call run."""
 
     generation: int  # theirs: they were started for these files, environment and initializer
-    sources: Mapping[str, Source]  # that those who start late are to have
+    snapshot: Snapshot | None  # of what they import, however late
 
 
-NO_CODE = Code(0, {})
+NO_CODE = Code(0, None)
 
 
 # The classes below are no dataclasses, each of which takes 1 ms to define.
@@ -64,8 +65,7 @@ class Team:
 
     def __init__(self, n_workers: int) -> None:
         self.n_workers = n_workers
-        self.map_id = 0  # id of the first of them, when it has begun
-        self.code = NO_CODE  # that all of them run
+        self.code: Code | None = None  # that all of them run, when the first has begun
 
 
 class Entrance:
@@ -155,7 +155,7 @@ class Call(Ending):
         self.state: State = "starting"
         self.error: BaseException | None = None
         self.team = team
-        self.code = NO_CODE  # that its workers run; given when it begins
+        self.code = NO_CODE  # that its workers run, while there are any
         self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
         self.free_slots = list(range(n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
@@ -175,11 +175,6 @@ class Call(Ending):
         inputs = tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs)
         brief = Brief((board.offset, board.n_tasks, board.n_slots), inputs, tuple(others))
         return pack_terms(Terms(self.request.context.settings, task)), brief.packed()
-
-    @property
-    def map_id(self) -> int:
-        """The same number for all calls of a stream."""
-        return self.id if self.team is None else self.team.map_id
 
     @property
     def n_ready(self) -> int:
@@ -253,6 +248,7 @@ class Call(Ending):
         self.inputs.clear()
         self.feed = None
         self.entrance = None
+        self.code = NO_CODE
         self._end()
         tell, self.tell = self.tell, None  # which may lead back here
         if tell is not None:

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from nbshare import errors
-from nbshare.engine.call import Call, Code
+from nbshare.engine.call import NO_CODE, Call, Code
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, LOOK_S, Nursery, WorkerProcess
-from nbshare.functions import Source, Stamp, own_files, read_sources, stamp_of
+from nbshare.functions import Snapshot, Stamp, own_files, stamp_of
 from nbshare.worker.context import Context
 
 __all__ = ["Crew"]
@@ -58,11 +58,10 @@ class Crew:
         self._members: dict[WorkerProcess, None] = {}
         self._idle: dict[WorkerProcess, float] = {}  # since when
         self._look_at = 0.0  # the server, if some worker is not ready by then
-        self._generation = 0
+        self._code = NO_CODE  # of the newest generation
         self._born_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
-        self._sources: dict[str, Source] = {}  # what workers that start now are to run
         self._watched: dict[str, Stamp | None] = {}  # of both; never changed, but replaced
 
     def __contains__(self, worker: WorkerProcess) -> bool:
@@ -76,28 +75,36 @@ class Crew:
 
         Returns what the call's workers are to run, however late they start. A file that none of
         them has imported is among it until all have been through a call: after that nobody asks
-        whether it has been edited.
+        whether it has been edited before one does.
+
+        Raises
+        ------
+        OSError
+            If there is no memory for that, or no descriptor.
         """
-        if self._is_fresh(context, initializer):
-            self._initializer = initializer or self._initializer
-            # Not while workers that were born with them, or will be, have yet to say what they
-            # import.
-            are_idle = len(self._idle) == len(self._members) and len(self._calls) == 1
-            if are_idle and self._sources.keys() - self._stamps.keys():
-                self._sources = {p: s for p, s in self._sources.items() if p in self._stamps}
-                self._watch()
-            return Code(self._generation, self._sources)
+        snapshot = self._code.snapshot
+        if snapshot is not None:
+            if snapshot.catch_up():  # of a worker that died before it could tell
+                self._watch(snapshot)
+            if self._is_fresh(context, initializer):
+                self._initializer = initializer or self._initializer
+                # Not while workers have yet to say what they import.
+                are_idle = len(self._idle) == len(self._members) and not self._calls
+                if are_idle and (unused := snapshot.stamps.keys() - self._stamps.keys()):
+                    snapshot.drop(unused)
+                    self._watch(snapshot)
+                return self._code
+        snapshot = Snapshot.of({*own_files(), *self._stamps})
+        self._code = Code(self._code.generation + 1, snapshot)
         self._born_under, self._initializer = (context.environ, context.path), initializer
-        self._sources = read_sources({*own_files(), *self._stamps})
         self._stamps.clear()
-        self._watch()
-        self._generation += 1
+        self._watch(snapshot)
         self.end_outdated()
-        return Code(self._generation, self._sources)
+        return self._code
 
     def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
         """Whether a call would run this code, if it began now; for any thread."""
-        return code.generation == self._generation and self._is_fresh(context, initializer)
+        return code.generation == self._code.generation and self._is_fresh(context, initializer)
 
     def _is_fresh(self, context: Context, initializer: bytes | None) -> bool:
         return (
@@ -108,21 +115,17 @@ class Crew:
 
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
-        if worker.generation != self._generation:  # those of this one have other versions
-            return
-        new = stamps.keys() - self._stamps.keys()
+        snapshot = self._code.snapshot
+        if worker.generation != self._code.generation or snapshot is None:
+            return  # those of the newest have other versions
         for path, stamp in stamps.items():
             # Of two versions at least one is old: no file is like that.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
-        for path, source in read_sources(new - self._sources.keys()).items():
-            if source.stamp == stamps[path]:
-                self._sources[path] = source
-        if stamps:
-            self._watch()
+        if snapshot.catch_up() or stamps:
+            self._watch(snapshot)
 
-    def _watch(self) -> None:
-        sources: dict[str, Stamp | None] = {p: s.stamp for p, s in self._sources.items()}
-        self._watched = sources | self._stamps
+    def _watch(self, snapshot: Snapshot) -> None:
+        self._watched = {**snapshot.stamps, **self._stamps}
 
     def put_to_work(
         self,
@@ -177,11 +180,11 @@ class Crew:
                 return worker
         return None
 
-    def replenish(self, n: int, call: Call) -> None:
+    def replenish(self, n: int) -> None:
         """Start workers in the place of those that were ended with a call, for the next one."""
         with suppress(errors.WorkerDiedError):  # who needs them will be told
             for _ in range(n):
-                self._start(call.request.context.environ, call.code)
+                self._start(self._born_under[0], self._code)
 
     def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
         worker = self._nursery.start(environ, code)
@@ -202,12 +205,12 @@ class Crew:
     def rest(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do, unless it is outdated."""
         self._idle[worker] = time.monotonic()
-        if worker.generation != self._generation:
+        if worker.generation != self._code.generation:
             self.end_outdated()
 
     def end_outdated(self) -> None:
         """End idle workers that run what no call does, and no call will."""
-        outdated = [worker for worker in self._idle if worker.generation != self._generation]
+        outdated = [worker for worker in self._idle if worker.generation != self._code.generation]
         if outdated:
             wanted = {call.code.generation for call in self._calls.values()}
             for worker in outdated:
@@ -224,6 +227,11 @@ class Crew:
         status = worker.bury()
         self._pipes.remove(worker)
         return status
+
+    def close(self) -> None:
+        """Give back what is kept for workers; there are none any more."""
+        if self._code.snapshot is not None:
+            self._code.snapshot.close()
 
     def deadlines(self) -> Iterator[float]:
         """Yield when `end_overdue` has something to do."""

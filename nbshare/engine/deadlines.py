@@ -46,7 +46,7 @@ class Deadlines:
     fail : callable
         Ends a call with an error.
     replenish : callable
-        Starts workers for the call that comes after one.
+        Starts so many workers for the next call.
     complete : callable
         Has no more items come to a call.
 
@@ -62,7 +62,7 @@ class Deadlines:
         lose: Lose,
         advance: Callable[[Call], None],
         fail: Callable[[Call, BaseException], None],
-        replenish: Callable[[int, Call], None],
+        replenish: Callable[[int], None],
         complete: Callable[[Call], None],
     ) -> None:
         self._calls = calls
@@ -105,7 +105,7 @@ class Deadlines:
                 self._lose(worker)
                 n_ended += 1
         self._advance(call)
-        self._replenish(n_ended, call)
+        self._replenish(n_ended)
 
     def _end_timed_out(self, call: Call) -> None:
         """End and replace the workers that take too long for an item."""

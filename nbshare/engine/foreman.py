@@ -105,6 +105,7 @@ class Foreman:
         try:
             self._end_workers()
         finally:  # nobody may wait for ever
+            self.crew.close()
             for call in list(self.calls.values()):
                 call.workers.clear()  # which know the call
                 call.finish("failed" if call.error else "stopped", call.error)
@@ -129,13 +130,17 @@ class Foreman:
         if self.is_closing:  # by another thread, since the call was submitted
             call.finish("stopped")
             return
+        team = call.team
+        # A stream is one map: its later calls run the files of the first.
+        code = None if team is None else team.code
+        try:
+            call.code = code or self.crew.renew_if_stale(call.request.context, call.initializer_key)
+        except OSError as error:
+            call.finish("failed", error.with_traceback(None))
+            return
+        if team is not None:
+            team.code = call.code
         self.calls[call.id] = call
-        if call.team is None or call.team.map_id == 0:
-            call.code = self.crew.renew_if_stale(call.request.context, call.initializer_key)
-        else:  # a stream is one map: its later calls run the files of the first
-            call.code = call.team.code
-        if call.team is not None and call.team.map_id == 0:
-            call.team.map_id, call.team.code = call.id, call.code
         self.man(call)
         self.advance(call)
 
@@ -165,7 +170,7 @@ class Foreman:
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots[-1]
-        message = CallMessage(call.id, call.map_id, slot, call.n_threads, *call.told)
+        message = CallMessage(call.id, slot, call.n_threads, *call.told)
         files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.bell_fd is not None:

@@ -196,18 +196,19 @@ class Nursery:
             If the system gives no more processes or descriptors.
         """
         pipes: list[tuple[int, int]] = []
+        assert code.snapshot is not None
         try:
             for _ in STREAMS:
                 pipes.append(os.pipe2(os.O_CLOEXEC))
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with closing(theirs):
-                fds = theirs.fileno(), self.lock_fd, *(theirs for _, theirs in pipes)
+                fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
                 popen = None if self.use_server else self._spawn(fds)
                 if popen is None:
                     self._fork(fds)
             with suppress(ConnectionError):  # it is dead already, and its owner will hear of that
-                ours.send((dict(environ), dict(code.sources)), wait=False)
+                ours.send(dict(environ), wait=False)
         except OSError as error:
             for fd, _ in pipes:
                 os.close(fd)

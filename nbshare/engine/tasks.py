@@ -259,7 +259,7 @@ class TaskQueue:
                 self._seal()
         if is_idle and self._waiting and not self._goes_on():
             self._seal()
-            self._team.map_id = 0  # the next window is the first of a map
+            self._team.code = None  # the next window is the first of a map
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
                 comes_soon = time.monotonic() < self._seal_at

@@ -5,14 +5,13 @@ from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, is_known_to_fit, label_of, resolve
-from nbshare.functions.sources import Source, born_with, own_files, read_sources, source_of
+from nbshare.functions.sources import Snapshot, own_files, source_of, use_snapshot
 
 __all__ = [
     "ImportLog",
-    "Source",
+    "Snapshot",
     "Stamp",
     "bind_arguments",
-    "born_with",
     "dumps",
     "dumps_apart",
     "import_as_the_caller",
@@ -23,9 +22,9 @@ __all__ = [
     "other_module",
     "overridden_names",
     "own_files",
-    "read_sources",
     "register_files",
     "resolve",
     "source_of",
     "stamp_of",
+    "use_snapshot",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -53,10 +52,9 @@ def stamp_of(path: str) -> Stamp | None:
 _read: dict[str, Stamp | None] = {}  # source files that were compiled here
 
 
-def note_reading(path: str) -> Stamp | None:
-    """Take the stamp of a file that is about to be read: an edit after it is then seen."""
-    _read[path] = stamp = stamp_of(path)
-    return stamp
+def note_reading(path: str, stamp: Stamp | None) -> None:
+    """Note what a file was like that is about to be read: an edit after that is then seen."""
+    _read[path] = stamp
 
 
 def is_installed(path: str) -> bool:
@@ -78,15 +76,9 @@ class ImportLog:
     """Stamps of the modules that this process imports from now on, as they were when read.
 
     Modules of the standard library and of site-packages are left out.
-
-    Parameters
-    ----------
-    given : callable
-        Returns the stamp that a file is known to have had when it was imported, or None.
     """
 
-    def __init__(self, given: Callable[[str], Stamp | None]) -> None:
-        self._given = given
+    def __init__(self) -> None:
         self._known = set(sys.modules)
         self._n_seen = len(sys.modules)
 
@@ -100,5 +92,5 @@ class ImportLog:
             self._known.add(name)
             path = getattr(sys.modules.get(name), "__file__", None)
             if path and not is_installed(path):
-                taken[path] = self._given(path) or _read.get(path) or stamp_of(path)
+                taken[path] = _read.get(path) or stamp_of(path)
         return taken

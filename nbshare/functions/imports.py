@@ -23,7 +23,7 @@ from importlib.util import cache_from_source
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import STANDARD_LIBRARY, Stamp, is_installed, note_reading
+from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading, stamp_of
 from nbshare.functions.sources import source_of
 
 __all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
@@ -48,14 +48,15 @@ class FreshLoader(SourceFileLoader):
 
     def path_stats(self, path: Any) -> Any:
         """Return what decides whether the cache is valid."""
-        if not is_installed(path) and not _is_settled(path, note_reading(path)):
+        if not is_installed(path) and not _is_settled(path):
             raise OSError("without these, the bytecode cache is not read")
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents, of sources as they were when the call began."""
-        source = source_of(path)
+        """Return the file's contents, of a source as all workers import it."""
+        source = source_of(path) if path == self.path else None
         if source is not None:
+            note_reading(path, source.stamp)
             return source.data
         data = super().get_data(path)
         is_unsure = path.endswith(tuple(BYTECODE_SUFFIXES)) and data[4:8] != BY_TIME
@@ -69,9 +70,10 @@ class FreshLoader(SourceFileLoader):
             super().set_data(path, data, _mode=_mode)
 
 
-def _is_settled(path: str, now: Stamp | None) -> bool:
+def _is_settled(path: str) -> bool:
     """Whether the cached bytecode of a source, if it is valid, is that of this version."""
-    given = source_of(path)
+    now, given = stamp_of(path), source_of(path)
+    note_reading(path, now)
     if now is None or (given is not None and given.stamp != now):
         return False
     try:

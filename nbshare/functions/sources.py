@@ -1,21 +1,35 @@
-"""The bytes of source files as they were when a call began.
+"""The bytes of source files as all workers import them.
 
-A worker that replaces another in the middle of a call must not run a file that was edited, or half
-saved, in between. So the owner reads the files at the start, and each worker is born with them.
+Workers that import a file at different moments must not run different versions of it, nor one that
+is half saved, though it is edited meanwhile. So the owner reads the files when it finds that they
+have changed, a worker those that it is the first to import, and the others import what was read.
 """
 
 from __future__ import annotations
 
+import _thread
+import os
+import pickle
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nbshare.functions.freshness import Stamp, is_installed, stamp_of
+from nbshare.memory import scratch_file
+from nbshare.memory.descriptors import Descriptor, owned
 
-__all__ = ["Source", "born_with", "own_files", "read_sources", "source_of"]
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
+
+__all__ = ["Snapshot", "Source", "own_files", "source_of", "use_snapshot"]
 
 ATTEMPTS = 3  # at a file that changes while it is read
-MOST = 16 << 20  # bytes that a worker is born with; who has more source files has data in them
+MOST = 16 << 20  # bytes that are kept; who has more source files has data in them
+LENGTH = 8  # bytes that tell how many come
+LOCK_S = 1.0  # to write takes less than a millisecond, unless who does it has been stopped
+PAUSE_S = 0.001
 
 
 class Source(NamedTuple):
@@ -25,29 +39,133 @@ class Source(NamedTuple):
     data: bytes
 
 
-_born_with: Mapping[str, Source] = {}  # in a worker
+class Snapshot:
+    """Files as they were, the same for all processes that have its descriptor.
 
+    Parameters
+    ----------
+    file : Descriptor
+        An empty file, or another process's snapshot.
 
-def born_with(sources: Mapping[str, Source]) -> None:
-    """Have this process import these files as they are given, whatever the disk has by then."""
-    global _born_with
-    _born_with = sources
+    Notes
+    -----
+    Any process may add to it, and any thread; if one is stopped at that, or there is no room, files
+    are just not kept. The file is a sequence of records: the length of a pickle, and the pickle, of
+    sources by path, None for one that is kept no more.
+    """
 
+    def __init__(self, file: Descriptor) -> None:
+        self._file, self._fd = file, file.fileno()
+        self._lock = _thread.allocate_lock()
+        # How far it has been read, and what is there; at once, since another thread may read, too.
+        self._seen: tuple[int, Mapping[str, Source | None]] = 0, {}
 
-def source_of(path: str) -> Source | None:
-    """Return what this process was given of a file."""
-    return _born_with.get(path)
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> Snapshot:
+        """Return one of these files; those that cannot be read are left out.
 
+        Raises
+        ------
+        OSError
+            If there is no memory for it, or no descriptor.
+        """
+        snapshot = cls(scratch_file())
+        snapshot.keep(paths)
+        return snapshot
 
-def read_sources(paths: Iterable[str]) -> dict[str, Source]:
-    """Read files; those that cannot be read are left out."""
-    sources: dict[str, Source] = {}
-    n_bytes = 0
-    for path in paths:
-        source = _read(path)
-        if source is not None and (n_bytes := n_bytes + len(source.data)) <= MOST:
-            sources[path] = source
-    return sources
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    def close(self) -> None:
+        """Give the memory back; processes that have it keep theirs."""
+        self._file.close()
+
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """Those of the files that are kept, as far as this process knows."""
+        return {path: source.stamp for path, source in self._seen[1].items() if source}
+
+    def catch_up(self) -> bool:
+        """Read what other processes have written; returns whether there was anything."""
+        end, sources = start, _ = self._seen
+        with suppress(OSError):  # the program has closed what it does not know
+            while record := self._record_at(end):
+                end += LENGTH + len(record)
+                sources = {**sources, **pickle.loads(record)}
+        self._seen = end, sources
+        return end > start
+
+    def get(self, path: str) -> Source | None:
+        """Return a file, if it is kept."""
+        self.catch_up()
+        return self._seen[1].get(path)
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Keep files that are not kept yet."""
+        with self._writing(LOCK_S) as may_write:
+            if not may_write:
+                return
+            self.catch_up()
+            end, known = self._seen
+            sources = {}
+            for path in paths:
+                source = None if known.get(path) else _read(path)
+                if source is not None and end + len(source.data) <= MOST:
+                    end += len(source.data)
+                    sources[path] = source
+            self._append(sources)
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Have whoever is the next to import these files keep them as they are then."""
+        with self._writing(0.0) as may_write:
+            if may_write:
+                self.catch_up()
+                self._append(dict.fromkeys(paths))
+
+    @contextmanager
+    def _writing(self, timeout_s: float) -> Iterator[bool]:
+        """Exclude others, and tell whether that was possible."""
+        until_s = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            yield False
+            return
+        is_locked = False
+        try:
+            while not (is_locked := self._locks()) and time.monotonic() < until_s:
+                time.sleep(PAUSE_S)
+            yield is_locked
+        finally:
+            if is_locked:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+            self._lock.release()
+
+    def _locks(self) -> bool:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _append(self, sources: Mapping[str, Source | None]) -> None:
+        end, _ = self._seen
+        if not sources:
+            return
+        left = memoryview(pickle.dumps(sources))
+        place = end + LENGTH
+        with suppress(OSError):
+            os.ftruncate(self._fd, end)  # of who was killed here, nothing may be taken for a length
+            length = len(left).to_bytes(LENGTH, "little")
+            while left:
+                n = os.pwrite(self._fd, left, place)
+                left, place = left[n:], place + n
+            os.pwrite(self._fd, length, end)  # last: now it can be read
+        self.catch_up()
+
+    def _record_at(self, start: int) -> bytes:
+        """Return a record; nothing if none has been written there."""
+        size = int.from_bytes(os.pread(self._fd, LENGTH, start), "little")
+        return os.pread(self._fd, size, start + LENGTH) if size else b""
 
 
 def own_files() -> list[str]:
@@ -67,3 +185,25 @@ def _read(path: str) -> Source | None:
         if stamp is not None and stamp == stamp_of(path):
             return Source(stamp, data)
     return None
+
+
+_snapshot: Snapshot | None = None  # in a worker
+
+
+def use_snapshot(fd: int) -> None:
+    """Have this process import files as a snapshot has them."""
+    global _snapshot
+    _snapshot = Snapshot(owned(fd))
+
+
+def source_of(path: str) -> Source | None:
+    """Return a source file as this process is to import it; None: as it is.
+
+    It is kept for others from now on, if it is not installed.
+    """
+    if _snapshot is None or is_installed(path):
+        return None
+    if (source := _snapshot.get(path)) is None:
+        _snapshot.keep([path])
+        source = _snapshot.get(path)
+    return source

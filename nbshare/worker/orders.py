@@ -100,7 +100,6 @@ class CallMessage(NamedTuple):
     """What one worker is told; descriptors come beside it: board, inputs, maybe bell and gong."""
 
     call: int
-    map: int  # the same for all calls of a stream
     slot: int
     n_threads: int  # of BLAS and the like
     terms: bytes  # these are pickled once for all workers

@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from nbshare.functions import ImportLog, Stamp, born_with, source_of
+from nbshare.functions import ImportLog, use_snapshot
 from nbshare.memory import hush
 from nbshare.worker import become_worker, orphans, streams
 from nbshare.worker.belongings import Belongings, show_crashes
@@ -39,6 +39,7 @@ class Endowment(NamedTuple):
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
+    sources_fd: int  # a `Snapshot`
     out_fd: int  # pipes to the owner for what is printed
     err_fd: int
 
@@ -51,8 +52,7 @@ def run(birth: Endowment) -> NoReturn:
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner has given it up, or no thread may be started: it will be told
     belongings, mappings = Belongings(), Mappings()
-    imports = ImportLog(_stamp_at_birth)
-    first_map = 0
+    imports = ImportLog()
     while True:
         try:
             message, fds = channel.receive(timeout_s=KEEP_S if mappings else None)
@@ -63,9 +63,6 @@ def run(birth: Endowment) -> NoReturn:
             # The owner is gone, which the kernel would tell our group as well, but not if we are
             # faster and close the description of the life pipe that the group is named in.
             os.killpg(0, signal.SIGKILL)
-        first_map = first_map or message.map
-        if message.map != first_map:  # what is imported from now on may have been edited since
-            born_with({})
         work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
@@ -88,8 +85,8 @@ def _settle_in(birth: Endowment) -> Channel:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     show_crashes()
     channel = Channel.from_fd(birth.channel_fd)
-    (environ, sources), _ = channel.receive()
-    born_with(sources)
+    environ, _ = channel.receive()
+    use_snapshot(birth.sources_fd)
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
@@ -98,8 +95,3 @@ def _settle_in(birth: Endowment) -> Channel:
     if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
-
-
-def _stamp_at_birth(path: str) -> Stamp | None:
-    source = source_of(path)
-    return None if source is None else source.stamp
