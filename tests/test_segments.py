@@ -868,8 +868,7 @@ def huge_bytes(mapped):
 @pytest.fixture
 def patient(monkeypatch):
     """Let huge pages be waited for, however slowly they come."""
-    monkeypatch.setattr(huge, "SLOWEST", 1)
-    monkeypatch.setattr(huge._Trial, "resume_at", 0.0)
+    monkeypatch.setattr(huge, "_trials", {False: huge._Trial(1), True: huge._Trial(1)})
 
 
 @needs_huge_pages
@@ -879,7 +878,11 @@ def test_large_memory_that_is_filled_has_huge_pages():
     data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
     filled = Segment.filled(len(data), [(0, data)])
     assert np.array_equal(filled.array(np.uint8, data.shape), data)
-    if huge._Trial.resume_at and ctypes.get_errno() in {errno.ENOMEM, errno.EAGAIN, errno.EBUSY}:
+    if huge._trials[False].pauses and ctypes.get_errno() in {
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EBUSY,
+    }:
         pytest.skip("memory is too fragmented")
     assert huge_bytes(filled) == 8 << 20
     seen = Segment.attach(filled.read_only(), "r")
@@ -889,15 +892,20 @@ def test_large_memory_that_is_filled_has_huge_pages():
 
 @needs_huge_pages
 def test_huge_pages_that_come_slowly_are_done_without(monkeypatch):
-    """What is there is right all the same, and for a while no more are asked for."""
+    """What is there is right all the same, and for a while no more are asked for.
+
+    Unless what is there is to last.
+    """
     monkeypatch.setattr(huge, "SLOWEST", math.inf)
     monkeypatch.setattr(huge, "PATIENCE_S", 0)
-    monkeypatch.setattr(huge._Trial, "resume_at", 0.0)
+    monkeypatch.setattr(huge, "_trials", {False: huge._Trial(math.inf), True: huge._Trial(1)})
     data = np.random.default_rng(3).integers(0, 256, 9 << 20, np.uint8)
-    for allowed in (2 << 20, 0):
-        filled = Segment.filled(len(data), [(0, data)])
+    for lasting, allowed in ((False, 2 << 20), (False, 0), (True, 8 << 20)):
+        filled = Segment.filled(len(data), [(0, data)], lasting=lasting)
         assert np.array_equal(filled.array(np.uint8, data.shape), data)
         assert huge_bytes(filled) <= allowed
+    if not huge._trials[True].pauses:  # it has not failed
+        assert huge_bytes(filled) == allowed
 
 
 @pytest.mark.usefixtures("patient")

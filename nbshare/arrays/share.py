@@ -80,6 +80,10 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     argument of a `functools.partial` (writable there): it is not copied again. An array that
     changes in the caller while it is being copied is copied as it happens to be.
 
+    What is shared is thought to be used again and again. So huge pages, which are read faster, are
+    waited for, up to a second per GB where a virtual machine's host brings them slowly; elsewhere
+    sharing takes less time with them than without. For a single call, give it the array itself.
+
     Of an object, what pickle can hand out goes to shared memory: arrays of any stride, masked
     arrays, subclasses of ndarray that do not pickle in a way of their own, and buffers of
     protocol 5 [1]_. Python objects, such as the strings of an object column, are built anew in
@@ -109,9 +113,9 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     if plain.flags.f_contiguous and not plain.flags.c_contiguous:
         return shared_view(_share_array(plain.T, mode).T)
     if mode == "r+":
-        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
+        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False, lasting=True)
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
-    segment = Segment.filled(plain.nbytes, [(0, plain)])
+    segment = Segment.filled(plain.nbytes, [(0, plain)], lasting=True)
     # The mapping that could still write goes.
     segment = Segment.attach(segment.read_only(), mode)
     return shared_view(segment.array(dtype, plain.shape))

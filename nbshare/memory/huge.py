@@ -34,9 +34,12 @@ SETTINGS = "/sys/kernel/mm/transparent_hugepage"
 # Bytes per second; small pages come at about that rate. Huge ones do at five times that, unless
 # memory is fragmented, or the host of a virtual machine has taken them back and brings them anew.
 SLOWEST = 1.5e9
-PATIENCE_S = 4e-3  # with a few that are slow among many
+# For what lasts slower ones pay too: with all of them, maps that stride through 200 MB, once per
+# item, take a tenth less each. The host of a virtual machine was seen to bring 0.4e9 a thread.
+SLOWEST_LASTING = 1e9
+PATIENCE_S = 6e-3  # with one that is slow among many: the host brings it in 5 ms
 BUSY = 20  # times as long on the clock, since others may have the CPU
-PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 10 ms
+PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 15 ms
 MADV_COLLAPSE = 25  # from linux/mman.h
 _FAILED: Any = ctypes.c_void_p(-1).value  # as mmap(2) says it
 
@@ -103,38 +106,54 @@ def _in_a_gap(nbytes: int, page: int, map_it: Callable[[], M]) -> M:
 
 
 class _Trial:
-    """Whether huge pages come, and until when not to ask again."""
+    """Until when not to ask for huge pages again.
 
-    resume_at = -math.inf  # on the monotonic clock
+    Parameters
+    ----------
+    waits_for : float
+        Bytes per second, on the whole: slow ones are waited for if they come at that rate.
+    """
+
+    def __init__(self, waits_for: float) -> None:
+        self.waits_for = waits_for
+        self.resume_at = -math.inf  # on the monotonic clock
+
+    @property
+    def pauses(self) -> bool:
+        return time.monotonic() < self.resume_at
 
 
-def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
+_trials = {False: _Trial(math.inf), True: _Trial(SLOWEST_LASTING)}  # by whether memory is to last
+
+
+def make_huge(memory: npt.NDArray[np.uint8], *, lasting: bool) -> bool:
     """Give a fresh shared mapping huge pages, but for what fills none; whether it has them.
 
-    Where they do not come quickly the memory is as good as before.
+    Where they do not come quickly, or soon if it is `lasting`, the memory is as good as before.
     """
-    page = _page_bytes()
+    page, trial = _page_bytes(), _trials[lasting]
     fits = page and memory.nbytes >= max(SMALLEST, page) and _address(memory) % page == 0
-    if not fits or time.monotonic() < _Trial.resume_at:
+    if not fits or trial.pauses:
         return False
     end, step = memory.nbytes // page * page, max(copying.PIECE, page)
     pieces = [memory[start : min(start + step, end)] for start in range(0, end, step)]
-    copying.run([partial(_collapse, piece, page) for piece in pieces])
-    return time.monotonic() >= _Trial.resume_at
+    until_s = time.monotonic() + end / trial.waits_for
+    copying.run([partial(_collapse, piece, page, trial, until_s) for piece in pieces])
+    return not trial.pauses
 
 
-def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
+def _collapse(memory: npt.NDArray[np.uint8], page: int, trial: _Trial, until_s: float) -> None:
     begin, since_s, began_s = _address(memory), time.monotonic(), time.thread_time()
     for offset in range(0, len(memory), page):
-        if time.monotonic() < _Trial.resume_at:
+        if trial.pauses:
             return
         memory.item(offset)  # where nothing is, nothing collapses
         has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
         limit_s = PATIENCE_S + (offset + page) / SLOWEST
         is_slow = time.thread_time() - began_s > limit_s
         is_stuck = time.monotonic() - since_s > BUSY * limit_s  # asleep in the kernel
-        if has_failed or is_slow or is_stuck:
-            _Trial.resume_at = time.monotonic() + PAUSE_S
+        if has_failed or ((is_slow or is_stuck) and time.monotonic() > until_s):
+            trial.resume_at = time.monotonic() + PAUSE_S
 
 
 def _address(memory: npt.NDArray[np.uint8]) -> int:

@@ -68,12 +68,17 @@ class WarmPool:
         return self._lease(Segment.create(nbytes)), True
 
     def filled(
-        self, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True
+        self,
+        nbytes: int,
+        parts: Iterable[tuple[int, Any]],
+        *,
+        sealed: bool = True,
+        lasting: bool = False,
     ) -> Lease:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
         segment = self._take(nbytes, sealed=sealed)
         if segment is None:
-            return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
+            return self._lease(Segment.filled(nbytes, parts, sealed=sealed, lasting=lasting))
         lease = self._lease(segment)  # before an interrupt can come
         try:
             segment.refill(parts)
