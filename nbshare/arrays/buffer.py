@@ -15,7 +15,7 @@ from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape, zeros
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import ALIGNMENT
+from nbshare.memory import ALIGNMENT, aligned
 from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["SharedBuffer"]
@@ -193,6 +193,6 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
         except (TypeError, ValueError) as error:
             error.add_note(f"That is layout[{name!r}] = {wanted!r}, of shape and dtype.")
             raise
-        offset = -(-end // alignment) * alignment
+        offset = aligned(end, alignment)
         end = offset + math.prod(lengths) * checked.itemsize
         yield name, lengths, checked, offset, end - offset

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.arrays.tokens import FILLED, FREED, layout_of
-from nbshare.memory import ALIGNMENT
+from nbshare.memory import aligned
 
 __all__ = ["RingMemory"]
 
@@ -51,7 +51,7 @@ class RingMemory:
         buffer: SharedBuffer | None = None,
     ) -> None:
         self._shape, self._dtype = shape, dtype
-        stride = max(1, -(-math.prod(shape) * dtype.itemsize // ALIGNMENT)) * ALIGNMENT
+        stride = aligned(max(1, math.prod(shape) * dtype.itemsize))
         layout = {
             **layout_of(slots),
             "waited_s": (2, "f8"),

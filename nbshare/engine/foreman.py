@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from nbshare import errors
@@ -24,17 +23,16 @@ from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.crew import Crew
 from nbshare.engine.deadlines import GRACE_S, Deadlines
 from nbshare.engine.events import Events
+from nbshare.engine.losses import take_off
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.memory import Segment, segment_of
-from nbshare.worker.failures import Failure, death_of, rebuild, timed_out
+from nbshare.worker.failures import Failure, rebuild
 from nbshare.worker.orders import CallMessage
 from nbshare.worker.output import OutputSpec
-from nbshare.worker.schedule import ATTEMPTS, EPOCH, FAILED, PRINTED, SUSPECT
+from nbshare.worker.schedule import EPOCH, PRINTED
 
 __all__ = ["Foreman"]
-
-ErrorOf = Callable[[int, str], BaseException]
 
 
 class Foreman:
@@ -403,55 +401,12 @@ class Foreman:
         status = self.crew.dismiss(worker)
         if call is None or worker not in call.workers:
             return
-        slot = call.workers.pop(worker)
         epoch = call.board.header[EPOCH]
-        items, unbegun = call.board.items_of(slot), call.board.unbegun(slot)
-        busy_since = call.board.busy_since(slot)
-        # One that had not turned to the call, or waited at an open one, died while it was idle:
-        # that says nothing of the call.
-        call.n_unborn += not worker.is_ready
-        is_loading = call.board.loading_since(slot) is not None
-        has_worked = call.entrance is None and call.board.has_begun(slot)
-        has_turned = is_loading or has_worked or bool(unbegun)
-        call.n_replaced += not items and has_turned and not is_late
-        call.past_slots.append(call.board.row(slot).tolist())
-        call.board.clear_slot(slot)
-        call.free_slots.append(slot)
-        if items:
-            call.torn_rows += items
-            timeout_s = call.request.policy.timeout_s
-            error_of: ErrorOf = partial(death_of, worker.pid, status)
-            is_guilty = True
-            if is_late and timeout_s is not None:
-                error_of = partial(timed_out, worker.pid, timeout_s)
-                # Else it had just left the late one for this.
-                is_guilty = ended_at >= (busy_since or 0.0) + timeout_s
-            if not is_guilty or self._overcome(call, items, error_of):
-                unbegun = range(items.start, max(items.stop, unbegun.stop))
+        unbegun, error = take_off(call, worker, status, ended_at if is_late else None)
+        if error is not None:
+            self._fail(call, error)
         if not call.board.stopped:
             self._give_back(call, unbegun, epoch)
             if not call.is_complete and (call.entrance is None or call.wants_worker):
                 self._replace(call)
         self.advance(call)
-
-    def _overcome(self, call: Call, items: range, error_of: ErrorOf) -> bool:
-        """Handle the death of a worker in the middle of items: whether they are tried again.
-
-        `error_of` takes an item's index and text.
-        """
-        if call.board.stopped:
-            return False
-        attempts = call.board.attempts_to_count(items.start, items.stop)
-        if len(items) > 1:
-            attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
-            return True
-        attempts += 1
-        if attempts[0] & ATTEMPTS <= call.request.policy.retries:
-            return True
-        error = error_of(call.request.first + items.start, call.request.text_of(items.start))
-        call.note_error(error, items)
-        if not call.request.policy.returns_errors:
-            self._fail(call, error)
-        else:
-            call.board.done[items.start] = FAILED
-        return False

@@ -1,12 +1,13 @@
 """Bytes that several processes map: segments, and how much of them this machine can hold."""
 
+from nbshare.memory.alignment import ALIGNMENT, aligned
 from nbshare.memory.budget import check_room
 from nbshare.memory.cgroup import ancestors, group_setting
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity
-from nbshare.memory.segment import ALIGNMENT, Mode, Segment, aligned, segment_of
+from nbshare.memory.segment import Mode, Segment, segment_of
 from nbshare.memory.slab import slab
 from nbshare.memory.view import View
 from nbshare.memory.warm import pool

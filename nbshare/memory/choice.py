@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.memory import budget, names
+from nbshare.memory.alignment import aligned
 from nbshare.memory.descriptors import Descriptor
 from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
 
@@ -55,7 +56,7 @@ def new_file(nbytes: int) -> NewFile:
     OSError
         If the kind that was asked for cannot be had here.
     """
-    size = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+    size = aligned(max(nbytes, 1), mmap.PAGESIZE)
     kinds, refusals = _chosen()
     reasons = list(refusals)
     for kind in kinds:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import copying
+from nbshare.memory.alignment import aligned
 
 __all__ = ["make_huge", "on_boundaries"]
 
@@ -78,7 +79,7 @@ def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
     page = _page_bytes()
     if not page or nbytes < max(SMALLEST, page):
         return map_it()
-    nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    nbytes = aligned(nbytes, mmap.PAGESIZE)
     first = _in_a_gap(nbytes, page, map_it)
     if _address(np.frombuffer(first, np.uint8)) % page == 0:
         return first
@@ -96,11 +97,11 @@ def _in_a_gap(nbytes: int, page: int, map_it: Callable[[], M]) -> M:
         # By `map`, all in C: an interrupt that comes before there is a gap would lose all of it.
         (begin,) = map(libc.mmap, *zip(args, strict=True))
         if begin != _FAILED:  # a limit of the address space
-            libc.munmap(-(-begin // page) * page, nbytes)
+            libc.munmap(aligned(begin, page), nbytes)
         return map_it()
     finally:  # what lies before the gap, and after it
         if begin != _FAILED:
-            gap = -(-begin // page) * page
+            gap = aligned(begin, page)
             libc.munmap(begin, gap - begin)  # of nothing it is refused
             libc.munmap(gap + nbytes, begin + page - gap)
 

@@ -21,21 +21,14 @@ import numpy.typing as npt
 
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
+from nbshare.memory.alignment import aligned
 from nbshare.memory.choice import NewFile, new_file
 from nbshare.memory.descriptors import Descriptor, opened, owned
 from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, keeps_size
 from nbshare.memory.view import View
 
-__all__ = ["ALIGNMENT", "Mode", "Segment", "aligned", "known_segment", "segment_of"]
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
-
-
-def aligned(offset: int, alignment: int = ALIGNMENT) -> int:
-    """Return the next multiple of `alignment`."""
-    return -(-offset // alignment) * alignment
-
+__all__ = ["Mode", "Segment", "known_segment", "segment_of"]
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -224,7 +217,7 @@ class Segment(mmap.mmap):
         """
         assert self.kind is not None
         budget.check_room(needed - self.nbytes)
-        size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = aligned(nbytes, mmap.PAGESIZE)
         self.kind.reserve(self.fd, size)
         larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind

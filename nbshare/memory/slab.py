@@ -9,8 +9,9 @@ from __future__ import annotations
 import _thread
 import os
 
+from nbshare.memory.alignment import aligned
 from nbshare.memory.choice import choice
-from nbshare.memory.segment import Segment, aligned
+from nbshare.memory.segment import Segment
 
 __all__ = ["Slab", "slab"]
 
