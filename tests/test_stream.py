@@ -451,3 +451,19 @@ def test_another_map_renews_the_workers_meanwhile(tmp_path, monkeypatch):
     assert others == [[2, 2]]
     assert pair(streams.other_version, range(2)).tolist() == [2, 2]
     sys.modules.pop("stream_other")
+
+
+def test_streams_that_are_kept_keep_no_sources(tmp_path, monkeypatch):
+    """A job of each edit is kept: their descriptors are those of their results."""
+    path = tmp_path / "stream_kept.py"
+    path.write_text("VERSION = 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("stream_kept")
+    jobs, before = [], 0
+    for i in range(1, 22):
+        path.write_text(f"VERSION = {i}")
+        jobs.append(map_async(abs, iter([1, -2]), max_workers=2, progress=False))
+        assert jobs[-1].result().tolist() == [1, 2]
+        before = before or len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) < before + 15
+    sys.modules.pop("stream_kept")

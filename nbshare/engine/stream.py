@@ -297,4 +297,4 @@ class Stream(Ending):
             self.state = "failed"
         else:
             self.state = "stopped" if self._is_stopping else "done"
-        self._fixed = None
+        self._fixed = self._team.code = None
