@@ -5,7 +5,7 @@ from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, is_known_to_fit, label_of, resolve
-from nbshare.functions.sources import Snapshot, own_files, source_of, use_snapshot
+from nbshare.functions.sources import Snapshot, own_files, use_snapshot
 
 __all__ = [
     "ImportLog",
@@ -24,7 +24,6 @@ __all__ = [
     "own_files",
     "register_files",
     "resolve",
-    "source_of",
     "stamp_of",
     "use_snapshot",
 ]
