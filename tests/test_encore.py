@@ -17,6 +17,7 @@ from pathlib import Path
 
 import laps
 import numpy as np
+import psutil
 import pytest
 from faultlab import SOON_S, await_flag, wait_until
 from hypothesis import given, settings
@@ -437,6 +438,18 @@ def test_other_maps_find_the_workers_free():
             pids |= set(quiet(laps.pid, [1, 2, 3]).tolist())
         pids |= set(quiet(laps.other_pid, range(10), chunksize=1).tolist())
     assert len(pids) == 2
+
+
+@pytest.mark.parametrize("n_alike", [2, 3])
+def test_maps_in_quick_succession_start_no_more_workers(n_alike):
+    """Also where one has ended before all workers have turned to it."""
+    workers()
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    for func in (laps.pid, laps.other_pid) * 250:
+        for _ in range(n_alike):
+            quiet(func, [1, 2])
+    assert set(me.children(recursive=True)) <= before
 
 
 def test_nothing_stays_open():

@@ -87,9 +87,14 @@ class Entrance:
         self.unused_at = self.called_at + STAY_S
 
     @property
+    def is_for_laps(self) -> bool:
+        """Whether items take the place of these: those of maps like the call's."""
+        return isinstance(self.items, Tray)
+
+    @property
     def stays(self) -> bool:
-        """Whether its call stays for maps like it, whose items take the place of these."""
-        return self.is_open and isinstance(self.items, Tray)
+        """Whether its call stays for maps like it."""
+        return self.is_open and self.is_for_laps
 
     def announce(self) -> None:
         """Wake a worker for items that come at once."""
@@ -211,7 +216,7 @@ class Call(Ending):
         entrance = self.entrance
         if entrance is None or not entrance.stays:
             return False
-        return self.board.head(entrance.items.n_items).is_at_rest
+        return self.board.head(entrance.items.n_items).is_settled
 
     def announce(self) -> None:
         """Tell that other items come at once, and have a worker get ready."""

@@ -177,7 +177,7 @@ class Foreman:
             fds.append(call.entrance.gong.fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self.crew.put_to_work(message, fds, environ, call.code, prints)
-        if call.entrance is None or not call.entrance.stays:  # else they are not used again
+        if call.entrance is None or not call.entrance.is_for_laps:  # else they are not used again
             worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = call.free_slots.pop()
@@ -216,7 +216,9 @@ class Foreman:
             return False
         if worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None:
             return True
-        # It may be importing a file that has been edited since: the next call would not know.
+        if call.entrance is not None and call.entrance.is_for_laps:
+            return False  # laps end when nobody is loading
+        # One that is still importing would be given to the next call, and not turn to it.
         return call.board.loading_since(slot) is not None and worker.knows != call.told[0]
 
     def _replace(self, call: Call) -> None:

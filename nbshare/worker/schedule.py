@@ -181,13 +181,16 @@ class Board:
         return [words[word::SLOT_WORDS] for word in (ITEM, BEGUN, LOADED)]
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether all items are done, and nobody has anything to tell of them or is loading."""
+    def is_settled(self) -> bool:
+        """Whether all items are done, and nobody has anything to tell of them."""
         # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
-        if NOT_DONE in self.done.tobytes() or not self.is_idle:
-            return False
+        return NOT_DONE not in self.done.tobytes() and self.is_idle
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is settled, and nobody is loading."""
         _, begun, loaded = self._states
-        return all(map(ge, loaded.tolist(), begun.tolist()))
+        return self.is_settled and all(map(ge, loaded.tolist(), begun.tolist()))
 
     @property
     def is_idle(self) -> bool:
