@@ -24,6 +24,7 @@ from nbshare.notebook import Display, Showing, open_display
 __all__ = ["engine_for", "prepared", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 
 def engine_for(where: Backend) -> Engine:
@@ -85,14 +86,7 @@ def run_and_draw(
             job.stop()
         raise
     finally:
-        try:
-            if job is not None:
-                job.fill_out()
-            if display is not None:
-                display.close()
-        except KeyboardInterrupt:  # during the last frame
-            if job is not None:
-                job.was_interrupted = True
+        _show_end(job, display)
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
     return job.outcome()
@@ -106,3 +100,18 @@ def _settle(job: Job) -> None:
             job.interrupt()
             if job.tick(left_s):
                 return
+
+
+def _show_end(job: Job | None, display: Display | None) -> None:
+    """Draw the last frame of a map, whatever else is pressed."""
+    for _ in range(MAX_PRESSES):
+        try:
+            if job is not None:
+                job.fill_out()
+            if display is not None:
+                display.close()
+        except KeyboardInterrupt:
+            if job is not None:
+                job.was_interrupted = True
+        else:
+            return

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +30,7 @@ from PIL import Image
 from played import PlayedJob, images, play
 from tqdm.std import tqdm
 
-from nbshare import LivePlot
+from nbshare import LivePlot, MapInterrupted, parallel_map
 from nbshare.errors import DisplayWarning
 from nbshare.notebook import Display, bar, check_display, open_display
 from nbshare.notebook.base import NEVER_S
@@ -453,6 +456,24 @@ def test_a_tqdm_class_of_the_users_gets_every_completion_once(until, end):
     assert Bar.closed == 1
 
 
+def test_a_bar_is_closed_whatever_is_pressed_meanwhile():
+    """The map is interrupted then, though all is done."""
+
+    class Pressed(TellingBar):
+        monitor_interval = 0
+        presses = 0
+
+        def close(self):
+            if Pressed.presses < 3:
+                Pressed.presses += 1
+                signal.raise_signal(signal.SIGINT)
+            super().close()
+
+    with pytest.raises(MapInterrupted, match="3 of 3 items done"):
+        parallel_map(math.sqrt, [1, 4, 9], progress=Pressed)
+    assert (Pressed.presses, Pressed.closed) == (3, 1)
+
+
 def test_a_display_with_nothing_to_show_asks_for_no_calls():
     display = open_display(PlayedJob(images()), progress=False, plot="image")
     assert display.update() == NEVER_S
@@ -570,3 +591,28 @@ def test_a_drawing_error_does_not_end_the_map_even_where_warnings_are_errors(cap
 def test_an_interrupt_passes_through_drawing():
     with pytest.raises(KeyboardInterrupt):
         Display([Raising(KeyboardInterrupt())]).update()
+
+
+def test_the_last_frame_is_drawn_again_if_an_interrupt_has_met_it():
+    """Each drawer's; but for one that takes long, which may never end."""
+
+    class Interrupted(Counting):
+        def __init__(self, wait):
+            super().__init__()
+            self.wait = wait
+
+        def draw(self, *, final):
+            super().draw(final=final)
+            if len(self.calls) < 3:
+                self.wait()
+                signal.raise_signal(signal.SIGINT)
+            return 0.0
+
+    quick, slow, last = Interrupted(lambda: None), Interrupted(lambda: time.sleep(0.6)), Counting()
+    display = Display([quick, slow, last])
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            display.close()
+    display.close()
+    display.close()
+    assert (len(quick.calls), len(slow.calls), last.calls) == (3, 1, [True])

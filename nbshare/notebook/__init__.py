@@ -50,6 +50,10 @@ __all__ = [
     "shows_nothing",
 ]
 
+# What draws for longer when it is interrupted is the user's, and maybe without an end. Else whoever
+# presses a key three times would be left with a row that says "running".
+_PATIENCE_S = 0.5
+
 
 class Display:
     """What is shown of one map.
@@ -111,10 +115,16 @@ class Display:
         return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
 
     def close(self) -> None:
-        """Draw the last frame. Calling it again does nothing."""
-        drawers, self._due = list(self._due), {}
-        for drawer in drawers:
-            self._draw(drawer, final=True)
+        """Draw the last frame. Calling it again draws what an interrupt has left to draw."""
+        while self._due:
+            drawer, began = next(iter(self._due)), time.monotonic()
+            try:
+                self._draw(drawer, final=True)
+            except KeyboardInterrupt:
+                if time.monotonic() - began > _PATIENCE_S:
+                    self._due.pop(drawer, None)
+                raise
+            self._due.pop(drawer, None)
 
     def _draw(self, drawer: Drawer, *, final: bool) -> None:
         try:
