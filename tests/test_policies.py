@@ -812,6 +812,28 @@ def test_an_initializer_runs_once_in_each_worker(tmp_path, cold):
     assert marks(tmp_path) == sorted(first)
 
 
+def test_a_worker_whose_initializer_takes_longer_is_waited_for_by_none(tmp_path, cold):
+    """Maps go on without it, do not end it, and have it when it has come, also in their middle."""
+    options = {"initializer": policies.prepare_slowly, "initargs": (str(tmp_path), 0)}
+    functions = policies.identity, abs
+    for i in range(100):
+        assert len(parallel_map(functions[i % 2], [1, 2], max_workers=2, **options)) == 2
+    threading.Timer(0.2, (tmp_path / "go").touch).start()
+    found = read_in_two(tmp_path, **options)
+    assert marks(tmp_path) == sorted(found)
+
+
+def test_a_worker_that_is_stopped_while_it_is_late_is_replaced(tmp_path, cold):
+    """A few small maps have gone on without it; then one needs two."""
+    stopped, _ = read_in_two(tmp_path)
+    os.kill(stopped, signal.SIGSTOP)
+    for i in range(10):
+        parallel_map((policies.identity, abs)[i % 2], [1, 2], max_workers=2)
+    start = time.monotonic()
+    assert stopped not in read_in_two(tmp_path)
+    assert time.monotonic() - start < SOON_S
+
+
 def test_another_initializer_has_fresh_workers(tmp_path, cold):
     """What one initializer has set is not there for another, nor for other arguments."""
     seen = [

@@ -142,7 +142,7 @@ class Crew:
         WorkerDiedError, OSError
             If none can be started, or told what to do.
         """
-        while (free := self._free_worker(code.generation)) is not None:
+        while (free := self.free_worker(code.generation)) is not None:
             self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
@@ -165,7 +165,7 @@ class Crew:
             raise
         return worker
 
-    def _free_worker(self, generation: int) -> WorkerProcess | None:
+    def free_worker(self, generation: int) -> WorkerProcess | None:
         """Return an idle worker, the last that became so, or one that is about to be idle.
 
         Such a one has just been started, or its call has ended without it: it will find nothing to
@@ -174,11 +174,18 @@ class Crew:
         for worker in reversed(self._idle):
             if worker.generation == generation:
                 return worker
+        return next((w for w in self._dispensable(generation) if not w.is_behind), None)
+
+    def late(self, generation: int) -> list[WorkerProcess]:
+        """Return workers that will be free when they have caught up with calls that are over."""
+        return [worker for worker in self._dispensable(generation) if worker.is_behind]
+
+    def _dispensable(self, generation: int) -> Iterator[WorkerProcess]:
+        """Yield workers whose call has ended, maybe without them, or that have had none."""
         for worker in self._members:
             is_free = worker.call is None or worker.call.is_over
             if is_free and worker.generation == generation:
-                return worker
-        return None
+                yield worker
 
     def replenish(self, n: int) -> None:
         """Start workers in the place of those that were ended with a call, for the next one."""

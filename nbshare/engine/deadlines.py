@@ -160,7 +160,9 @@ class Deadlines:
             if not worker.is_ready:
                 continue
             if not call.board.has_begun(slot):
-                sleepers[worker] = worker.call_since + BEGIN_S
+                # One that is still at an earlier call others need not wait for.
+                if not worker.is_behind or len(call.workers) == 1 or worker.is_stopped:
+                    sleepers[worker] = worker.call_since + BEGIN_S
             elif entrance is not None and (since := call.board.idle_since(slot)) is not None:
                 loads = bool(call.board.unbegun(slot))  # items that it has claimed
                 if are_called or loads:

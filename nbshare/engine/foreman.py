@@ -150,11 +150,23 @@ class Foreman:
     def man(self, call: Call) -> None:
         """Put workers to work on a call, as many as it may have now."""
         try:
-            while call.wants_worker and self._n_free(call) > 0:
+            while call.wants_worker and self._n_free(call) > 0 and self._is_to_assign(call):
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
                 self._fail(call, error.with_traceback(None))  # which holds the call
+
+    def _is_to_assign(self, call: Call) -> bool:
+        """Whether a call is not to go on without those who are late, until they come."""
+        generation = call.code.generation
+        if self.crew.free_worker(generation) is not None:
+            return True
+        for worker in self.crew.late(generation):
+            self._hear_all(worker)
+            if worker.is_behind and worker.is_stopped:
+                self._lose(worker)
+        n_late = len(self.crew.late(generation)) if call.workers else 0
+        return call.wants_worker and self._n_free(call) > n_late
 
     def _n_free(self, call: Call) -> int:
         """Return how many more workers a call may have now: a stream's calls share theirs."""
@@ -177,8 +189,9 @@ class Foreman:
             fds.append(call.entrance.gong.fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self.crew.put_to_work(message, fds, environ, call.code, prints)
-        if call.entrance is None or not call.entrance.is_for_laps:  # else they are not used again
-            worker.lend(call.id, *(segment for segment, _ in call.segments))
+        is_for_laps = call.entrance is not None and call.entrance.is_for_laps
+        lent = () if is_for_laps else (s for s, _ in call.segments)  # they are not used again
+        worker.lend(call.id, *lent)
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = call.free_slots.pop()
         self._note_running(worker)
@@ -214,12 +227,7 @@ class Foreman:
         slot = call.workers.get(worker)
         if slot is None:
             return False
-        if worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None:
-            return True
-        if call.entrance is not None and call.entrance.is_for_laps:
-            return False  # laps end when nobody is loading
-        # One that is still importing would be given to the next call, and not turn to it.
-        return call.board.loading_since(slot) is not None and worker.knows != call.told[0]
+        return worker.has_borrowed_for(call.id) or call.board.busy_since(slot) is not None
 
     def _replace(self, call: Call) -> None:
         """Put another worker to work in the place of one that has died."""
@@ -261,14 +269,13 @@ class Foreman:
         self.pipes.end_lines(call.request.prints)
         call.workers.clear()  # late starters find the board stopped or empty, and become idle
         call.finish(state, call.error)
-        self._pass_on(call)
+        self._man_others()
         self.crew.end_outdated()
 
-    def _pass_on(self, call: Call) -> None:
-        """Put workers that a call of a stream does without to work on the stream's next ones."""
-        if call.team is not None:
-            for other in self._team_of(call):
-                self.man(other)
+    def _man_others(self) -> None:
+        """Put workers to work on calls that have had to go on with fewer than they may have."""
+        for call in list(self.calls.values()):
+            self.man(call)
 
     # --------------------------------------------------------------------- workers
 
@@ -323,8 +330,9 @@ class Foreman:
                 self.crew.note_imports(worker, stamps)
                 worker.give_back(call_id, are_gone=are_gone)
                 if (call := worker.call) is not None and call.id == call_id:
-                    worker.knows = call.told[0]
                     self._release(worker, call)
+                else:
+                    worker.call_since = time.monotonic()
 
     def hear_prints(self, call: Call) -> None:
         """Take what workers have printed before they say that they have finished."""
@@ -388,7 +396,7 @@ class Foreman:
         self.hear_prints(call)
         if call.workers.pop(worker, None) is not None:
             self.advance(call)
-            self._pass_on(call)
+        self._man_others()
 
     def _lose(self, worker: WorkerProcess, *, is_late: bool = False) -> None:
         """Handle a worker that has died or has to die."""

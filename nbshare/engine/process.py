@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbshare import errors
-from nbshare.memory import Segment, scratch_file
+from nbshare.memory import Segment, scratch_file, state_of
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
 from nbshare.worker.orders import STREAMS
@@ -67,9 +67,6 @@ class WorkerProcess:
         When it could turn to it, on the monotonic clock.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
-    knows : bytes
-        The terms of the last call that it has said it has finished: such a one it loads without
-        importing anything.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class WorkerProcess:
         self.call_since = 0.0
         self.pid = 0
         self.pidfd = -1
-        self.knows = b""
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
@@ -98,8 +94,23 @@ class WorkerProcess:
         """Whether it has started."""
         return self.pid != 0
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has yet to say that it has finished an earlier call than its last.
+
+        It may be at an import or an initializer that others have done sooner, or not had a CPU.
+        """
+        return len(self._borrowed) > 1
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped it, by SIGSTOP or with a debugger."""
+        with suppress(OSError):
+            return state_of(self.pid) in "tT"
+        return False
+
     def lend(self, call_id: int, *segments: Segment) -> None:
-        """Note that it has been sent these segments for a call."""
+        """Note that it has been given a call, and sent these segments for it."""
         for segment in segments:
             segment.n_borrowed += 1
         self._borrowed.setdefault(call_id, []).extend(segments)
@@ -109,7 +120,7 @@ class WorkerProcess:
         return bool(self._borrowed.get(call_id))
 
     def give_back(self, call_id: int, *, are_gone: bool) -> None:
-        """Note its word on the segments of a call: whether no view is left there."""
+        """Note that it has finished a call, and whether no view is left there."""
         for segment in self._borrowed.pop(call_id, ()):
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone

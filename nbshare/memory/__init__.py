@@ -6,7 +6,7 @@ from nbshare.memory.cgroup import ancestors, group_setting
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
-from nbshare.memory.processes import Identity, has_ended, identity
+from nbshare.memory.processes import Identity, has_ended, identity, state_of
 from nbshare.memory.segment import Mode, Segment, segment_of
 from nbshare.memory.slab import slab
 from nbshare.memory.view import View
@@ -33,4 +33,5 @@ __all__ = [
     "scratch_file",
     "segment_of",
     "slab",
+    "state_of",
 ]

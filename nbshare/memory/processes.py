@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["Identity", "has_ended", "identity", "start_of"]
+__all__ = ["Identity", "has_ended", "identity", "start_of", "state_of"]
 
 Identity = tuple[int, int]  # process number and start: numbers are used again
 
@@ -32,6 +32,17 @@ def start_of(pid: int) -> int:
         If there is no such process, or no ``/proc``.
     """
     return int(_status(pid)[19])
+
+
+def state_of(pid: int) -> str:
+    """Return the letter that tells what a process is doing, as ``ps`` has it.
+
+    Raises
+    ------
+    OSError
+        If there is no such process, or no ``/proc``.
+    """
+    return _status(pid)[0].decode()
 
 
 def has_ended(who: Identity) -> bool:

@@ -238,6 +238,15 @@ def prepare(folder, value):
     state["value"] = value
 
 
+def prepare_slowly(folder, _):
+    """Leave a mark for each run; of all but the first one the end is to be waited for."""
+    prepare(folder, 0)
+    try:
+        Path(folder, "first").touch(exist_ok=False)
+    except FileExistsError:
+        wait_until(Path(folder, "go").exists)
+
+
 def settle(folder):
     """Change what an initializer may want otherwise than the caller has it."""
     os.environ["SETTLED"] = "yes"
