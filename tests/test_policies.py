@@ -20,6 +20,7 @@ import numpy as np
 import policies
 import psutil
 import pytest
+from faultlab import wait_until
 
 import nbshare
 from nbshare import MapInterrupted, SharedArray, last_job, parallel_map
@@ -821,6 +822,22 @@ def test_a_worker_whose_initializer_takes_longer_is_waited_for_by_none(tmp_path,
     threading.Timer(0.2, (tmp_path / "go").touch).start()
     found = read_in_two(tmp_path, **options)
     assert marks(tmp_path) == sorted(found)
+
+
+def test_a_worker_that_dies_while_it_is_late_is_replaced(tmp_path, cold):
+    """In the map that has gone on without it."""
+    options = {"initializer": policies.prepare_slowly, "initargs": (str(tmp_path), 0)}
+    for i in range(10):
+        pids = parallel_map((abs, policies.pid)[i % 2], [1, 2], max_workers=2, **options)
+    wait_until(lambda: len(marks(tmp_path)) == 2)
+    (late,) = set(marks(tmp_path)) - set(pids.tolist())
+
+    def end_it():
+        os.kill(late, signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    threading.Timer(0.2, end_it).start()
+    assert late not in read_in_two(tmp_path, **options)
 
 
 def test_a_worker_that_is_stopped_while_it_is_late_is_replaced(tmp_path, cold):

@@ -410,6 +410,7 @@ class Foreman:
         call, worker.call = worker.call, None
         status = self.crew.dismiss(worker)
         if call is None or worker not in call.workers:
+            self._man_others()  # it may have been late
             return
         epoch = call.board.header[EPOCH]
         unbegun, error = take_off(call, worker, status, ended_at if is_late else None)
