@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from nbshare.worker.context import Context
 __all__ = ["Crew"]
 
 NO_STAMP = Stamp(-1, -1, -1)
+START_S = 0.02  # a new worker takes as long, its imports not counted
 IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 
 
@@ -134,15 +136,19 @@ class Crew:
         environ: Mapping[str, str],
         code: Code,
         prints: Prints,
+        *,
+        is_urgent: bool,
     ) -> WorkerProcess:
         """Give a message to an idle worker, to one that is about to be idle, or to a new one.
+
+        `is_urgent`: nobody else works on it.
 
         Raises
         ------
         WorkerDiedError, OSError
             If none can be started, or told what to do.
         """
-        while (free := self.free_worker(code.generation)) is not None:
+        while (free := self.free_worker(code.generation, is_urgent=is_urgent)) is not None:
             self._pipes.turn(free, prints)
             try:
                 free.channel.send(message, fds, wait=False)
@@ -165,16 +171,21 @@ class Crew:
             raise
         return worker
 
-    def free_worker(self, generation: int) -> WorkerProcess | None:
+    def free_worker(self, generation: int, *, is_urgent: bool = False) -> WorkerProcess | None:
         """Return an idle worker, the last that became so, or one that is about to be idle.
 
         Such a one has just been started, or its call has ended without it: it will find nothing to
-        do there, and then its next message.
+        do there, and then its next message. If it is urgent, also one that is late, but not yet by
+        as much as a new one would be.
         """
         for worker in reversed(self._idle):
             if worker.generation == generation:
                 return worker
-        return next((w for w in self._dispensable(generation) if not w.is_behind), None)
+        since = time.monotonic() - START_S if is_urgent else math.inf
+        for worker in self._dispensable(generation):
+            if not worker.is_behind or worker.call_since > since:
+                return worker
+        return None
 
     def late(self, generation: int) -> list[WorkerProcess]:
         """Return workers that will be free when they have caught up with calls that are over."""

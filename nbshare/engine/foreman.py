@@ -188,7 +188,9 @@ class Foreman:
         if call.entrance is not None:
             fds.append(call.entrance.gong.fd)
         environ, prints = call.request.context.environ, call.request.prints
-        worker = self.crew.put_to_work(message, fds, environ, call.code, prints)
+        worker = self.crew.put_to_work(
+            message, fds, environ, call.code, prints, is_urgent=not call.workers
+        )
         is_for_laps = call.entrance is not None and call.entrance.is_for_laps
         lent = () if is_for_laps else (s for s, _ in call.segments)  # they are not used again
         worker.lend(call.id, *lent)
