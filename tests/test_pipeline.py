@@ -17,6 +17,7 @@ from plumbing import ROWS
 import nbshare
 from nbshare import last_job
 from nbshare.arguments import checked_request
+from nbshare.engine import pipe
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
@@ -107,6 +108,14 @@ def test_the_bottleneck_is_visible(pause_s, stage):
     ).stages
     assert (load.busy > process.busy) == bool(pause_s)
     assert (process.waited_for_input_s > load.waited_for_output_s) == bool(pause_s)
+
+
+def test_a_block_that_is_over_is_not_late(monkeypatch):
+    """However often it is looked whether one takes too long, while they come and go."""
+    monkeypatch.setattr(pipe, "LOOK_S", 0.0)
+    n = 8000
+    load = partial(plumbing.numbers, 4 * n)
+    assert len(pipeline(load, plumbing.doubled, plumbing.total, timeout=60).results) == n
 
 
 def test_shapes_and_dtypes_of_each_stage():

@@ -268,10 +268,13 @@ class Pipe(Ending):
         self._next_look = time.monotonic() + LOOK_S
         for stage in self._stages:
             rows = np.asarray(stage.stations)
-            since_s = np.where(rows[:, BLOCK_SINCE] > 0, rows[:, BLOCK_SINCE] / 1e9, math.inf)
+            times = rows[:, BLOCK_SINCE].copy()  # once: it may be 0 at the next look
+            since_s = np.where(times > 0, times / 1e9, math.inf)
             place = int(since_s.argmin())
             if since_s[place] + self._timeout_s < time.monotonic():
                 block = int(rows[place, BLOCK])
+                if rows[place, BLOCK_SINCE] != times[place]:  # it has gone on with another one
+                    continue
                 text = (
                     f"block {block} in stage {stage.name!r} took longer than "
                     f"timeout={self._timeout_s:g} s; its worker was ended, and the other stages"
