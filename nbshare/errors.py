@@ -62,6 +62,18 @@ def noted(error: BaseException, note: str) -> bool:
     return True
 
 
+def without_frames(error: BaseException) -> BaseException:
+    """Return an error without the frames that it, and those before it, have come through.
+
+    They hold all that was there, in cycles if that holds the error.
+    """
+    before: BaseException | None = error
+    while before is not None:
+        before.__traceback__ = None
+        before = before.__cause__ or before.__context__
+    return error
+
+
 def __getattr__(name: str) -> Any:
     # Late: importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":

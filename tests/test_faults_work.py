@@ -667,7 +667,7 @@ def test_r2_no_more_processes(lab):
         pytest.skip("to become a user without privileges takes privileges")
     code = f"""{PREAMBLE}{CENSUS}{LIMIT}
 before, n_right = census(), 0
-for n in (1, 2, 3, 5, 20):
+for n in (1, 2, 3, 2, 5, 2, 8, 20):
     limit(n)
     start = time.monotonic()
     try:

@@ -134,7 +134,7 @@ class Foreman:
         try:
             call.code = code or self.crew.renew_if_stale(call.request.context, call.initializer_key)
         except OSError as error:
-            call.finish("failed", error.with_traceback(None))
+            call.finish("failed", errors.without_frames(error))
             return
         if team is not None:
             team.code = call.code
@@ -154,7 +154,7 @@ class Foreman:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:
-                self._fail(call, error.with_traceback(None))  # which holds the call
+                self._fail(call, errors.without_frames(error))
 
     def _is_to_assign(self, call: Call) -> bool:
         """Whether a call is not to go on without those who are late, until they come."""
@@ -244,7 +244,7 @@ class Foreman:
                 )
             self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
-            self._fail(call, error.with_traceback(None))
+            self._fail(call, errors.without_frames(error))
             self.advance(call)
 
     def _fail(self, call: Call, error: BaseException) -> None:
@@ -355,7 +355,7 @@ class Foreman:
         try:
             call.results.decide(spec)
         except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
-            self._fail(call, error.with_traceback(None))
+            self._fail(call, errors.without_frames(error))
             return
         reference, fds = None, []
         array = call.results.array
