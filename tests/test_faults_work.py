@@ -635,7 +635,9 @@ def row(i):
     return np.full(3, float(i))
 job = nbshare.map_async(row, range(2), max_workers=2, progress=False)
 await_flag("at-0")
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+while os.open("/dev/null", os.O_RDONLY) < 10:
+    pass
+resource.setrlimit(resource.RLIMIT_NOFILE, (10, 4096))  # poll(2) refuses to look at more than that
 os.mkdir("go on")  # a flag that takes no descriptor
 error = job.exception(10)
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
