@@ -241,6 +241,15 @@ def test_an_interrupt_at_any_moment_of_submit(executor):
         assert another.submit(abs, -3).result(SHORT_S) == 3
 
 
+def test_an_interrupt_at_any_moment_of_a_threads_start():
+    """No thread that does nothing is left, nor one that ends with an error."""
+    fresh = [Executor(1)]
+    for _ in each_interrupt(lambda: fresh[-1].submit(abs, -1), {tasks_file, threading.__file__}):
+        fresh.pop().shutdown()
+        wait_until(lambda: _n_executor_threads() == 0)
+        fresh.append(Executor(1))
+
+
 def _be_interrupted(delay_s):
     threading.Timer(delay_s, os.kill, [os.getpid(), signal.SIGINT]).start()
     with Executor(2) as executor:

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from nbshare import errors
+from nbshare import errors, threads
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inbox import ROOM, Inbox, Seen
 from nbshare.engine.bell import Bell
@@ -152,8 +152,8 @@ class TaskQueue:
         )
         self._thread = thread
         try:
-            thread.start()
-        except BaseException as error:  # an interrupt may leave a thread that has begun
+            threads.start(thread)
+        except BaseException as error:  # an interrupt leaves a thread that begins
             self._thread = None
             if isinstance(error, RuntimeError):  # no more threads
                 self._bell = None

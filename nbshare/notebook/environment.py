@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
+from nbshare import threads
 from nbshare.errors import DisplayWarning, warn
 
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
@@ -160,7 +161,7 @@ class _Place:
         context = contextvars.copy_context()  # whose outputs go to the present cell
         show = functools.partial(self.show, make, at_once=True)
         self._drawing = threading.Thread(target=context.run, args=(_draw_safely, show), daemon=True)
-        self._drawing.start()
+        threads.start(self._drawing)
 
     def finish_drawing(self) -> None:
         """Wait until what a thread draws has been shown."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from nbshare import threads
 from nbshare.notebook.environment import cell_number, surroundings
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Showing:
                 return True
         over = threading.Event()
         job.add_done_callback(lambda _: over.set())
-        threading.Thread(target=self._follow, args=(display, over), daemon=True).start()
+        threads.start(threading.Thread(target=self._follow, args=(display, over), daemon=True))
         return True
 
     def _follow(self, display: Display, over: threading.Event) -> None:
