@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arguments import checked_request
-from nbshare.engine.base import Engine
 from nbshare.engine.collect import nothing
 from nbshare.engine.encore import standing_for
-from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
 from nbshare.functions import label_of
 from nbshare.job import Job, unwrapped
 from nbshare.latest import remember
 from nbshare.notebook import Plot, Showing, check_display, shows_nothing
-from nbshare.running import engine_for, prepared, run_and_draw
+from nbshare.running import prepared, run_and_draw
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.worker import is_worker
 
@@ -195,27 +193,24 @@ def parallel_map(
     asked = (func, progress, plot, *options.values())
     is_quiet = shows_nothing(progress, plot)
 
-    def checked() -> tuple[Request, Items | None, Engine]:
-        request, source, where = checked_request(func, iterables, **options)
-        return request, source, engine_for(where)
-
     standing = standing_for(asked, iterables) if is_quiet else None
     if standing is not None:
 
         def make() -> Run:
-            return standing.next_lap(iterables) or prepared(*checked(), asked=asked)
+            lap = standing.next_lap(iterables)
+            return lap or prepared(*checked_request(func, iterables, **options), asked=asked)
 
         return unwrapped(*run_and_draw(make, label_of(func), False, None))
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, engine = checked()
+    request, source, where = checked_request(func, iterables, **options)
     if source is None and request.n_tasks == 0:
         return nothing(request.out, with_errors=on_error == "return")
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(prepared, request, source, engine, asked=asked if is_quiet else None)
+    prepare_it = partial(prepared, request, source, where, asked=asked if is_quiet else None)
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
@@ -296,7 +291,7 @@ def map_async(
     remember(None)
     shown = Showing(plot)
     job = Job(
-        prepared(request, source, engine_for(where), in_background=True),
+        prepared(request, source, where, in_background=True),
         progress if isinstance(progress, str) else label_of(request.func),
         shown,
     )

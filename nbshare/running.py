@@ -21,13 +21,13 @@ from nbshare.job import NAP_S, Job
 from nbshare.latest import remember
 from nbshare.notebook import Display, Showing, open_display
 
-__all__ = ["engine_for", "prepared", "run_and_draw"]
+__all__ = ["prepared", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 
-def engine_for(where: Backend) -> Engine:
+def _engine_for(where: Backend) -> Engine:
     """Return the engine that a map runs on."""
     if where == "local":
         return dispatcher()
@@ -39,15 +39,16 @@ def engine_for(where: Backend) -> Engine:
 def prepared(
     request: Request,
     source: Items | None,
-    engine: Engine,
+    where: Backend,
     *,
     in_background: bool = False,
     asked: tuple[Any, ...] | None = None,
 ) -> Run:
-    """Place what is asked for in shared memory.
+    """Place what is asked for in shared memory, for the engine that it runs on.
 
     `asked`: the arguments of a map of which nothing is to be seen.
     """
+    engine = _engine_for(where)
     if source is None and asked is not None and isinstance(engine, Dispatcher):
         lap = encore(request, asked, engine)
         if lap is not None:

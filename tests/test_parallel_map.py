@@ -30,9 +30,11 @@ from faultlab import memfd_bytes, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from interrupts import InterruptAt
 
 import nbshare
-from nbshare import SharedArray, last_job, parallel_map
+from nbshare import MapInterrupted, SharedArray, last_job, parallel_map
+from nbshare.engine import local
 from nbshare.errors import (
     MixedResultsWarning,
     NbshareError,
@@ -733,6 +735,14 @@ def test_workers_draw_different_random_numbers(cold):
     nbshare.shutdown()
     second = parallel_map(tasks.draw_number, range(64), max_workers=4, chunksize=1)
     assert len({*first.tolist(), *second.tolist()}) == 128
+
+
+def test_an_interrupt_while_the_engine_starts_is_the_maps():
+    """`except MapInterrupted` catches it too, and the next map is right."""
+    nbshare.shutdown()
+    with pytest.raises(MapInterrupted), InterruptAt(1, {local.__file__}):
+        parallel_map(tasks.double, [1, 2])
+    assert parallel_map(tasks.double, [1, 2]).tolist() == [2, 4]
 
 
 def test_workers_are_kept_for_the_next_call():
