@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 from opcode import opname
@@ -23,18 +24,20 @@ class InterruptAt:
         self.calls = set()  # frames whose last instruction was a call
 
     def __enter__(self):
+        # Python swallows what is raised in a finalizer, which might be of another test's object.
+        gc.disable()
         sys.settrace(self.trace)
         return self
 
     def __exit__(self, kind, error, _):
         sys.settrace(None)
+        gc.enable()
         self.error = error
         return kind is KeyboardInterrupt
 
     def trace(self, frame, event, _):
         """Follow a thread, as `sys.settrace` says."""
-        # Python swallows what is raised in a __del__, which may be that of another test's object.
-        if frame.f_code.co_filename not in self.files or frame.f_code.co_name == "__del__":
+        if frame.f_code.co_filename not in self.files:
             return None
         frame.f_trace_opcodes = True
         is_moment = event == "call"
