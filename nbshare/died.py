@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import NbshareError
+
+try:
+    from concurrent.futures.process import BrokenProcessPool
+except RuntimeError:  # while the interpreter ends, when nobody can catch what was never imported
+    if not TYPE_CHECKING:
+        from concurrent.futures import BrokenExecutor as BrokenProcessPool
 
 __all__ = ["WorkerDiedError"]
 

@@ -96,8 +96,9 @@ class Executor(futures.Executor):
     none has begun are done by new ones. Tasks see the environment, the import path and the files as
     they were when the executor last had nothing to do.
 
-    May be used from any thread. When the interpreter ends, it waits for what is queued. Within a
-    worker tasks run at once, in `submit`. A forked process cannot use its parent's executor.
+    May be used from any thread. When the interpreter ends, it waits for what is queued (Python
+    3.12.0 and 3.12.1 start no workers by then: use ``with`` there). Within a worker tasks run at
+    once, in `submit`. A forked process cannot use its parent's executor.
 
     References
     ----------

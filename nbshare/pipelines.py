@@ -213,8 +213,9 @@ def pipeline(
     made: list[Pipe] = []
 
     def make() -> Pipe:
+        # Deaths are the engine's: a ring might tell them first, and knows less of them.
         rings = [
-            RingBuffer(slots, *form, on_death="fail", in_order=ordered)
+            RingBuffer(slots, *form, on_death="leave", in_order=ordered)
             for form in zip(shapes, dtypes, strict=True)
         ]
         rings.append(RingBuffer(RESULT_SLOTS, HEADER_NBYTES + FRAME_NBYTES, "u1"))

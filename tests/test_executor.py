@@ -892,6 +892,13 @@ def test_tasks_that_print_outlive_the_end_of_all_workers(capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+starts_threads_at_the_end = pytest.mark.skipif(
+    (3, 12) <= sys.version_info[:3] < (3, 12, 2),
+    reason="Python 3.12.0 and 3.12.1 start no thread after the main one's end",
+)
+
+
+@starts_threads_at_the_end
 @pytest.mark.parametrize(
     "last",
     [
@@ -913,6 +920,21 @@ executor.submit(tasks.sleep_and_print, 0.1, "pear")
 {last}
 """
     assert script(code, as_command=True) == "apple\npear\n"
+
+
+@starts_threads_at_the_end
+def test_a_death_while_the_interpreter_ends_is_told_as_ever(script):
+    """Though what a WorkerDiedError is based on cannot be imported any more."""
+    code = """
+import nbshare, pool_tasks as tasks
+executor = nbshare.Executor(1)
+executor.submit(tasks.sleep_and_print, 0.1, "apple")
+future = executor.submit(tasks.die)
+future.add_done_callback(lambda future: print(future.exception()))
+"""
+    apple, death = script(code).splitlines()
+    assert apple == "apple"
+    assert "exited with status 3 while it worked on item" in death
 
 
 def test_nothing_is_taken_when_the_interpreter_ends(script):

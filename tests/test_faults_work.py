@@ -663,11 +663,26 @@ def limit(n):
 """
 
 
-def test_r2_no_more_processes(lab):
-    """Where no thread or process may be started the error says so, and it ends with the limit."""
+@pytest.fixture
+def run_limited(lab):
+    """Run code as a user who may not have as many processes and threads as root may."""
     if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
         pytest.skip("to become a user without privileges takes privileges")
-    code = f"""{PREAMBLE}{CENSUS}{LIMIT}
+
+    def run(code):
+        lab.folder.joinpath("limited.py").write_text(f"{PREAMBLE}{CENSUS}{LIMIT}{code}")
+        lab.folder.chmod(0o777)
+        lab.run(f"""
+import subprocess
+subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, timeout=20)
+""")
+
+    return run
+
+
+def test_r2_no_more_processes(run_limited):
+    """Where no thread or process may be started the error says so, and it ends with the limit."""
+    run_limited("""
 before, n_right = census(), 0
 for n in (1, 2, 3, 2, 5, 2, 8, 20):
     limit(n)
@@ -684,12 +699,28 @@ before["threads"] += 1
 await_census(before, "after shutdown")
 limit(500)
 tasks.check_double()
-"""
-    lab.folder.joinpath("limited.py").write_text(code)
-    lab.folder.chmod(0o777)
-    lab.run(f"""
-import subprocess
-subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, timeout=20)
+""")
+
+
+def test_r2_no_thread_for_what_follows_a_map(run_limited):
+    """What is to be called when a map is over is called, and the workers live on."""
+    run_limited("""
+tasks.check_double()
+workers, called = helpers()[1], []
+def row(i):
+    raise_flag(f"at-{i}")
+    await_flag("go on")
+    return i
+job = nbshare.map_async(row, range(2), max_workers=2, progress=False)
+job.add_done_callback(called.append)
+await_flag("at-0")
+limit(1)
+os.mkdir("go on")  # a flag that takes no thread
+assert job.result(10).tolist() == [0, 1]
+wait_until(lambda: called == [job])
+limit(500)
+tasks.check_double()
+assert workers <= helpers()[1]
 """)
 
 

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
+import feeds
 import numpy as np
 import psutil
 import pytest
@@ -1132,7 +1133,7 @@ WRONG = {
     "string without name": (lambda: parallel_map("tasks.py", [1]), ValueError, "file.*function"),
     "string without function": (lambda: parallel_map("double", [1]), ValueError, "double"),
     "missing function": (
-        lambda: parallel_map(f"{tasks.__file__}:no_such", [1]),
+        lambda: parallel_map(f"{feeds.__file__}:no_such", [1]),
         AttributeError,
         "no_such",
     ),

@@ -109,6 +109,32 @@ check()
 """)
 
 
+def test_d1_a_death_that_the_ring_tells_first(lab):
+    """The next stage may hear of a death before the engine does: the error is the death."""
+    lab.run(f"""{HEAD}
+from nbshare.engine.foreman import Foreman
+at_once, heard_at = Foreman._lose, []
+def late(foreman, worker, **options):
+    heard_at.append(time.monotonic())
+    if worker.call.board.stopped or time.monotonic() > heard_at[0] + 1:
+        at_once(foreman, worker, **options)
+Foreman._lose = late
+def fatal(block):
+    if block[0] == 4 * 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+try:
+    pipeline(functools.partial(plumbing.numbers, 400), fatal, plumbing.total, workers=2)
+except WorkerDiedError as error:
+    assert "block 5 in stage 'fatal'" in str(error), error
+else:
+    raise AssertionError("no error")
+assert len(heard_at) > 1
+Foreman._lose = at_once
+check()
+""")
+
+
 def test_d1_a_ring_is_closed_when_its_producer_is_gone(lab):
     """Killed with a slot in hands or without: the loop over the slots ends, the future says why."""
     lab.run(f"""{HEAD}

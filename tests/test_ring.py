@@ -576,6 +576,23 @@ def test_a_death_may_stop_everybody(way):
             pass
 
 
+def test_a_slot_of_the_dead_may_be_left():
+    """With on_death="leave" it is nobody's; the others go on until the ring is aborted."""
+    ring = RingBuffer(2, 2, int, on_death="leave")
+    with held_by_other(ring, "put") as process:
+        process.kill()
+        process.join(20)
+        with pytest.raises(RingTimeoutError), ring.get(timeout=0.4):
+            pass
+        for _ in range(3):
+            fill(ring)
+            with ring.get(timeout=20):
+                assert ring.statistics().n_reclaimed == 0
+        ring.abort("by who looks after it")
+        with pytest.raises(RingAbortedError, match="looks after it"), ring.get(timeout=20):
+            pass
+
+
 def test_a_stopped_holder_is_not_dead(numbers):
     """A process that is merely stopped keeps its slot."""
     with held_by_other(numbers, "put") as process:

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from nbshare.arrays import futex
 from nbshare.arrays.lock import SharedLock
@@ -27,7 +27,9 @@ from nbshare.arrays.tokens import EVERYBODY, FREED, Holder, Tokens, Wakes
 from nbshare.errors import RingClosedError, RingTimeoutError
 from nbshare.memory import has_ended, identity
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "OnDeath"]
+
+OnDeath = Literal["reclaim", "fail", "leave"]
 
 SLICE_S = 0.1  # of sleep, and between looks for the dead
 WORD = 2**32 - 1  # what a sleeper watches of an event's number
@@ -48,8 +50,8 @@ class Monitor:
         Shared: how long producers and consumers have waited, float64 of shape (2,).
     array_of : callable
         Gives the array of a slot.
-    is_fatal : bool
-        Whether a death stops everybody, or the slot is taken back.
+    on_death : {"reclaim", "fail", "leave"}
+        What becomes of the slots of the dead; see `nbshare.RingBuffer`.
 
     Notes
     -----
@@ -63,14 +65,14 @@ class Monitor:
         addresses: Sequence[int],
         waited_s: Any,
         array_of: Callable[[int], SharedArray],
-        is_fatal: bool,
+        on_death: OnDeath,
     ) -> None:
         self.tokens = tokens
         self.array_of = array_of
         self._lock = lock
         self._addresses = addresses
         self.waited_s = waited_s
-        self._is_fatal = is_fatal
+        self._on_death = on_death
         self._next_look = 0.0
         self._watched: dict[int, weakref.ref[Holder]] = {}
 
@@ -124,13 +126,15 @@ class Monitor:
         return self.array_of(lease.index)
 
     def look_for_the_dead(self) -> bool:
-        """Take back the slots of processes that have ended; whether there were any."""
+        """Do what is to be done about slots of processes that have ended; whether anything was."""
         self._next_look = time.monotonic() + SLICE_S
+        if self._on_death == "leave":
+            return False
         with self._lock:
             held = self.tokens.held()
         dead = [each for each in held if each.holder != identity() and has_ended(each.holder)]
         for each in dead:
-            if self._is_fatal:
+            if self._on_death == "fail":
                 self.do(self.tokens.abort, f"process {each.holder[0]} died with a slot")
             else:
                 self.do(self.tokens.reclaim, each)

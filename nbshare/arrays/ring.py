@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference, Reduced
 from nbshare.arrays.create import checked_dtype, checked_shape
 from nbshare.arrays.lease import Lease
-from nbshare.arrays.monitor import Monitor
+from nbshare.arrays.monitor import Monitor, OnDeath
 from nbshare.arrays.ring_memory import RingMemory
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RingBuffer"]
 
-OnDeath = Literal["reclaim", "fail"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
 
@@ -48,10 +47,11 @@ class RingBuffer(ByReference):
         Of each slot.
     dtype : data-type, optional
         Any NumPy dtype without Python objects inside; default float64.
-    on_death : {"reclaim", "fail"}, optional
+    on_death : {"reclaim", "fail", "leave"}, optional
         What becomes of the slot of a process that dies with it. ``"reclaim"`` (default): a
         producer's is free again, its contents dropped; a consumer's is queued again, in its old
-        place, and another consumer gets it. ``"fail"``: the ring is aborted.
+        place, and another consumer gets it. ``"fail"``: the ring is aborted. ``"leave"``: nobody
+        gets it any more; for a program that looks after its processes, and aborts the ring itself.
     in_order : bool, optional
         True: consumers get the slot with the number 0 first, then 1, and so on, in whatever order
         several producers have filled them: ``lease = ring.put()`` and, inside of ``with lease as
@@ -105,12 +105,12 @@ class RingBuffer(ByReference):
     copy them: ``slot.copy()``.
 
     A block that ends by an exception: a producer's slot is not queued; a consumer's counts as
-    read. A process that dies with a slot, by whatever signal, never blocks the others for good:
-    they see it within some tenths of a second. A consumer's slot that is queued again may have been
-    read in part or in whole (*at least once*), and may kill the next consumer in the same way; with
-    ``on_death="fail"`` no slot is read twice. At the end of the data consumers do not wait for
-    each other: the slot of one that dies after the others are done stays queued, as `statistics`
-    shows, for whoever asks next.
+    read. Unless ``on_death="leave"``, a process that dies with a slot, by whatever signal, never
+    blocks the others for good: they see it within some tenths of a second. A consumer's slot that
+    is queued again may have been read in part or in whole (*at least once*), and may kill the next
+    consumer in the same way; with ``on_death="fail"`` no slot is read twice. At the end of the data
+    consumers do not wait for each other: the slot of one that dies after the others are done stays
+    queued, as `statistics` shows, for whoever asks next.
 
     A producer that dies without a slot leaves nothing to see. Whoever has started it should close
     the ring at its end, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
@@ -141,8 +141,8 @@ class RingBuffer(ByReference):
             raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
         if n_slots < 1:
             raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
-        if on_death not in ("reclaim", "fail"):
-            raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'fail'")
+        if on_death not in get_args(OnDeath):
+            raise ValueError(f"on_death={on_death!r}: must be 'reclaim', 'fail' or 'leave'")
         futex.require()
         self.slots = n_slots
         self.shape, self.dtype = checked_shape(shape, checked_dtype(dtype))
@@ -159,7 +159,7 @@ class RingBuffer(ByReference):
             memory.event_addresses,
             memory.waited_s,
             memory.slot,
-            self._on_death == "fail",
+            self._on_death,
         )
 
     def put(self, timeout: float | None = None) -> Lease:

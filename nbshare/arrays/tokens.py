@@ -258,7 +258,8 @@ class Tokens:
 
     def states(self) -> list[int]:
         """Return how many slots are ready, being read, being filled, and free."""
-        return np.bincount(self._words >> SHIFT, minlength=4).tolist()  # type: ignore[no-any-return]
+        states: list[int] = np.bincount(self._words >> SHIFT, minlength=4).tolist()
+        return states
 
     # --------------------------------------------------------------------- inside
 

@@ -38,7 +38,7 @@ class Ending:
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back in a thread of its own when it is over, or now if it is."""
+        """Call back when it is over, or now if it is; if possible in a thread of its own."""
         self._callbacks.append(callback)
         if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
             self._call_back()
@@ -52,7 +52,11 @@ class Ending:
     def _call_back(self) -> None:
         while self._callbacks:
             with suppress(IndexError):
-                _thread.start_new_thread(_call_safely, (self._callbacks.popleft(),))
+                callback = self._callbacks.popleft()
+                try:
+                    _thread.start_new_thread(_call_safely, (callback,))
+                except RuntimeError:  # no more threads are allowed, or the interpreter is ending
+                    _call_safely(callback)
 
 
 def _call_safely(callback: Callable[[], object]) -> None:

@@ -166,8 +166,9 @@ def give_stubborn_at(i, bad):
     return Stubborn() if i in bad else float(i)
 
 
-def sleep_in_turn(i, long, short):
-    """Take long and short times in turn, to the microsecond; give a text."""
+def sleep_in_turn(begun, i, long, short):
+    """Note the time, take a long and a short while in turn, to the microsecond; give a text."""
+    begun[i] = time.monotonic()
     until_s = time.perf_counter() + (short if i % 2 else long)
     time.sleep((short if i % 2 else long) - 0.001)
     while time.perf_counter() < until_s:
