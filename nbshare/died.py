@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbshare.errors import NbshareError
 
 try:
     from concurrent.futures.process import BrokenProcessPool
 except RuntimeError:  # while the interpreter ends, when nobody can catch what was never imported
-    if not TYPE_CHECKING:
-        from concurrent.futures import BrokenExecutor as BrokenProcessPool
+    from concurrent.futures import BrokenExecutor as BrokenProcessPool  # type: ignore[assignment]
 
 __all__ = ["WorkerDiedError"]
 

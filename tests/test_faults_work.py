@@ -664,10 +664,15 @@ def limit(n):
 
 
 @pytest.fixture
-def run_limited(lab):
-    """Run code as a user who may not have as many processes and threads as root may."""
+def may_be_another():
+    """Skip where one cannot become that other user."""
     if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
         pytest.skip("to become a user without privileges takes privileges")
+
+
+@pytest.fixture
+def run_limited(may_be_another, lab):
+    """Run code as a user who may not have as many processes and threads as root may."""
 
     def run(code):
         lab.folder.joinpath("limited.py").write_text(f"{PREAMBLE}{CENSUS}{LIMIT}{code}")
@@ -724,10 +729,9 @@ assert workers <= helpers()[1]
 """)
 
 
+@pytest.mark.usefixtures("may_be_another")
 def test_r2_no_more_processes_in_a_kernel(lab):
     """The cell's error says so, the kernel goes on, and with the limit gone the call is right."""
-    if os.getuid() or subprocess.run([*AS_ANOTHER, "true"], capture_output=True).returncode:
-        pytest.skip("to become a user without privileges takes privileges")
     for folder in (lab.folder, lab.tmp):
         folder.chmod(0o777)
     kernel = Kernel(lab, wrapper=AS_ANOTHER)

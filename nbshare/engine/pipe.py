@@ -30,7 +30,6 @@ from nbshare.engine.stages import (
 )
 from nbshare.engine.stats import StageStatistics, WorkerStats
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
-from nbshare.errors import RingAbortedError as Aborted
 from nbshare.worker.log import unpack
 
 __all__ = ["Pipe", "Stage"]
@@ -216,10 +215,9 @@ class Pipe(Ending):
             _name_block(error, Place(stage.name, places[0]), block)
 
     def _keep_error(self, error: BaseException, block: int) -> bool:
-        """Keep an error, if it is the first of its own making; returns whether it is."""
+        """Keep an error, if it is the first; returns whether it is."""
         with self._lock:
-            is_later = self._is_stopping or self.error is not None
-            if is_later and (isinstance(error, Aborted) or not isinstance(self.error, Aborted)):
+            if self._is_stopping or self.error is not None:
                 return False
             self.error, self._failed_block = error, None if block == NO_BLOCK else block
         return True
