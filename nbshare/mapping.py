@@ -62,7 +62,9 @@ def parallel_map(
         time, in the thread that waits, and no more than workers will soon need.
     shared : mapping of str to object, optional
         Keyword arguments, the same for every call, placed in shared memory once. Arrays are
-        read-only in the workers: a write raises `ValueError` there.
+        read-only in the workers: a write raises `ValueError` there. A `numpy.memmap` of 1 MiB or
+        more is not copied, here or among the items: workers map its file, which may be larger than
+        the memory, and see what is written to it meanwhile. In mode ``'c'`` it is copied.
     out : None, "list", "stack" or ndarray, optional
         None (default): results that are numbers or arrays of one shape come as one SharedArray of
         shape ``(n, *shape)``, others as a list. ``"list"``: always a list. ``"stack"``: results

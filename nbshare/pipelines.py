@@ -31,7 +31,7 @@ from nbshare.engine.stages import (
 from nbshare.engine.stats import StageStatistics
 from nbshare.functions import label_of
 from nbshare.job import unwrapped
-from nbshare.memory import segment_of
+from nbshare.memory import file_of, segment_of
 from nbshare.notebook import Plot, check_display
 from nbshare.running import run_and_draw
 from nbshare.stage_arguments import (
@@ -273,6 +273,6 @@ def _one_place(taken: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is an array that is not in shared memory, and can be."""
+    """Whether it is an array that would be copied for each stage."""
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
-    return is_array and segment_of(value) is None
+    return is_array and segment_of(value) is None and file_of(value) is None

@@ -53,6 +53,13 @@ def test_strided_means_of_a_float16_data_set(is_shared):
     assert_equal_bits(result, expected)
 
 
+def test_sums_of_the_rows_of_a_file(tmp_path):
+    """The rows of a file that `numpy.load` maps are items, and their sums are those of the loop."""
+    np.save(tmp_path / "data.npy", np.random.default_rng(7).random((300, 1000)).astype("f4"))
+    data = np.load(tmp_path / "data.npy", mmap_mode="r")
+    assert_equal_bits(parallel_map(tasks.total, data), np.array([np.sum(row) for row in data]))
+
+
 MEMORY = """
 import os, pathlib, threading
 import numpy as np, psutil

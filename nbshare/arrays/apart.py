@@ -17,7 +17,7 @@ from nbshare.arrays.shared_array import SharedArray
 
 __all__ = ["PLAIN", "is_masked", "take_apart"]
 
-# An array of a mapped file arrives as what its values are: the map stays in the process.
+# An array of a mapped file arrives as a plain one.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
 
 Apart = tuple[Callable[..., Any], tuple[Any, ...]]

@@ -9,8 +9,8 @@
                                                obj = inputs.load(packed)
 
 Arrays do not enter the pickle, but for small ones among the items. One that lies in a segment
-already is sent as a reference to it; any other is copied into the arena, once, and arrives as a
-read-only view.
+already, or in a mapped file, is sent as a reference to it; any other is copied into the arena,
+once, and arrives as a read-only view.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_p
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut
 from nbshare.functions.pickling import plainly_or_by_value
-from nbshare.memory import Mode, Segment, aligned, as_bytes, segment_of
+from nbshare.memory import Mode, Segment, aligned, as_bytes, file_of, segment_of
 
 __all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
 
@@ -59,12 +59,15 @@ class Arena:
     ----------
     start : int, default 0
         Where in the segment the contents begin, in bytes.
+    copies_files : bool, default False
+        Whether arrays in mapped files are copied too, since the files may go before the arena does.
     """
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(self, start: int = 0, *, copies_files: bool = False) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
         self._nbytes = start
+        self._copies_files = copies_files
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
@@ -111,7 +114,7 @@ class Arena:
             raise
 
     def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
-        """Return a reference to an array, which is copied into the arena if it has no segment."""
+        """Return a reference to an array, which is copied if it has neither segment nor file."""
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
@@ -126,6 +129,8 @@ class Arena:
             reference = ArrayReference(
                 index, offset, array.shape, array.strides, array.dtype, shared, may_write
             )
+        elif not self._copies_files and (file := file_of(array)) is not None:
+            reference = ArrayReference(*file, array.shape, array.strides, array.dtype, False, False)
         else:
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
             strides = array.strides if fortran else _c_strides(array)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import shared_view
-from nbshare.memory import Segment, View, segment_of
+from nbshare.memory import Segment, UserFile, View, segment_of
 
 __all__ = [
     "ArrayReference",
@@ -42,9 +42,9 @@ class Packed(NamedTuple):
 
 
 class ArrayReference(NamedTuple):
-    """An array in one of the call's segments."""
+    """An array in one of the call's segments, or in a file of the user."""
 
-    segment: int  # index, as in Span
+    segment: int | UserFile  # index, as in Span
     offset: int  # bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
@@ -96,7 +96,8 @@ class Inputs:
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
         segment, offset, shape, strides, dtype, is_shared, is_writable = reference
-        array = self._segments[segment].array(dtype, shape, offset, strides)
+        view = View(segment.mapped()) if isinstance(segment, UserFile) else self._segments[segment]
+        array = view.array(dtype, shape, offset, strides)
         if not is_writable:
             array.flags.writeable = False
         return shared_view(array) if is_shared else array

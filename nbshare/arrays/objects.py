@@ -88,7 +88,7 @@ def place(obj: Any, mode: Mode) -> SharedObject:
     OutOfMemoryError
         If it does not fit.
     """
-    arena = Arena()
+    arena = Arena(copies_files=True)
     packed = arena.pack(obj, "the object")
     segment = Segment.filled(*arena.contents(), lasting=True)
     # The mapping that could still write goes.

@@ -78,7 +78,8 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     -----
     Give the result to `parallel_map` as ``shared=`` (read-only there), as an item, or as an
     argument of a `functools.partial` (writable there): it is not copied again. An array that
-    changes in the caller while it is being copied is copied as it happens to be.
+    changes in the caller while it is being copied is copied as it happens to be. A `numpy.memmap`
+    is copied, too; given to a call itself, it goes by its file without a copy.
 
     What is shared is thought to be used again and again. So huge pages, which are read faster, are
     waited for, up to a second per GB where a virtual machine's host brings them slowly; elsewhere

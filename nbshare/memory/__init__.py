@@ -9,6 +9,7 @@ from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity, state_of
 from nbshare.memory.segment import Mode, Segment, segment_of
 from nbshare.memory.slab import slab
+from nbshare.memory.user_file import UserFile, file_of
 from nbshare.memory.view import View
 from nbshare.memory.warm import pool
 
@@ -18,11 +19,13 @@ __all__ = [
     "Identity",
     "Mode",
     "Segment",
+    "UserFile",
     "View",
     "aligned",
     "ancestors",
     "as_bytes",
     "check_room",
+    "file_of",
     "group_setting",
     "handle_of",
     "has_ended",

@@ -1,0 +1,96 @@
+"""Files of the user that `numpy.memmap` maps: workers map them too, so nothing is copied.
+
+A file may be larger than the memory. Workers see it as it is: what anybody writes to it later is
+seen, also through a mapping and before it is flushed, since all mappings share the page cache.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import weakref
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbshare.errors import StaleReferenceError
+
+__all__ = ["UserFile", "file_of"]
+
+LEAST = 1 << 20  # bytes of an array; below, a copy takes less time than a look at the mappings
+
+
+class UserFile(NamedTuple):
+    """A file, as far as the sender has mapped it."""
+
+    path: str
+    identity: tuple[int, int]  # inode and device
+    nbytes: int
+
+    def mapped(self) -> np.memmap[Any, Any]:
+        """Map the file read-only, once for all arrays in it.
+
+        Raises
+        ------
+        StaleReferenceError
+            If it is gone or shorter than before, or if its path leads to another file.
+        """
+        if (memory := _mapped.get(self)) is not None:
+            return memory
+        try:
+            with open(self.path, "rb") as file:
+                if os.fstat(file.fileno())[1:3] != self.identity:
+                    raise ValueError("another file has taken its place")
+                # Refused if the file is too short: to read past its end ends a process (SIGBUS).
+                memory = np.memmap(file, np.uint8, "r", shape=(self.nbytes,))
+                return _mapped.setdefault(self, memory)
+        except (OSError, ValueError) as error:
+            raise StaleReferenceError(
+                f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it as "
+                "it is until the results are there, or send a copy: numpy.array(x)."
+            ) from None
+
+
+# While an array in it lives: thousands of views of one file are one mapping and one descriptor.
+_mapped: weakref.WeakValueDictionary[UserFile, np.memmap[Any, Any]] = weakref.WeakValueDictionary()
+
+# The file of each mapping, and the address where the file's first byte would be: to find out takes
+# some tenths of a millisecond. While the mapping lives, no other file gets its inode.
+_found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
+
+# In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
+# last, offset, inode and path, which ends in " (deleted)" if the file was.
+ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
+
+
+def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
+    """Find the file that an array lies in, and the offset of its first element in bytes.
+
+    Only for a `numpy.memmap` and its views, of some size. None if others do not find the same
+    values at the file's path: it was deleted or replaced, or the mapping is copy-on-write.
+    """
+    view: Any = array
+    while view is not None and not isinstance(base := getattr(view, "base", None), mmap.mmap):
+        view = base
+    if array.nbytes >= LEAST and isinstance(view, np.memmap):
+        with suppress(OSError):
+            file, start = _found.get(base) or _found.setdefault(base, _find(base))
+            if os.stat(file.path)[1:3] == file.identity:
+                return file, array.__array_interface__["data"][0] - start
+    return None
+
+
+def _find(mapping: Any) -> tuple[UserFile, int]:
+    # The kernel knows: the path that a memmap remembers may lead to another file by now.
+    address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    with open("/proc/self/maps", "rb") as rows:
+        for first, end, offset, inode, path in re.findall(ROW, rows.read()):
+            start = int(first, 16) - int(offset, 16)
+            if int(first, 16) <= address < int(end, 16):
+                identity = os.stat(path)[1:3]
+                if identity[0] == int(inode):  # the device differs from the file's on btrfs
+                    file = UserFile(os.fsdecode(path), identity, address + len(mapping) - start)
+                    return file, start
+    raise FileNotFoundError
