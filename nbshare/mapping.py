@@ -163,6 +163,11 @@ def parallel_map(
     ends. Where small maps follow each other that show nothing (``progress=False``) and differ in
     their items only, each takes some tenths of a millisecond.
 
+    Programs that `func` starts end with their worker. Those that it starts in a session of their
+    own (``start_new_session=True``) go on after a cancelled call and after `shutdown`. What `func`
+    changes in its process is undone after the call. Some changes cannot be undone: a worker that
+    called `os.setuid` stays that user until it ends.
+
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
