@@ -168,6 +168,9 @@ def parallel_map(
     changes in its process is undone after the call. Some changes cannot be undone: a worker that
     called `os.setuid` stays that user until it ends.
 
+    One edit of a file is not noticed: it is overwritten in place by one of the same size, within
+    the same tick of the file system's clock (some milliseconds) as the version before.
+
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.

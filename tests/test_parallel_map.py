@@ -877,6 +877,16 @@ def test_an_edit_of_the_same_size_within_the_same_second_is_seen(module, tmp_pat
         assert parallel_map(answer, [1]).tolist() == [1 + i]
 
 
+def test_an_edit_that_keeps_size_time_and_inode_is_seen(module, tmp_path):
+    """A file that is written in place, and given its old time back, as `cp -p` and rsync do."""
+    path = tmp_path / "fresh_in_place.py"
+    answer = module("fresh_in_place", "def answer(x): return x + 1").answer
+    for i in range(1, 5):
+        module("fresh_in_place", f"def answer(x): return x + {i}", imported=False)
+        os.utime(path, ns=(10**18, 10**18))
+        assert parallel_map(answer, [1]).tolist() == [1 + i]
+
+
 @pytest.mark.parametrize(
     ("younger_s", "mode", "is_used"),
     [

@@ -19,7 +19,7 @@ from nbshare.worker.context import Context
 
 __all__ = ["Crew"]
 
-NO_STAMP = Stamp(-1, -1, -1)
+NO_STAMP = Stamp(-1, -1, -1, -1)
 START_S = 0.02  # a new worker takes as long, its imports not counted
 IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
 

@@ -24,6 +24,7 @@ class Stamp(NamedTuple):
     mtime_ns: int
     size: int
     inode: int
+    ctime_ns: int  # new also where a copy keeps the mtime of its source
 
 
 # Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms to say so.
@@ -46,7 +47,7 @@ def stamp_of(path: str) -> Stamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
 
 
 _read: dict[str, Stamp | None] = {}  # source files that were compiled here
