@@ -249,6 +249,24 @@ def test_a_string_that_names_no_function_says_what_there_is(folder):
         parallel_map("by_missing.py:first", [0])
 
 
+@pytest.mark.parametrize("way", ["import", "import_file"])
+@pytest.mark.parametrize("edit", ["deleted", "renamed"])
+def test_a_module_whose_file_is_gone_is_an_error_that_says_so(folder, monkeypatch, way, edit):
+    """With its path and what to do, for functions, methods, and items; until it is back."""
+    monkeypatch.syspath_prepend(folder)
+    code = "def f(x): return 1\nclass C:\n    def m(self, x): return 1"
+    path = write(folder / f"gone_{way}_{edit}.py", code)
+    module = import_file(path) if way == "import_file" else importlib.import_module(path.stem)
+    path.unlink() if edit == "deleted" else path.rename(folder / "elsewhere.py")
+    functions = module.f, functools.partial(module.f), module.C().m, lambda x: module.f(x)
+    for func, item in [*((func, 1) for func in functions), (len, module.C())]:
+        with pytest.raises(ModuleNotFoundError, match=path.stem) as caught:
+            parallel_map(func, [item])
+        assert f"Its file {str(path)!r} is gone. Restore it" in caught.value.__notes__[1]
+    write(path, code)
+    assert parallel_map(module.f, [1]).tolist() == [1]
+
+
 # ---------------------------------------------------------------- packages and by value
 
 

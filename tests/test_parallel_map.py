@@ -1066,6 +1066,29 @@ def test_a_replaced_worker_runs_the_code_of_the_calls_start(module, edit, is_fir
             parallel_map(answer, range(2))
 
 
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_replaced_worker_runs_files_that_were_deleted(module, tmp_path, by_path):
+    """Those of the function and of its helper, deleted during the call."""
+    module("fresh_kept_step", "STEP = 1.0")
+    code = """
+        import os, signal
+        from pathlib import Path
+        import fresh_kept_step
+        def answer(i):
+            if i == 1:
+                Path(__file__).unlink()
+                Path(fresh_kept_step.__file__).unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return i + fresh_kept_step.STEP
+        """
+    name = f"fresh_kept_{'by_path' if by_path else 'by_name'}"
+    answer = module(name, code).answer
+    func = str(tmp_path / f"{name}.py:answer") if by_path else answer
+    options = {"max_workers": 1, "on_error": "return", "chunksize": 1}
+    result = parallel_map(func, range(6), **options)
+    assert result.tolist() == [1.0, None, 3.0, 4.0, 5.0, 6.0]
+
+
 @pytest.mark.parametrize("is_imported_before", [True, False])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_edit_does_not_split_a_call(module, tmp_path, is_known, is_imported_before):

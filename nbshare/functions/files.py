@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbshare.functions.freshness import Stamp, stamp_of
 from nbshare.functions.imports import FreshLoader
+from nbshare.functions.sources import source_of
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class _FileFinder:
         path: Sequence[str] | None = None,  # noqa: ARG004 - importlib's signature
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        if name not in _paths:
+        file = _paths.get(name)
+        if file is None or not (os.path.exists(file) or source_of(file)):
             return None
-        file = _paths[name]
         return spec_from_file_location(name, file, loader=FreshLoader(name, file))
 
 

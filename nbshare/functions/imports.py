@@ -19,7 +19,7 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
-from importlib.util import cache_from_source
+from importlib.util import cache_from_source, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -122,6 +122,17 @@ class _Fresh:
         return getattr(self._finder, name)
 
 
+class _KeptFinder(FileFinder):
+    """Finds a module whose file was deleted after the call began, too: its source is kept."""
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = super().find_spec(fullname, target)
+        file = os.path.join(self.path, f"{fullname.rpartition('.')[2]}.py")
+        if spec is None and source_of(file) is not None:
+            return spec_from_file_location(fullname, file, loader=FreshLoader(fullname, file))
+        return spec
+
+
 def import_as_the_caller(overridden: Collection[str]) -> None:
     """Set a worker's import up; `overridden` are the caller's own modules of standard names."""
     _StandardLibraryFirst.overridden = overridden
@@ -130,7 +141,7 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
     known = BuiltinImporter, FrozenImporter, PathFinder
     sys.meta_path[:] = [f if f in known else _Fresh(f) for f in sys.meta_path]
     sys.meta_path.insert(0, _StandardLibraryFirst)
-    hook = FileFinder.path_hook(
+    hook = _KeptFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
         (FreshLoader, SOURCE_SUFFIXES),
         (SourcelessFileLoader, BYTECODE_SUFFIXES),

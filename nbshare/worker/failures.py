@@ -105,7 +105,7 @@ def leave(error: BaseException) -> NoReturn:
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return an error, with a note that says what to do if it is a write to read-only memory."""
+    """Return an error, with a note on what to do about read-only memory or a file that is gone."""
     if isinstance(error, ValueError) and "read-only" in str(error):
         noted(
             error,
@@ -115,6 +115,10 @@ def explained(error: BaseException) -> BaseException:
             "give share(x) as an item or in a functools.partial, so that all write into the same "
             "memory.",
         )
+    elif isinstance(error, ImportError) and (module := sys.modules.get(error.name or "")):
+        path = getattr(module, "__file__", None)
+        if path and not os.path.exists(path):
+            noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
     return error
 
 
