@@ -168,8 +168,13 @@ def parallel_map(
     changes in its process is undone after the call. Some changes cannot be undone: a worker that
     called `os.setuid` stays that user until it ends.
 
-    One edit of a file is not noticed: it is overwritten in place by one of the same size, within
-    the same tick of the file system's clock (some milliseconds) as the version before.
+    Workers run a function, method or class of a module file as the file is when the call begins,
+    also one that was imported before an edit. If the file has no definition that must be its new
+    version, `UnsendableError` is raised. Lambdas and functions that other functions have made are
+    sent as they are here, with the global values that they use; so are the originals of decorated
+    functions, while the file has their code. One edit is not noticed: the file is overwritten in
+    place by one of the same size, within the same tick of the file system's clock (some
+    milliseconds) as the version before.
 
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the

@@ -118,15 +118,24 @@ def test_an_edit_while_one_of_the_workers_imports_is_seen(folder, cold):
     assert set(parallel_map(module.first, range(10), max_workers=2, chunksize=1)) == {22}
 
 
-def test_an_old_function_goes_on_as_what_it_is(folder):
-    """A function that the caller has kept from before an edit is still that function."""
+def test_workers_run_the_file_for_an_old_function_too(folder):
+    """A function kept from before an edit is the old one for its caller, and new in workers."""
     write(folder / "by_old.py", "def version(x): return 'old'")
     old = import_file("by_old.py").version
     write(folder / "by_old.py", "def version(x): return 'newer'")
     new = import_file("by_old.py").version
     assert (old(0), new(0)) == ("old", "newer")
-    assert parallel_map(old, [0]) == ["old"]
+    assert parallel_map(old, [0]) == ["newer"]
     assert parallel_map(new, [0]) == ["newer"]
+
+
+def test_a_changed_file_is_imported_into_the_same_module(folder):
+    """Code that has imported the module sees its new names, and none that the file has lost."""
+    write(folder / "by_same.py", "kept = 1\ndef lost(x): return x")
+    module = import_file("by_same.py")
+    write(folder / "by_same.py", "kept = 22\ndef added(x): return x")
+    assert import_file("by_same.py") is module is sys.modules["by_same"]
+    assert (module.kept, module.added(3), hasattr(module, "lost")) == (22, 3, False)
 
 
 def test_a_broken_edit_leaves_the_module_of_before(folder):
@@ -138,6 +147,7 @@ def test_a_broken_edit_leaves_the_module_of_before(folder):
         with pytest.raises(error):
             import_file("by_broken.py")
         assert sys.modules["by_broken"] is module
+        assert module.good(1) == 1
     write(folder / "by_broken.py", "def good(x): return x + 0.5")
     assert parallel_map(import_file("by_broken.py").good, [1]).tolist() == [1.5]
 
@@ -247,6 +257,152 @@ def test_a_string_that_names_no_function_says_what_there_is(folder):
         parallel_map("by_wrong.py:VALUE", [0])
     with pytest.raises(FileNotFoundError, match=r"by_missing.py"):
         parallel_map("by_missing.py:first", [0])
+
+
+# -------------------------------------------------- the file as it is now, or a refusal
+
+STALE = """
+import functools, importlib, json, runpy, sys
+from nbshare import import_file, parallel_map
+
+FILE = '''
+import functools
+N = {n!r}
+def add(f):
+    @functools.wraps(f)
+    def wrapper(x): return ["added " + N, *f(x)]
+    return wrapper
+def f(x): return [N, {v!r}]
+@add
+def decorated(x): return [{v!r}]
+@functools.lru_cache
+def cached(x): return [N, {v!r}]
+class C:
+    def method(self, x): return [N, {v!r}]
+    @classmethod
+    def of(cls, x): return [N, {v!r}, cls.__name__]
+    @staticmethod
+    def static(x): return [N, {v!r}]
+    __call__ = method
+'''
+DECORATED = FILE.replace("def f", "@add\\ndef f")
+EDITS = {
+    "nothing": FILE.format(n="one", v="first"),
+    "a function": FILE.format(n="one", v="second!"),
+    "a value": FILE.format(n="three", v="first"),
+    "a line above": "'A text.'" + FILE.format(n="one", v="fourth!!"),
+    "a decorator": DECORATED.format(n="five", v="first"),
+    "all is gone": "N = 6",
+    "no function": "N = f = decorated = cached = C = 7",
+}
+REFRESHES = {
+    "saved only": lambda module: None,
+    "reload": importlib.reload,
+    "import_file": lambda module: import_file(module.__file__),
+    "a text": lambda module: parallel_map(f"{module.__file__}:str", [0]),
+    "import": lambda module: sys.modules.pop(module.__name__) and __import__(module.__name__),
+}
+USES = {
+    "from": lambda names: names["f"],
+    "partial": lambda names: functools.partial(names["f"]),
+    "decorated": lambda names: names["decorated"],
+    "original": lambda names: names["decorated"].__wrapped__,
+    "cached": lambda names: names["cached"],
+    "method": lambda names: names["C"]().method,
+    "class method": lambda names: names["C"].of,
+    "static method": lambda names: names["C"].static,
+    "object": lambda names: names["C"](),
+}
+
+def put(name, code):
+    with open(f"{name}.py", "w") as file:
+        file.write(code + "\\nstr = str\\n")
+    importlib.invalidate_caches()
+
+def outcome(func, name, use):
+    try:
+        run = parallel_map(func, [0], max_workers=1, progress=False)[0]
+    except Exception as error:
+        return "refused" if f"{name}.py" in str(error) else "error"
+    try:
+        now = USES[use](runpy.run_path(f"{name}.py"))(0)
+    except Exception as error:
+        now = error
+    return "right" if run == now else f"{run}, not {now}"
+
+found = {}
+for i, (edit, code) in enumerate(EDITS.items()):
+    name = f"stale_{i}"
+    put(name, EDITS["nothing"])
+    module = importlib.import_module(name)
+    kept = {use: get(vars(module)) for use, get in USES.items()}
+    put(name, code)
+    REFRESHES[REFRESH](module)
+    # Twice: after one that was loaded again the file may be edited once more, and only saved.
+    found[edit] = {use: outcome(func, name, use) for use, func in kept.items()}
+    put(name, EDITS["a function"])
+    found[edit + ", then saved"] = {use: outcome(func, name, use) for use, func in kept.items()}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("refresh", ["saved only", "reload", "import_file", "a text", "import"])
+def test_what_was_imported_before_an_edit_runs_as_the_file_is_now(script, refresh):
+    """Functions, methods and objects kept from before: the present version, or a refusal."""
+    found = json.loads(script(f"REFRESH = {refresh!r}\n{STALE}"))
+    outcomes = {(edit, use): said for edit, uses in found.items() for use, said in uses.items()}
+    wrong = {key: said for key, said in outcomes.items() if said not in ("right", "refused")}
+    if refresh == "saved only":  # that something is a number now is found out by the workers
+        wrong = {k: said for k, said in wrong.items() if (k[0], said) != ("no function", "error")}
+    assert wrong == {}
+    # No name leads to an original, and a new decorator makes another function of the old name.
+    for (edit, use), said in outcomes.items():
+        if edit in ("all is gone", "no function"):
+            assert said == "refused" or refresh == "saved only", (edit, use)
+        elif use != "original" and not edit.startswith(("a decorator", "all", "no function")):
+            assert said == "right", (edit, use)
+
+
+SIBLINGS = """
+import functools
+registered, loop = [], []
+@functools.singledispatch
+def dispatch(x): return "any"
+@dispatch.register
+def _(x: int): return "int"
+for_int = _
+@dispatch.register
+def _(x: str): return "str"
+def twice(x): return "first"
+first = twice
+def twice(x): return "second"
+@registered.append
+def entry(x): return "entry"
+for k in range(2):
+    def again(x, k=k): return f'loop {k}'
+    loop.append(again)
+exec("def made(x): return 'made'")
+made, kept = None, made
+def wrapped(f):
+    return functools.wraps(f)(lambda x: f"wrapped {f(x)}")
+def replaced(x): return "mine"
+"""
+
+
+def test_functions_that_their_name_does_not_lead_to_run_as_what_they_are(script):
+    """One name of several definitions, a registered one, an original, a replaced attribute."""
+    code = f"""
+from pathlib import Path
+from nbshare import parallel_map
+Path("siblings.py").write_text({SIBLINGS!r})
+import siblings as s
+replaced, s.replaced = s.replaced, lambda x: "another"
+functions = [s.for_int, s._, s.first, s.twice, s.registered[0], *s.loop, s.kept, replaced]
+functions += [s.wrapped(s.twice), s.dispatch]
+print([parallel_map(f, [1], progress=False)[0] for f in functions])
+"""
+    expected = ["int", "str", "first", "second", "entry", "loop 0", "loop 1", "made", "mine"]
+    assert script(code) == f"{[*expected, 'wrapped second', 'int']}\n"
 
 
 @pytest.mark.parametrize("way", ["import", "import_file"])

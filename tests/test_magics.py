@@ -21,6 +21,7 @@ from test_kernel import Kernel
 from traitlets.config import Config
 
 from nbshare import import_file, parallel_map
+from nbshare.errors import UnsendableError
 
 
 class Notebook:
@@ -124,6 +125,18 @@ def test_blank_lines_above_the_magic_do_not_count(notebook):
     assert error.lineno == 3
     assert notebook.run("\n \n%%workerfile by_magic\nx = 1\n").success
     assert body_of() == "x = 1\n"
+
+
+def test_what_was_imported_before_is_run_as_the_new_file(notebook):
+    """By any import, with functions of the module and of the notebook; what is gone is refused."""
+    notebook.write("def f(x): return 'first'\ndef g(x): return 'first'", "by_import")
+    assert notebook.run("import by_import; from by_import import f as kept").success
+    notebook.write("def f(x): return 'second'", "by_import")
+    for func in (notebook["by_import"].f, notebook["kept"], notebook["f"]):
+        assert parallel_map(func, [0]) == ["second"]
+    assert not hasattr(notebook["by_import"], "g")
+    with pytest.raises(UnsendableError, match=r"by_import\.py' has changed since 'g'"):
+        parallel_map(notebook["g"], [0])
 
 
 def test_the_module_is_executed_each_time(notebook):

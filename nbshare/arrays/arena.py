@@ -29,7 +29,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_parts, lenders
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut
-from nbshare.functions.pickling import plainly_or_by_value
+from nbshare.functions.pickling import plainly_or_by_value, value_pickler
 from nbshare.memory import Mode, Segment, aligned, as_bytes, file_of, segment_of
 
 __all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
@@ -208,6 +208,8 @@ class Arena:
 
         try:
             return plainly_or_by_value(attempt), buffers
+        except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
+            raise
         except Exception as error:
             raise UnsendableError(
                 f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be "
@@ -252,12 +254,9 @@ def plain_pickle(block: Sequence[Any], what: str, first: int) -> Any:
 @cache
 def _pickler_class(by_value: bool) -> Any:
     """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
-    if by_value:
-        from cloudpickle import Pickler as Base  # late: 15 ms that most calls do not need
-    else:
-        from pickle import Pickler as Base
+    base: Any = value_pickler() if by_value else pickle.Pickler
 
-    class CallPickler(Base):  # type: ignore[misc]
+    class CallPickler(base):  # type: ignore[misc]
         def __init__(
             self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
         ) -> None:

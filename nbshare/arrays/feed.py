@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import pickle
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ import numpy as np
 from nbshare.arrays.arena import LEAST_BLOCKS, Arena, block_size, nbytes_each, plain_pickle
 from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import Inputs, Packed, Span
-from nbshare.functions.pickling import plainly_or_by_value
+from nbshare.functions.pickling import plainly_or_by_value, value_pickler
 from nbshare.memory import Segment, aligned, copying
 
 __all__ = ["WORD", "FedBlocks", "Feed"]
@@ -139,11 +140,8 @@ class Feed:
 
         def attempt(by_value: bool) -> bytes:
             self._is_by_value = by_value  # as those after them will have to
-            if by_value:
-                from cloudpickle import Pickler  # late: most items do without
-            else:
-                from pickle import Pickler
-            pickler = Pickler(file := io.BytesIO(), protocol=5)
+            kind = value_pickler() if by_value else pickle.Pickler
+            pickler = kind(file := io.BytesIO(), protocol=5)
             # A plain dict, which the pickler looks into without a call of a function.
             pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
             pickler.dump(items)

@@ -1,14 +1,33 @@
-"""Pickles that mean the same in another process."""
+"""Pickles that mean the same in another process.
+
+A function or class of a module file runs in a worker as the file is now:
+
+- The one that its name leads to is sent by name.
+- An old version of it, from before the module was loaded again, is sent by name too: it becomes
+  the new one.
+- Another definition, such as the original of a decorated function, is sent by value while the file
+  has its code unchanged. After that it is refused.
+"""
 
 from __future__ import annotations
 
+import inspect
+import io
+import os
 import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import _lru_cache_wrapper, cache, lru_cache
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["MAINS", "dumps", "dumps_apart", "plainly_or_by_value"]
+from nbshare.errors import UnsendableError
+from nbshare.functions.freshness import is_installed
+
+__all__ = ["MAINS", "dumps", "dumps_apart", "plainly_or_by_value", "value_pickler"]
 
 # The names of the caller's script; it has the second too in a process that multiprocessing spawned.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
@@ -19,37 +38,28 @@ def dumps(value: Any) -> bytes:
 
     A class of ``__main__`` that has come by value goes back as itself: cloudpickle knows it again.
     """
-    return _dumps(value, None)
+    return dumps_apart(value, sys.maxsize)[0]
 
 
 def dumps_apart(value: Any, threshold: int) -> tuple[bytes, list[memoryview]]:
     """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more."""
     buffers: list[memoryview] = []
-    return _dumps(value, (buffers, threshold)), buffers
 
-
-def _dumps(value: Any, apart: tuple[list[memoryview], int] | None) -> bytes:
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        assert apart is not None
-        buffers, threshold = apart
         raw = buffer.raw()
         if raw.nbytes < threshold:
             return True  # in the pickle
         buffers.append(raw)
         return False
 
-    callback = keep if apart is not None else None
-
     def attempt(by_value: bool) -> bytes:
-        if apart is not None:
-            apart[0].clear()  # those of the first attempt
+        buffers.clear()  # those of the first attempt
         if not by_value:
-            return pickle.dumps(value, protocol=5, buffer_callback=callback)
-        import cloudpickle  # late: most values do without
+            return pickle.dumps(value, protocol=5, buffer_callback=keep)
+        value_pickler()(file := io.BytesIO(), 5, keep).dump(value)
+        return file.getvalue()
 
-        return bytes(cloudpickle.dumps(value, protocol=5, buffer_callback=callback))
-
-    return plainly_or_by_value(attempt)
+    return plainly_or_by_value(attempt), buffers
 
 
 def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
@@ -64,8 +74,80 @@ def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
     is_spawned = SPAWNED_MAIN in sys.modules  # else one look through what may be long will do
     if MAIN.encode() not in data and not (is_spawned and SPAWNED_MAIN.encode() in data):
         return data
-    if is_spawned:
-        import cloudpickle
-
-        cloudpickle.register_pickle_by_value(sys.modules[SPAWNED_MAIN])
     return attempt(True)
+
+
+@cache
+def value_pickler() -> Any:
+    """Return the class of picklers that send by value what workers cannot import."""
+    from cloudpickle import Pickler, register_pickle_by_value  # late: 15 ms that most calls save
+
+    if SPAWNED_MAIN in sys.modules:
+        register_pickle_by_value(sys.modules[SPAWNED_MAIN])
+
+    class ValuePickler(Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = _by_name(obj)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+    return ValuePickler
+
+
+def _by_name(obj: Any) -> Any:
+    """Return how to send a function or class of a file that was loaded again since; else nothing.
+
+    Raises
+    ------
+    UnsendableError
+        If the file has changed so that neither name nor value would be the present version.
+    """
+    if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
+        return NotImplemented
+    name, qualname = obj.__module__, obj.__qualname__
+    loader = getattr(sys.modules.get(name), "__loader__", None)
+    if name in MAINS or "<" in qualname or not isinstance(loader, SourceFileLoader):
+        return NotImplemented
+    found, path = _named(name, qualname), loader.path
+    if found is obj or is_installed(path):
+        return NotImplemented
+    in_file = _codes_in(loader.get_data(path), loader)
+    form, codes = _definition(obj, path)
+    new_form, new_codes = _definition(found, path)
+    is_loaded_again = not any(code is new for code in codes for new in new_codes)
+    # Of several definitions nobody knows which one the name led to.
+    is_only = [code.co_qualname for code in in_file].count(qualname) == 1
+    if form == new_form and is_loaded_again and is_only and (codes or isinstance(obj, type)):
+        return _named, (name, qualname)
+    if all(code in in_file for code in codes):
+        return NotImplemented
+    raise UnsendableError(
+        f"the file {path!r} has changed since {qualname!r} was imported, and has no definition of "
+        "that name that must be its new version. Import the module again and use what it has now."
+    )
+
+
+def _named(name: str, qualname: str) -> Any:
+    """Return what a module has under a name; None if there is nothing."""
+    found: Any = sys.modules.get(name) or import_module(name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return getattr(found, "__func__", found)  # of a class method
+
+
+def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
+    """Return what two versions of a definition have in common, and the code that is in the file."""
+    wrappers: list[Any] = []
+    inner = inspect.unwrap(obj, stop=wrappers.append)
+    form = len(wrappers), isinstance(inner, type), getattr(inner, "__qualname__", None)
+    members = vars(inner).values() if isinstance(inner, type) else [inner]
+    codes = [member.__code__ for member in members if isinstance(member, FunctionType)]
+    return form, [c for c in codes if os.path.realpath(c.co_filename) == os.path.realpath(path)]
+
+
+@lru_cache(8)
+def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
+    """Return the code of all functions and classes in a file."""
+    codes = [loader.source_to_code(source, loader.path)]
+    for code in codes:  # it grows meanwhile
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    return codes
