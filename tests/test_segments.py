@@ -987,6 +987,22 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
         assert not target.any()
 
 
+def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
+    """Whichever moment of a copy the interrupt arrives in, the copy ends within half a second."""
+    monkeypatch.setattr(copying, "PIECE", 1 << 16)
+    monkeypatch.setattr(copying, "_n_cpus", lambda: 3)
+    source, target = np.ones((40, 8192)), np.zeros((40, 8192))
+    took_s, start = [], time.monotonic()
+
+    def copy():
+        copying.run(list(copying.copy_jobs(target, source)))
+
+    for _ in each_interrupt(copy, {copying.__file__}):
+        took_s.append(time.monotonic() - start)
+        start = time.monotonic()
+    assert max(took_s) < 0.5
+
+
 def test_copying_ends_when_all_pieces_are_there(monkeypatch):
     """However long the one that another thread has begun takes."""
     monkeypatch.setattr(copying, "LONGEST_S", 0.01)

@@ -10,6 +10,7 @@ import _thread
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -45,34 +46,31 @@ def run(jobs: list[Job]) -> None:
     """Run jobs, in several threads if there are enough of them."""
     left, failures = deque(jobs), list[BaseException]()
 
-    def help_out(is_over: Any) -> None:
-        try:
-            _do(left)
-        except BaseException as error:  # noqa: BLE001 - for the caller
-            failures.append(error)
-            left.clear()
-        finally:
-            is_over.release()
+    def help_out(is_busy: Any) -> None:
+        with is_busy:
+            try:
+                _do(left)
+            except BaseException as error:  # noqa: BLE001 - for the caller
+                failures.append(error)
+                left.clear()
 
-    # Raw threads and locks: an interrupt inside those of `threading` breaks them.
+    # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
+    # its lock itself: one that begins late, or never, is waited for by nobody, and finds no job.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, _n_cpus(), len(jobs) // 2) - 1):
-            is_over = _thread.allocate_lock()
-            is_over.acquire()
-            helpers.append(is_over)
-            try:
-                _thread.start_new_thread(help_out, (is_over,))
-            except RuntimeError:  # no more threads are allowed: those that are there do it
-                is_over.release()
+            helpers.append(_thread.allocate_lock())
+            with suppress(RuntimeError):  # no more threads are allowed: those that run do it
+                _thread.start_new_thread(help_out, (helpers[-1],))
         _do(left)
-        while helpers:  # to the end of what they have begun, however slow the memory or disk
-            helpers[-1].acquire()
-            helpers.pop()
+        for is_busy in helpers:  # until they end what they have begun, on slow memory or disks too
+            with is_busy:
+                pass
     except BaseException:  # an interrupt waits for the pieces under way, but not for ever
         left.clear()
-        for is_over in helpers:
-            is_over.acquire(timeout=LONGEST_S)
+        for is_busy in helpers:
+            if is_busy.acquire(timeout=LONGEST_S):
+                is_busy.release()
         raise
     if failures:
         raise failures[0]
