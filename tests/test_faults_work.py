@@ -729,6 +729,68 @@ assert workers <= helpers()[1]
 """)
 
 
+def test_x6_what_needs_no_thread_goes_on_without_one(run_limited):
+    """Large arrays, maps of them, generators, threads and references work; no memory is kept."""
+    run_limited("""
+import queue
+from multiprocessing.reduction import ForkingPickler
+from nbshare.memory import pool
+def mapped():
+    return sum("nbshare-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+tasks.check_double()
+large = np.ones((4, 300_000))
+limit(1)
+before = mapped()
+shared = nbshare.share(large)
+assert (shared == large).all()
+del shared
+assert mapped() == before
+assert (pair(np.sqrt, large) == large).all()
+assert pair(float, (i for i in range(20))).tolist() == [*range(20)]
+assert quiet(float, range(20), backend="threads").tolist() == [*range(20)]
+sent = ForkingPickler.dumps(nbshare.full(3, 7.0))
+limit(500)
+shared = nbshare.share(large)
+kept, _ = nbshare.memory.segment_of(shared)
+name = kept.name
+del shared, kept
+again = nbshare.share(large)
+assert nbshare.memory.segment_of(again)[0].name == name
+""")
+
+
+@pytest.mark.usefixtures("may_be_another")
+def test_x6_what_is_drawn_by_threads_is_drawn_without_them(lab):
+    """In a kernel that may start none, jobs run and their displays have the last state."""
+    for folder in (lab.folder, lab.tmp):
+        folder.chmod(0o777)
+    kernel = Kernel(lab, wrapper=AS_ANOTHER)
+    try:
+        kernel.run_well(f"{LIMIT}\ntasks.check_double()")
+        cell = kernel.run_well("""
+def held(i):
+    await_flag("go on")
+    return i
+limit(1)
+job = nbshare.map_async(held, range(4), max_workers=2)
+job.add_done_callback(lambda _: raise_flag("over"))
+raise_flag("go on")
+await_flag("over")
+assert job.result(10).tolist() == [0, 1, 2, 3]
+parallel_map(held, range(40), max_workers=2, plot="line")
+limit(500)
+""")
+        rows = " ".join(cell.rows)
+        assert "4/4" in rows, rows
+        assert "40/40" in rows, rows
+        assert "40 of 40" in rows, rows  # the plot's
+        assert "Traceback" not in cell.stderr
+    finally:
+        kernel.close()
+        for folder in lab.tmp.iterdir():  # IPython's and matplotlib's, which another user owns
+            shutil.rmtree(folder)
+
+
 @pytest.mark.usefixtures("may_be_another")
 def test_r2_no_more_processes_in_a_kernel(lab):
     """The cell's error says so, the kernel goes on, and with the limit gone the call is right."""

@@ -151,7 +151,10 @@ class ThreadEngine:
                 _finish(call, seen)
 
         for work in list(works):
-            _thread.start_new_thread(run, (work,))
+            try:
+                _thread.start_new_thread(run, (work,))
+            except RuntimeError:  # no more threads are allowed: this one does it
+                run(work)
         del work
 
     def wait(self, call: Call, timeout_s: float) -> bool:

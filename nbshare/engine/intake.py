@@ -105,11 +105,16 @@ class ThreadedIntake(Intake):
         self._wanted = n
         if not self._is_started:
             self._is_started = True
-            # With the caller's context: NumPy's errstate, for one, is kept there.
-            _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
+            try:
+                # With the caller's context: NumPy's errstate, for one, is kept there.
+                _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
+            except RuntimeError:  # no more threads are allowed: `take` does it
+                self._is_started = False
         self._go_on()
 
     def take(self, n: int) -> list[Item]:  # noqa: D102
+        if not self._is_started and not self._items and not self.is_exhausted:
+            self._get(n)
         items = super().take(n)
         self._go_on()
         return items

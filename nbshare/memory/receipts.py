@@ -39,6 +39,7 @@ class Receipts:
         self._n_sent = 0
         self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
         self._last: tuple[Any, Descriptor | None] = None, None  # whose file, opened
+        self._is_looking = False
         self._lock = _thread.allocate_lock()
 
     def hold(self, segment: Segment) -> Receipt:
@@ -50,8 +51,11 @@ class Receipts:
             fd = self._file.fileno()
             place = self._n_sent
             self._n_sent += 1
-            if not self._held:
-                _thread.start_new_thread(self._look, ())
+            if not self._is_looking:
+                # If no more threads are allowed, the next reference tries again.
+                with suppress(RuntimeError):
+                    _thread.start_new_thread(self._look, ())
+                    self._is_looking = True
             self._held[place] = (time.monotonic() + HOLD_S, segment)
         return fd, self._inode, place
 
@@ -91,6 +95,7 @@ class Receipts:
                     if now > self._held[place][0] or os.pread(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
+                    self._is_looking = False
                     return
 
 

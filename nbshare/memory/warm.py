@@ -118,8 +118,11 @@ class WarmPool:
             self._leases[id(lent)] = lent
             with self._lock:
                 if not self._is_trimming:
-                    _thread.start_new_thread(self._trim, ())
-                    self._is_trimming = True
+                    try:
+                        _thread.start_new_thread(self._trim, ())
+                        self._is_trimming = True
+                    except RuntimeError:  # no more threads are allowed: this one is not kept
+                        del self._leases[id(lent)]
         return lease
 
     def _trim(self) -> None:

@@ -161,7 +161,11 @@ class _Place:
         context = contextvars.copy_context()  # whose outputs go to the present cell
         show = functools.partial(self.show, make, at_once=True)
         self._drawing = threading.Thread(target=context.run, args=(_draw_safely, show), daemon=True)
-        threads.start(self._drawing)
+        try:
+            threads.start(self._drawing)
+        except RuntimeError:  # no more threads are allowed: this one draws
+            self._drawing = None
+            _draw_safely(show)
 
     def finish_drawing(self) -> None:
         """Wait until what a thread draws has been shown."""

@@ -85,7 +85,10 @@ class Showing:
                 return True
         over = threading.Event()
         job.add_done_callback(lambda _: over.set())
-        threads.start(threading.Thread(target=self._follow, args=(display, over), daemon=True))
+        try:
+            threads.start(threading.Thread(target=self._follow, args=(display, over), daemon=True))
+        except RuntimeError:  # no more threads are allowed: only the last state is drawn
+            job.add_done_callback(lambda _: self.close())
         return True
 
     def _follow(self, display: Display, over: threading.Event) -> None:
