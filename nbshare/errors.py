@@ -6,6 +6,7 @@
     ├── NotBuiltYetError     (NotImplementedError)   an argument of the contract that comes later
     ├── UnsendableError      (TypeError)             something that cannot travel to a worker
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
+    ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
     ├── RingClosedError      (EOFError)              a ring buffer has come to its end
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
@@ -48,6 +49,7 @@ __all__ = [
     "StaleReferenceError",
     "TaskError",
     "TaskTimeoutError",
+    "TooManyFilesError",
     "UnsendableError",
     "WorkerDiedError",
 ]
@@ -97,6 +99,10 @@ class UnsendableError(NbshareError, TypeError):
 
 class OutOfMemoryError(NbshareError, MemoryError):
     """A request for more memory than this machine or container has left."""
+
+
+class TooManyFilesError(NbshareError, OSError):
+    """A file or array was to be opened, and this process has as many open as it may (EMFILE)."""
 
 
 class StaleReferenceError(NbshareError, LookupError):

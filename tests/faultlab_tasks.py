@@ -541,7 +541,7 @@ def recycle(how: str, handle: Handle) -> None:
             os.close(handle.fd)
             return
         case "other-segment":
-            array = nbshare.full(1000, 666.0)
+            array = nbshare.full(10_000, 666.0)
             other = os.dup(handle_of(segment_of(array)[0]).fd)
         case "other-memfd":
             other = os.memfd_create(handle.name)

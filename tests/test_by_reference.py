@@ -105,7 +105,7 @@ def test_the_memory_is_given_back_once_the_reference_has_arrived():
 
     ForkingPickler.dumps(nbshare.zeros(3))  # the file of receipts is there
     gc.collect()
-    sent = bytes(ForkingPickler.dumps(nbshare.zeros(1000)))
+    sent = bytes(ForkingPickler.dumps(nbshare.zeros(10_000)))  # in no slab with others
     at_once = held()
     pickle.loads(sent)
     deadline(lambda: held() < at_once)
@@ -180,7 +180,7 @@ def test_an_owner_that_has_ended_is_a_clear_error():
 
 def other_segment(handle):
     """Let another file have the descriptor's number."""
-    other = segment_of(nbshare.zeros(9))[0]
+    other = segment_of(nbshare.zeros(10_000))[0]
     os.dup2(other.fd, handle.fd)
 
 

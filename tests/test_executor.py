@@ -548,7 +548,7 @@ def test_large_results_are_not_held(executor):
         array = executor.submit(np.ones, 1 << 18).result()
         held.append(weakref.ref(segment_of(array)[0]))
         del array
-        assert sum(segment() is not None for segment in held) < 10  # each has two descriptors
+        assert sum(segment() is not None for segment in held) < 10  # each has a descriptor
     wait_until(lambda: not any(segment() is not None for segment in held))
 
 

@@ -1431,7 +1431,7 @@ LETS_GO = """
 import os, pickle, sys
 import faultlab_tasks as tasks, nbshare
 from nbshare.memory import handle_of, segment_of
-arrays = [nbshare.full(1000, 1.0) for _ in tasks.STALE]
+arrays = [nbshare.full(10_000, 1.0) for _ in tasks.STALE]  # small ones share a segment
 sent = [tasks.reference_to(array) for array in arrays]
 for how, array in zip(tasks.STALE, arrays):
     tasks.recycle(how, handle_of(segment_of(array)[0]))

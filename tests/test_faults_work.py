@@ -569,12 +569,27 @@ tasks.check_double()
 # ---------------------------------------------------------------- R: the system's limits
 
 
+TAKE_ALL = """
+import resource
+def take_all_but(n_free, limit=256):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        for _ in range(n_free):
+            os.close(taken.pop())
+    return taken
+"""
+
+
 def test_r1_the_last_descriptors(lab):
     """With a few descriptors free, a call is right or names the limit; the next one is right."""
     lab.run(
         CENSUS
+        + TAKE_ALL
         + """
-import resource
 renew()
 before = census()
 rows = [np.full(3000, float(i)) for i in range(20)]
@@ -583,16 +598,15 @@ for n_free in (0, 1, 3, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 21):
     nbshare.shutdown()
     if n_free % 2:
         warm()
-    used = {int(fd) for fd in os.listdir("/proc/self/fd")}
-    limit = sorted(set(range(1000)) - used)[n_free]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 4096))
+    taken = take_all_but(n_free)
     start, error = time.monotonic(), None
     try:
         found = pair(tasks.echo, rows, out="list")
     except Exception as caught:
         error = caught
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        for fd in taken:
+            os.close(fd)
     assert time.monotonic() - start < 4, n_free
     if error is None:
         assert all(map(np.array_equal, found, rows))
@@ -626,8 +640,9 @@ assert [row[0] for row in found] == list(range(160))
 
 def test_r1_no_descriptor_for_the_output(lab):
     """The error names the limit, not the worker whose result it would have taken."""
-    lab.run("""
-import resource
+    lab.run(
+        TAKE_ALL
+        + """
 tasks.check_double()
 def row(i):
     raise_flag(f"at-{i}")
@@ -635,16 +650,94 @@ def row(i):
     return np.full(3, float(i))
 job = nbshare.map_async(row, range(2), max_workers=2, progress=False)
 await_flag("at-0")
-while os.open("/dev/null", os.O_RDONLY) < 10:
-    pass
-resource.setrlimit(resource.RLIMIT_NOFILE, (10, 4096))  # poll(2) refuses to look at more than that
+taken = take_all_but(0)
 os.mkdir("go on")  # a flag that takes no descriptor
 error = job.exception(10)
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for fd in taken:
+    os.close(fd)
 text = " ".join([str(error), *getattr(error, "__notes__", ())])
 assert isinstance(error, OSError) and "died" not in text, repr(error)
 assert "open files" in text, text
 tasks.check_double()
+"""
+    )
+
+
+def test_r1_thousands_of_small_arrays(lab):
+    """They share descriptors: where 1024 files may be open, 3000 are made, and maps work."""
+    lab.run("""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+n_before = len(os.listdir("/proc/self/fd"))
+given = [nbshare.full(10, float(i)) for i in range(1000)]
+zeros = [nbshare.zeros(10) for i in range(1000)]
+copies = [nbshare.share(array) for array in map(np.array, given)]
+kept = [quiet(tasks.double, range(i, i + 3)) for i in range(20)]
+assert len(os.listdir("/proc/self/fd")) < n_before + 60
+assert all((array == i).all() for array, i in zip(given, range(1000)))
+assert not any(array.any() for array in zeros)
+assert all((array == i).all() for array, i in zip(copies, range(1000)))
+assert all(array.tolist() == [2.0 * i, 2.0 * i + 2, 2.0 * i + 4] for i, array in enumerate(kept))
+assert quiet(np.sum, given).tolist() == [10.0 * i for i in range(1000)]
+""")
+
+
+def test_r1_a_segment_takes_one_descriptor(lab):
+    """Made, shared, attached or a result: for each large array that is kept there is one."""
+    lab.run("""
+def n_held(make):
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [make() for _ in range(10)]
+    return len(os.listdir("/proc/self/fd")) - before
+large = np.ones(100_000)
+tasks.check_double()
+for make in (
+    lambda: nbshare.zeros(100_000),
+    lambda: nbshare.share(large),
+    lambda: nbshare.share(large, mode="r"),
+    lambda: nbshare.share(large, mode="c"),
+    lambda: nbshare.share({"a": large}),
+    lambda: quiet(np.sqrt, large.reshape(4, -1)),
+):
+    n = n_held(make)
+    assert n <= 12, n  # what a map keeps for the next one
+""")
+
+
+def test_r1_the_soft_limit_is_raised_when_it_is_in_the_way(lab):
+    """600 arrays of 1 MB where 256 files may be open and 4096 may be allowed; then a map works."""
+    lab.run("""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+tasks.check_double()  # workers that are there have the old limit
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 4096)
+arrays = [nbshare.zeros(1 << 20, "u1") for _ in range(600)]
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (4096, 4096)
+for i, array in enumerate(arrays):
+    array[-1] = i % 256
+assert quiet(np.max, arrays).tolist() == [i % 256 for i in range(600)]
+""")
+
+
+def test_r1_past_the_limit_an_error_says_what_to_do(lab):
+    """It is an OSError that names limit and ways out; when some arrays are gone a map works."""
+    lab.run("""
+import errno, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
+tasks.check_double()
+arrays = []
+try:
+    while len(arrays) < 200:
+        arrays.append(nbshare.zeros(10_000))
+except nbshare.errors.TooManyFilesError as error:
+    assert isinstance(error, OSError) and error.errno == errno.EMFILE
+    for words in ("128", "ulimit -n", "32 KiB", "SharedBuffer", "raise the limit"):
+        assert words in str(error), error
+assert 90 < len(arrays) < 128, len(arrays)
+del arrays[:40]
+tasks.check_double()
+assert (quiet(np.sqrt, np.ones((4, 100_000))) == 1).all()
 """)
 
 

@@ -52,7 +52,7 @@ SETTING = "NBSHARE_MEMORY"
 LIBC = ctypes.CDLL(None, use_errno=True)
 # In which interrupts come.
 MODULES = choice, copying, descriptors, huge, kinds, names, segment, view, warm
-FILES = {m.__file__ for m in MODULES}
+FILES = {m.__file__ for m in MODULES} | {sys.modules["nbshare.memory.slab"].__file__}
 
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
 
@@ -842,6 +842,74 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind, monkeypatch):
     pool.drop()
     assert (held(), len(os.listdir("/proc/self/fd"))) == before
     assert not names_left(os.getpid(), kind.removeprefix("file:"))
+
+
+# ------------------------------------------------------------------------ small arrays
+
+
+def are_apart(arrays):
+    """Whether no two of these arrays, which are all zeros, have memory in common."""
+    for i, array in enumerate(arrays, start=1):
+        if array.any():
+            return False
+        array[...] = i
+    return all((array == i).all() for i, array in enumerate(arrays, start=1))
+
+
+@pytest.mark.usefixtures("kind")
+def test_small_arrays_share_a_segment_that_goes_with_the_last_of_them():
+    """One descriptor and one mapping for all; nothing is kept for the next one."""
+    arrays = [nbshare.zeros(n, "u1") for n in (10, 1, 0, 64, 10_000)]
+    (name,) = {segment_of(array)[0].name for array in arrays}
+    assert are_apart([nbshare.share(np.zeros(10)), *arrays, nbshare.zeros((3, 4), order="F")])
+    del arrays[1:]
+    assert held(name) == 2
+    del arrays
+    assert held(name) == 0
+
+
+def test_a_forked_child_makes_small_arrays_of_its_own(program):
+    """What the child makes after a fork is not where the parent's next array is."""
+    printed = program("""
+import os, nbshare
+kept = nbshare.zeros(3)
+if os.fork() == 0:
+    nbshare.full(3, 7.0)
+    os._exit(0)
+os.wait()
+print(kept, nbshare.zeros(3))
+""")
+    assert printed == "[0. 0. 0.] [0. 0. 0.]\n"
+
+
+def test_small_arrays_that_are_made_in_the_middle_of_one_another_are_apart():
+    """A signal's handler makes one at any moment, as a finalizer may: none waits, none is lost."""
+    by_handler, arrays = [], []
+    before = signal.signal(signal.SIGALRM, lambda *_: by_handler.append(nbshare.zeros(9)))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+        while len(by_handler) < 200:
+            arrays.append(nbshare.zeros(9))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert are_apart(arrays + by_handler)
+
+
+def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
+    """Those made before and after are apart, and no memory is kept."""
+    gc.collect()
+    before = held()
+    arrays = [nbshare.zeros(9)]
+
+    def make():
+        arrays.append(nbshare.zeros(9))
+
+    for _ in each_interrupt(make, FILES):
+        make()
+    assert are_apart(arrays)
+    arrays.clear()
+    assert held() == before
 
 
 def gives_huge_pages():

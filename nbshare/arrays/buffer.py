@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.by_reference import ByReference, Reduced
-from nbshare.arrays.create import checked_dtype, checked_shape, zeros
+from nbshare.arrays.create import checked_dtype, checked_shape
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import ALIGNMENT, aligned
+from nbshare.memory import ALIGNMENT, Segment, aligned
 from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["SharedBuffer"]
@@ -78,7 +78,8 @@ class SharedBuffer(ByReference):
         size = operator.index(nbytes)
         if size < 0:
             raise ValueError(f"nbytes={size}: must be 0 or more")
-        self._attach(zeros(size, np.uint8), SharedLock())
+        block = Segment.create(size).array(np.uint8, (size,))  # on a boundary of pages
+        self._attach(shared_view(block), SharedLock())
 
     def _attach(self, block: SharedArray, lock: SharedLock) -> None:
         self._block = block

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Segment
+from nbshare.memory import array_slab
 from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["checked_dtype", "checked_shape", "empty", "empty_like", "full", "zeros", "zeros_like"]
@@ -45,6 +45,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
         If the dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
         If this machine or its container has not that much memory left; a `MemoryError`.
+    nbshare.errors.TooManyFilesError
+        If this process has as many files open as it may; an `OSError`.
 
     See Also
     --------
@@ -59,14 +61,19 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     Notes
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
+
+    An array of more than 32 KiB takes one descriptor; smaller ones share 256 KiB and a descriptor
+    with those created next to them, and are freed together. When a process has too many files
+    open, nbshare raises its soft limit (``ulimit -n``) to the hard one; processes that it starts
+    later inherit that. Only `select.select` cannot take descriptors above 1023: use `select.poll`.
     """
     lengths, dtype = checked_shape(shape, checked_dtype(dtype))
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
-    segment = Segment.create(math.prod(lengths) * dtype.itemsize)
+    segment, offset = array_slab.take(math.prod(lengths) * dtype.itemsize)
     if order == "F":
-        return shared_view(segment.array(dtype, lengths[::-1]).T)
-    return shared_view(segment.array(dtype, lengths))
+        return shared_view(segment.array(dtype, lengths[::-1], offset).T)
+    return shared_view(segment.array(dtype, lengths, offset))
 
 
 @shown_from_the_call

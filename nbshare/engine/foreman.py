@@ -181,7 +181,7 @@ class Foreman:
         """Give the call one more worker."""
         slot = call.free_slots[-1]
         message = CallMessage(call.id, slot, call.n_threads, *call.told)
-        files = [s.file if mode == "r+" else s.read_only() for s, mode in call.segments]
+        files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.bell_fd is not None:
             fds.append(call.bell_fd)
@@ -309,7 +309,7 @@ class Foreman:
         except OSError as error:
             # With the descriptor, for which there is no room, the results in its memory are lost.
             if worker.call is not None and error.errno == errno.EMFILE:
-                self._fail(worker.call, OSError(*error.args))
+                self._fail(worker.call, type(error)(*error.args))
             raise
 
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:

@@ -61,7 +61,7 @@ def _live(outcome: list[Any], made: Any) -> None:
                 _dispatcher = new = Dispatcher(use_server)
             outcome.append(_dispatcher)
         except BaseException as error:  # noqa: BLE001 - for whoever waits
-            outcome.append(error)
+            outcome.append(errors.without_frames(error))  # which hold descriptors
     made.release()
     if new is not None:
         new.run()

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nbshare.engine.events import Events
+from nbshare.memory.descriptors import with_room
 from nbshare.worker.orders import STREAMS
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class PrintPipes:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._epoll = select.epoll()
+        self._epoll = with_room(select.epoll)
         self._pipes: dict[int, _Pipe] = {}
         self._paused: dict[int, _Pipe] = {}
         self.is_reading = False

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from os.path import dirname
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file, state_of
+from nbshare.memory.descriptors import with_room
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
 from nbshare.worker.orders import STREAMS
@@ -129,7 +131,7 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
-        self.pidfd = os.pidfd_open(pid)
+        self.pidfd = with_room(partial(os.pidfd_open, pid))
         self._nursery.is_proven = self._popen is None
 
     def kill(self) -> None:
@@ -190,11 +192,7 @@ class Nursery:
         self._n_distrusted = 0
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        try:
-            self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
-        except OSError:
-            self._lock.close()
-            raise
+        self._life_read, self._life_write = with_room(partial(os.pipe2, os.O_CLOEXEC))
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -210,7 +208,7 @@ class Nursery:
         assert code.snapshot is not None
         try:
             for _ in STREAMS:
-                pipes.append(os.pipe2(os.O_CLOEXEC))
+                pipes.append(with_room(partial(os.pipe2, os.O_CLOEXEC)))
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with closing(theirs):
@@ -309,12 +307,14 @@ class Nursery:
             self._channel, server_end = channel_pair()
             with closing(server_end):
                 call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
-                self._server = self._interpreter(call, (server_end.fileno(), self._life_read))
+                fds = server_end.fileno(), self._life_read
+                self._server = with_room(lambda: self._interpreter(call, fds))
         return self._channel
 
     def _spawn(self, fds: Sequence[int]) -> subprocess.Popen[bytes]:
         fds = [self._life_read, *fds]
-        return self._interpreter(f"spawned({os.getpid()}, {', '.join(map(str, fds))})", fds)
+        call = f"spawned({os.getpid()}, {', '.join(map(str, fds))})"
+        return with_room(lambda: self._interpreter(call, fds))
 
     @staticmethod
     def _interpreter(call: str, fds: Sequence[int]) -> subprocess.Popen[bytes]:

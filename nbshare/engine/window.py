@@ -27,7 +27,7 @@ from nbshare.worker.schedule import EPOCH, FAILED, ITEM
 
 __all__ = ["OpenWindow", "Task", "TaskFuture", "Window"]
 
-MOST_LOGS = 4  # of an open window; each takes two descriptors
+MOST_LOGS = 4  # of an open window; each takes a descriptor
 
 
 class TaskFuture(Future[Any]):

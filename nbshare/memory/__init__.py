@@ -8,7 +8,7 @@ from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.processes import Identity, has_ended, identity, state_of
 from nbshare.memory.segment import Mode, Segment, segment_of
-from nbshare.memory.slab import slab
+from nbshare.memory.slab import array_slab, slab
 from nbshare.memory.user_file import UserFile, file_of
 from nbshare.memory.view import View
 from nbshare.memory.warm import pool
@@ -23,6 +23,7 @@ __all__ = [
     "View",
     "aligned",
     "ancestors",
+    "array_slab",
     "as_bytes",
     "check_room",
     "file_of",

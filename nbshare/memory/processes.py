@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nbshare.memory.descriptors import with_room
+
 __all__ = ["Identity", "has_ended", "identity", "start_of", "state_of"]
 
 Identity = tuple[int, int]  # process number and start: numbers are used again
@@ -66,5 +68,5 @@ def has_ended(who: Identity) -> bool:
 
 def _status(pid: int) -> list[bytes]:
     """Return the fields of the system's line on a process, from its state on."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
+    with with_room(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
         return file.read().rpartition(b")")[2].split()

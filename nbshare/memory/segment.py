@@ -7,6 +7,7 @@ or a mapping ends, however it ends.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -23,7 +24,7 @@ from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
 from nbshare.memory.alignment import aligned
 from nbshare.memory.choice import NewFile, new_file
-from nbshare.memory.descriptors import Descriptor, opened, owned
+from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, keeps_size
 from nbshare.memory.view import View
@@ -32,6 +33,9 @@ __all__ = ["Mode", "Segment", "known_segment", "segment_of"]
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+# CPython 3.11 and 3.12 tell its number nowhere else than at this byte of the object, on 64 bits.
+_IS_KNOWN = sys.implementation.name == "cpython" and mmap.mmap.__basicsize__ == 80
+_NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
 
 Mode = Literal["r+", "r", "c"]
@@ -46,10 +50,8 @@ class Segment(mmap.mmap):
 
     Attributes
     ----------
-    file : Descriptor
-        What it is mapped from; closed when the object is gone.
     fd : int
-        The number of that.
+        The descriptor that it is mapped from; closed when the object is gone.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
@@ -73,7 +75,6 @@ class Segment(mmap.mmap):
     thread: it takes no lock, and runs no Python, which would swallow an interrupt.
     """
 
-    file: Descriptor
     fd: int
     nbytes: int
     address: int
@@ -83,6 +84,7 @@ class Segment(mmap.mmap):
     has_name: bool
     n_borrowed: int
     was_kept_elsewhere: bool
+    _file: Descriptor | None
     _name: str | None
     _standing: names.Standing | None
 
@@ -91,7 +93,8 @@ class Segment(mmap.mmap):
         flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
         args = cls, file.fileno(), nbytes, flags, protection
         try:
-            self: Self = on_boundaries(nbytes, partial(super().__new__, *args, **_MAP_OPTIONS))
+            map_it = partial(super().__new__, *args, **_MAP_OPTIONS)
+            self: Self = with_room(partial(on_boundaries, nbytes, map_it))
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -99,7 +102,11 @@ class Segment(mmap.mmap):
                 f"{budget.in_words(nbytes)} more cannot be mapped into this process; a limit of "
                 "its address space (ulimit -v) may be in the way"
             ) from None
-        self.file, self.fd = file, file.fileno()
+        self._file, self.fd = file, file.fileno()
+        if _NUMBER_AT:  # of two descriptors the mapping's own is enough
+            number = ctypes.c_int.from_address(id(self) + _NUMBER_AT).value
+            if os.path.sameopenfile(number, self.fd):
+                self._file, self.fd = None, number
         self.nbytes = nbytes
         self.mode = mode
         self.kind = None
@@ -234,6 +241,10 @@ class Segment(mmap.mmap):
     ) -> npt.NDArray[Any]:
         """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
         return View(self).array(dtype, shape, offset, strides)
+
+    def fileno(self) -> int:
+        """Return `fd`, as files do."""
+        return self.fd
 
     @property
     def name(self) -> str:

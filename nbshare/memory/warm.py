@@ -3,7 +3,7 @@
 Fresh pages are the real cost of shared memory: copying into them takes eight times as long as
 into pages that are there, and on a virtual machine whose host took them back forty times. So the
 inputs and outputs of calls are *leased*: when the last view of such a segment goes, the segment
-returns here, and the next call of about that size gets it.
+returns here, and the next call of about that size gets it. Small ones are pieces of a slab.
 
 A segment is used again only if no other process can still see it: it never left our own workers,
 and each of them has said that its mapping is gone, or has ended. Any other is dropped; a fork of
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from nbshare.memory import budget
 from nbshare.memory.choice import choice
 from nbshare.memory.segment import Segment
+from nbshare.memory.slab import LARGEST, array_slab
 
 __all__ = ["WarmPool", "pool"]
 
@@ -62,6 +63,9 @@ class WarmPool:
 
     def writable(self, nbytes: int) -> tuple[Lease, bool]:
         """Return memory for results, and whether it is fresh and so zero."""
+        if nbytes <= LARGEST:
+            slab, offset = array_slab.take(nbytes)
+            return np.frombuffer(slab, np.uint8, nbytes, offset), True
         segment = self._take(nbytes, sealed=False)
         if segment is not None:
             return self._lease(segment), False
@@ -76,6 +80,10 @@ class WarmPool:
         lasting: bool = False,
     ) -> Lease:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
+        if nbytes <= LARGEST and not sealed:
+            slab, start = array_slab.take(nbytes)
+            slab.refill((start + offset, part) for offset, part in parts)
+            return np.frombuffer(slab, np.uint8, nbytes, start)
         segment = self._take(nbytes, sealed=sealed)
         if segment is None:
             return self._lease(Segment.filled(nbytes, parts, sealed=sealed, lasting=lasting))

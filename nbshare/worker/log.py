@@ -38,7 +38,7 @@ Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, si
 LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
 OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
 # A large entry has a log to itself, and so is freed with its array; but every log costs the caller
-# two descriptors, so that later ones share logs that become larger and larger.
+# a descriptor, so that later ones share logs that become larger and larger.
 LARGE = 1 << 20
 MAX_ALONE = 32
 

@@ -15,11 +15,13 @@ import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nbshare.memory import Segment
+from nbshare.memory.descriptors import raise_limit, too_many, with_room
 
 __all__ = ["Channel", "channel_pair"]
 
@@ -142,7 +144,9 @@ class Channel:
         if flags & _TRUNCATED:
             for fd in fds:
                 os.close(fd)
-            raise OSError(errno.EMFILE, "too many open files to receive more (ulimit -n)")
+            raise too_many()
+        if fds and fds[-1] + MAX_FDS > os.sysconf("SC_OPEN_MAX"):
+            raise_limit()  # those of a packet that find no room are lost
         return data, list(fds)
 
     def close(self) -> None:
@@ -152,7 +156,7 @@ class Channel:
 
 def channel_pair() -> tuple[Channel, Channel]:
     """Return our end, and the other process's end to hand over and close."""
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    ours, theirs = with_room(partial(_socket.socketpair, _socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for sock in ours, theirs:
         sock.setblocking(True)  # whatever socket.setdefaulttimeout says
     return Channel(ours), Channel(theirs)
