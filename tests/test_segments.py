@@ -358,6 +358,31 @@ while True:
         assert held() == before
         assert Segment.create(40 << 20).nbytes == 40 << 20
 
+    def test_a_limit_on_file_size_is_named(self, kind, program):
+        """Memory that is larger, also by growing, is a MemoryError with its size and ulimit -f."""
+        printed = program(
+            """
+import resource, nbshare
+from nbshare.memory import Segment
+small = Segment.create(1 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 21))
+for make in (lambda: Segment.create(3 << 20), lambda: small.grown(3 << 20, 3 << 20)):
+    try:
+        make()
+    except MemoryError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 1 << 21))
+try:
+    nbshare.zeros(5000)
+except MemoryError as error:
+    print(error)
+""",
+            **{SETTING: kind},
+        )
+        lines = printed.splitlines()
+        assert [line.partition(" of")[0] for line in lines] == ["3 MiB", "3 MiB", "40 KiB"]
+        assert all("ulimit -f" in line and kind in line for line in lines), printed
+
     # --------------------------------------------------------------------------- again
 
     @pytest.mark.parametrize("sealed", [True, False])

@@ -17,7 +17,6 @@ import _thread
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from nbshare.engine.call import Call
 from nbshare.engine.events import Events
@@ -53,12 +52,12 @@ class Dispatcher:
 
     def __init__(self, use_server: bool = True) -> None:
         self._events = Events()
-        with ExitStack() as undo:  # of what is there if there are no descriptors for the rest
-            undo.callback(self._events.close)
+        try:
             self._nursery = Nursery(use_server)
-            undo.callback(self._nursery.close)
             self._foreman = Foreman(self._events, self._nursery, self._give_back, self.complete)
-            undo.pop_all()
+        except OSError:
+            self._events.close()
+            raise
         self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
         self._closed = _thread.allocate_lock()
         self._closed.acquire()

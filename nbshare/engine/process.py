@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from os.path import dirname
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file, state_of
-from nbshare.memory.descriptors import with_room
+from nbshare.memory.descriptors import owned, with_room
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
 from nbshare.worker.orders import STREAMS
@@ -131,7 +130,7 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
-        self.pidfd = with_room(partial(os.pidfd_open, pid))
+        self.pidfd = with_room(lambda: os.pidfd_open(pid))
         self._nursery.is_proven = self._popen is None
 
     def kill(self) -> None:
@@ -192,7 +191,7 @@ class Nursery:
         self._n_distrusted = 0
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        self._life_read, self._life_write = with_room(partial(os.pipe2, os.O_CLOEXEC))
+        self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -208,7 +207,7 @@ class Nursery:
         assert code.snapshot is not None
         try:
             for _ in STREAMS:
-                pipes.append(with_room(partial(os.pipe2, os.O_CLOEXEC)))
+                pipes.append(with_room(lambda: os.pipe2(os.O_CLOEXEC)))
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with closing(theirs):
@@ -272,14 +271,14 @@ class Nursery:
 
     def close(self) -> None:
         """End the server and whoever is left: closing the life pipe kills them all."""
-        os.close(self._life_write)
+        self._life_write.close()
         self._end_server()
-        os.close(self._life_read)
+        self._life_read.close()
         self._lock.close()
 
     def forget(self) -> None:
         """Let go of what a forked child of the owner has inherited."""
-        os.close(self._life_write)
+        self._life_write.close()
 
     def warm_up(self) -> None:
         """Start the server if it is not running; errors are for `start` to report."""
@@ -306,13 +305,13 @@ class Nursery:
         if self._channel is None:
             self._channel, server_end = channel_pair()
             with closing(server_end):
-                call = f"serve({server_end.fileno()}, {self._life_read}, {os.getpid()})"
-                fds = server_end.fileno(), self._life_read
+                call = f"serve({server_end.fileno()}, {self._life_read.fileno()}, {os.getpid()})"
+                fds = server_end.fileno(), self._life_read.fileno()
                 self._server = with_room(lambda: self._interpreter(call, fds))
         return self._channel
 
     def _spawn(self, fds: Sequence[int]) -> subprocess.Popen[bytes]:
-        fds = [self._life_read, *fds]
+        fds = [self._life_read.fileno(), *fds]
         call = f"spawned({os.getpid()}, {', '.join(map(str, fds))})"
         return with_room(lambda: self._interpreter(call, fds))
 

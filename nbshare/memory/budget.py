@@ -105,4 +105,6 @@ def _cgroup_rooms() -> Iterator[int]:
 
 def in_words(nbytes: int) -> str:
     """Return a size for people."""
+    if nbytes < 1 << 20:
+        return f"{nbytes / (1 << 10):.0f} KiB"
     return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"

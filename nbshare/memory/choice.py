@@ -23,12 +23,12 @@ from nbshare.memory.alignment import aligned
 from nbshare.memory.descriptors import Descriptor
 from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
 
-__all__ = ["NewFile", "choice", "hush", "new_file", "scratch_file"]
+__all__ = ["NewFile", "choice", "hush", "new_file", "reserve", "scratch_file"]
 
 SETTING = "NBSHARE_MEMORY"
 _RAW_SETTING = SETTING.encode()  # as the system has it
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
 
 Choice = tuple[tuple[Kind, ...], tuple[str, ...]]  # and why others are not among them
@@ -185,13 +185,33 @@ def _make(kind: Kind, nbytes: int) -> NewFile:
     try:
         file = kind.open(name)
         try:
-            kind.reserve(file.fileno(), nbytes)
+            reserve(kind, file.fileno(), nbytes)
         except BaseException:
             names.drop(name)
             raise
     except (ImportError, AttributeError) as error:  # this system's Python has not the call
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
     return NewFile(file, nbytes, name, kind)
+
+
+def reserve(kind: Kind, fd: int, nbytes: int) -> None:
+    """Give memory of a kind its size.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If a file may not be so large.
+    """
+    try:
+        kind.reserve(fd, nbytes)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise OutOfMemoryError(
+            f"{budget.in_words(nbytes)} of shared memory are more than a file may have here "
+            f"({kind.setting}: {error.strerror}). Raise the limit on file size (ulimit -f), which "
+            "holds for memory too, or use smaller arrays."
+        ) from None
 
 
 def _free(kind: Kind) -> str:

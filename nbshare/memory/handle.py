@@ -13,7 +13,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from nbshare.errors import StaleReferenceError, TooManyFilesError
+from nbshare.errors import StaleReferenceError
 from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.names import name_of, open_shm
 from nbshare.memory.processes import start_of
@@ -82,14 +82,12 @@ def _open(handle: Handle) -> Descriptor:
     access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
     try:
         found = open_shm(handle.name, access) if handle.has_name else _find(handle)
-    except TooManyFilesError:
-        raise
     except PermissionError:
         raise StaleReferenceError(
             f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
             "opened. Send a copy: numpy.array(x)."
         ) from None
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         raise StaleReferenceError(
             f"the array's owner, process {handle.pid}, has ended or let go of it. Keep the array "
             "in the sender until it has been received, or send a copy: numpy.array(x)."

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying, names
 from nbshare.memory.alignment import aligned
-from nbshare.memory.choice import NewFile, new_file
+from nbshare.memory.choice import NewFile, new_file, reserve
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, keeps_size
@@ -225,7 +225,7 @@ class Segment(mmap.mmap):
         assert self.kind is not None
         budget.check_room(needed - self.nbytes)
         size = aligned(nbytes, mmap.PAGESIZE)
-        self.kind.reserve(self.fd, size)
+        reserve(self.kind, self.fd, size)
         larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind
         larger._name, larger.has_name = self._name, self.has_name

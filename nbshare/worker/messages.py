@@ -15,7 +15,6 @@ import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,7 +155,7 @@ class Channel:
 
 def channel_pair() -> tuple[Channel, Channel]:
     """Return our end, and the other process's end to hand over and close."""
-    ours, theirs = with_room(partial(_socket.socketpair, _socket.AF_UNIX, _socket.SOCK_SEQPACKET))
+    ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for sock in ours, theirs:
         sock.setblocking(True)  # whatever socket.setdefaulttimeout says
     return Channel(ours), Channel(theirs)
