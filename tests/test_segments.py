@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import itertools
 import math
 import mmap
 import multiprocessing
@@ -18,14 +19,15 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tasks
-from faultlab import may_mount
-from interrupts import each_interrupt
+from faultlab import may_mount, wait_until
+from interrupts import InterruptAt, each_interrupt
 
 import nbshare
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
@@ -339,6 +341,15 @@ while True:
         program("import nbshare; nbshare.zeros(9)", TMPDIR=str(tmp_path), **{SETTING: kind})
         assert len(left) <= 1  # killed in the instant between making and removing a name
         assert not names_left(process.pid, tmp_path, tmp_path / "memory")
+
+    def test_what_comes_back_after_a_shutdown_is_not_kept(self):
+        """The garbage collector may find the last view of an array then: its memory goes too."""
+        array = nbshare.share(np.ones(1 << 18))
+        lent = weakref.ref(segment_of(array)[0])
+        nbshare.shutdown()
+        assert (array == 1).all()
+        del array
+        assert lent() is None
 
     # ---------------------------------------------------------------------------- room
 
@@ -935,6 +946,25 @@ def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
     assert are_apart(arrays)
     arrays.clear()
     assert held() == before
+
+
+def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatch):
+    """When its traceback is gone, the memory goes by itself, without another call."""
+    monkeypatch.setattr(warm, "TRIM_S", 0.001)
+    monkeypatch.setattr(warm, "IDLE_S", 0.0)
+    data = np.ones(1 << 17)
+    nbshare.share(data)  # what is found out once
+    wait_until(lambda: not pool._is_trimming)
+    before = held()
+    for number in itertools.count():
+        with InterruptAt(number, {warm.__file__}) as interrupt:
+            nbshare.share(data)
+        wait_until(lambda: not pool._is_trimming or pool._leases)
+        interrupt.error = None  # in no cycle: views go before what looks after them
+        wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
+        if not interrupt.came:
+            break
+    assert number > 5
 
 
 def gives_huge_pages():

@@ -41,8 +41,7 @@ Lease = npt.NDArray[np.uint8]
 class _Lent(weakref.ref[Lease]):
     """A lease, which this does not hold, and its segment, which it does."""
 
-    __slots__ = ("segment",)
-    segment: Segment
+    segment: Segment | None = None
 
 
 class WarmPool:
@@ -96,10 +95,11 @@ class WarmPool:
         return lease
 
     def drop(self) -> None:
-        """Give all of it back to the system."""
+        """Give all of it back to the system; what is lent goes there when its last view goes."""
         with self._lock:
             self._collect()
             self._kept.clear()
+            self._leases.clear()
 
     def _take(self, nbytes: int, *, sealed: bool) -> Segment | None:
         if nbytes < SMALL:
@@ -121,16 +121,16 @@ class WarmPool:
         """Return the array that every view of the segment descends from."""
         lease = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL:
-            lent = _Lent(lease, self._returned.append)
-            lent.segment = segment
-            self._leases[id(lent)] = lent
             with self._lock:
                 if not self._is_trimming:
                     try:
                         _thread.start_new_thread(self._trim, ())
-                        self._is_trimming = True
                     except RuntimeError:  # no more threads are allowed: this one is not kept
-                        del self._leases[id(lent)]
+                        return lease
+                    self._is_trimming = True
+                lent = _Lent(lease, self._returned.append)
+                self._leases[id(lent)] = lent
+                lent.segment = segment  # last: from now on the thread gives it back in any case
         return lease
 
     def _trim(self) -> None:
@@ -150,7 +150,8 @@ class WarmPool:
         self._lock.acquire()
         self._kept.clear()
         for lent in [*self._leases.values()]:
-            lent.segment.was_kept_elsewhere = True
+            if lent.segment is not None:
+                lent.segment.was_kept_elsewhere = True
 
     def after_fork(self, *, is_child: bool) -> None:
         """Go on; in the child without the thread that has stayed behind."""
@@ -164,10 +165,10 @@ class WarmPool:
         came = 0
         while self._returned:
             lent = self._returned[0]  # until all is noted, since an interrupt may come
-            # If not known, an interrupt came before it was given out.
-            is_known = self._leases.pop(id(lent), None) is not None
-            if is_known and not lent.segment.was_kept_elsewhere:
-                self._kept.append((now, lent.segment))
+            is_new = self._leases.pop(id(lent), None) is not None
+            segment = lent.segment  # None: an interrupt came before it was given out
+            if is_new and segment is not None and not segment.was_kept_elsewhere:
+                self._kept.append((now, segment))
                 came += 1
             self._returned.popleft()
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
