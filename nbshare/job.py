@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -68,6 +69,11 @@ class Job:
     Everything may be read from any thread while the map runs: it comes from shared memory, and
     costs the workers nothing. A plain ndarray given as ``out=`` is filled whenever somebody waits.
 
+    A cancelled asyncio task that awaits the job, also by `asyncio.wait_for`, ends the map, as it
+    would cancel a Future. ``asyncio.shield(job)`` keeps the map going.
+
+    A forked process cannot use a job of its parent, unless the map was over by then.
+
     Examples
     --------
     >>> import math
@@ -80,7 +86,7 @@ class Job:
     """
 
     def __init__(self, run: Run, label: str, shown: Shown) -> None:
-        self._run = run
+        self._owners_run, self._pid = run, os.getpid()
         self._shown = shown
         self._begun_at = self._ended_at = math.nan  # on the monotonic clock
         self.was_interrupted = False
@@ -89,6 +95,17 @@ class Job:
         self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
         self._forsaken: weakref.finalize[[], Job] | None = None  # tells the run that this is gone
+
+    @property
+    def _run(self) -> Run:
+        """What this is about; in a forked child only if it was over before."""
+        # The child has its memory, but none of the threads that bring it to an end.
+        if os.getpid() != self._pid and not self._owners_run.is_over:
+            raise RuntimeError(
+                f"this Job belongs to process {self._pid}, from which process {os.getpid()} was "
+                "forked before the run was over. Use it there, or start another run here"
+            )
+        return self._owners_run
 
     @property
     def n_tasks(self) -> int | None:
@@ -305,7 +322,10 @@ class Job:
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait in a coroutine or a cell: ``results = await job``. Interrupted, it ends the map."""
+        """Wait in a coroutine or a cell: ``results = await job``; cancelled, it ends the map.
+
+        As with a Future, other tasks that await the job are then cancelled too.
+        """
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -324,8 +344,8 @@ class Job:
         def nap() -> None:  # the kernel's interrupt cancels a cell, but wakes no loop that sleeps
             naps[:] = [loop.call_later(NAP_S, nap)]
 
-        nap()
         self.add_done_callback(tell_loop)
+        nap()
         try:
             yield from over
         except BaseException as error:
@@ -334,6 +354,8 @@ class Job:
             raise
         finally:
             naps[0].cancel()
+        if self.state == "interrupted":  # elsewhere; a KeyboardInterrupt would end the event loop
+            raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
         return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
@@ -507,7 +529,9 @@ class Job:
         return f"{self.n_done}{n_tasks} items done"
 
     def __repr__(self) -> str:
-        return f"<Job {self.label}: {self.state}, {self._count()}>"
+        with contextlib.suppress(RuntimeError):
+            return f"<Job {self.label}: {self.state}, {self._count()}>"
+        return f"<Job {self.label}: of process {self._pid}>"
 
 
 def unwrapped(result: Any, error: BaseException | None) -> Any:

@@ -6,25 +6,33 @@ import asyncio
 import gc
 import inspect
 import io
+import itertools
+import os
 import queue
+import signal
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import figures
 import numpy as np
 import psutil
 import pytest
+import streams
 import tasks
 from faultlab import wait_until
 
 import nbshare
-from nbshare import last_job, map_async, parallel_map
+from nbshare import Job, last_job, map_async, parallel_map
 from nbshare.errors import PartialResultWarning
 from nbshare.mapping import MapOptions
 
 LONG_S = 60.0
+FORKS = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+)
 
 
 @pytest.fixture
@@ -150,6 +158,78 @@ def test_a_job_can_be_awaited():
     assert ticks > 3
 
 
+CHILDS = {
+    "result": lambda job: job.result(5),
+    "exception": lambda job: job.exception(5),
+    "wait": lambda job: job.wait(5),
+    "done": Job.done,
+    "cancel": Job.cancel,
+    "interrupt": Job.interrupt,
+    "partial": Job.partial,
+    "iterating": next,
+    "await": lambda job: asyncio.run(asyncio.wait_for(job, 5)),
+    "add_done_callback": lambda job: job.add_done_callback(print),
+    "n_done": lambda job: job.n_done,
+}
+
+
+def forked(action):
+    """Return what an action gives or raises in a forked child, as text."""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        signal.alarm(10)
+        try:
+            told = str(action())
+        except BaseException as error:
+            told = f"{type(error).__name__}: {error}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        told = pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0, "the child hangs"
+    return told
+
+
+@FORKS
+@pytest.mark.parametrize("do", CHILDS.values(), ids=CHILDS)
+def test_a_forked_child_is_told_whose_job_it_is(do, tmp_path):
+    """What waits, reads or ends raises in the child; the parent's run goes on to its end."""
+    go = tmp_path / "go"
+    job = map_async(streams.wait_for, range(6), shared={"path": go}, max_workers=2)
+    it = iter(job)
+    told = forked(lambda: do(it if do is next else job))
+    assert told.startswith(f"RuntimeError: this Job belongs to process {os.getpid()}"), told
+    assert forked(lambda: repr(job)) == f"<Job wait_for: of process {os.getpid()}>"
+    go.touch()
+    assert job.result(20).tolist() == list(range(6))
+
+
+@FORKS
+def test_a_forked_child_that_drops_an_endless_job_leaves_it_running():
+    """The child has runs of its own; the parent's goes on for the parent, who has it still."""
+    source = itertools.chain([0.0], itertools.repeat(0.4))
+    jobs = [map_async(figures.sleep_for, source, max_workers=2, chunksize=1)]
+    next(iter(jobs[0]))
+
+    def drop():
+        is_gone = weakref.ref(jobs.pop())
+        parallel_map(tasks.double, [1])  # is the last job now
+        return is_gone()
+
+    assert forked(drop) == "None"
+    assert {1, 2, 3, 4} <= {i for i, _ in itertools.islice(jobs[0], 6)}
+    assert jobs[0].cancel()
+
+
+@FORKS
+def test_a_forked_child_can_read_a_job_that_was_over():
+    """Its results are there, in memory that both have."""
+    job = map_async(tasks.double, range(4))
+    job.wait()
+    assert forked(job.result) == "[0 2 4 6]"
+
+
 def test_a_cancelled_await_ends_the_map(long_job):
     """A task that awaits a job takes it along when it is cancelled."""
 
@@ -160,6 +240,35 @@ def test_a_cancelled_await_ends_the_map(long_job):
     asyncio.run(impatient())
     assert long_job.wait(5)
     assert long_job.state == "interrupted"
+
+
+def test_a_cancelled_await_cancels_others_and_the_event_loop_goes_on(long_job):
+    """Another task that awaits the same job is cancelled as of a Future, not interrupted."""
+
+    async def both():
+        waiting = [asyncio.ensure_future(long_job) for _ in range(2)]
+        await asyncio.wait(waiting, timeout=0.05)
+        waiting[0].cancel()
+        await asyncio.wait(waiting, timeout=5)
+        await asyncio.sleep(0)  # the loop would end now
+        return [task.cancelled() for task in waiting]
+
+    assert asyncio.run(both()) == [True, True]
+
+
+def test_a_shielded_await_leaves_the_map_running(long_job):
+    """A time-out ends the wait alone; the job can be awaited again."""
+
+    async def look():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(long_job), 0.05)
+        running = long_job.running()
+        long_job.cancel()  # or the shielded wait would go on with the loop
+        with pytest.warns(PartialResultWarning, match="2 of 5"):
+            await long_job
+        return running
+
+    assert asyncio.run(look())
 
 
 def test_results_come_in_order_of_completion():

@@ -145,7 +145,8 @@ class Stream(Ending):
         self._gathered.fill_out()
 
     def let_go(self) -> None:  # noqa: D102
-        if self._gathered.is_iterated and not self.is_over:
+        # In a forked child the engine is closed, and the stream the parent's.
+        if self._gathered.is_iterated and not self.is_over and not self._engine.is_closed:
             self.stop()  # nobody will take what it waits for to be taken
 
     # --------------------------------------------------------------------------- its life
