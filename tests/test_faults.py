@@ -176,7 +176,7 @@ def test_d4_the_number_of_a_dead_workers_descriptor_is_used_again():
 
     events.watch(first, lambda: take_over(first, second))
     events.watch(second, lambda: take_over(second, first))
-    events.wait(time.monotonic() + SOON_S)
+    events.wait(time.monotonic() + SOON_S, lambda: None)
     events.close()
     for fd in (first, first_end, second, second_end, *spare):
         os.close(fd)

@@ -1330,3 +1330,53 @@ def test_sixteen_workers(lab):
     assert facts["servers"] == 1
     # Of each a socket, a pidfd, and two pipes for what it prints.
     assert facts["descriptors"] <= 16 * 4 + 12
+
+
+# ------------------------------------------- X: the owner closes what is not its own to close
+
+CLOSING = """
+tasks.check_double()
+kept = quiet(tasks.double, range(100_000))  # large enough to be used again
+helpers_before = set.union(*helpers())
+
+def close_all():
+    os.closerange(3, 4096)
+    return [open(f"file-{i}", "w+") for i in range(60)]  # have the numbers now
+"""
+
+
+def test_x7_the_owner_closes_all_descriptors(lab):
+    """Each call says so in one sentence; no file that has a number of ours is touched."""
+    subject = lab.run(
+        CLOSING
+        + """
+job = nbshare.map_async(functools.partial(tasks.hang, "gil"), range(4, 8), max_workers=2)
+wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
+files = close_all()
+owners = [os.fstat(file.fileno()).st_ino for file in files]
+try:
+    job.result(faultlab.SOON_S)
+except RuntimeError as error:
+    assert "has closed the files" in str(error), error
+for _ in range(3):
+    try:
+        tasks.check_double()
+    except RuntimeError as error:
+        assert "has closed the files" in str(error), error
+    else:
+        raise AssertionError("no error")
+    nbshare.shutdown()
+del job
+gc.collect()
+assert kept[-1] == 199_998.0
+wait_until(lambda: not faultlab.tagged() & helpers_before, what="workers live")
+assert [os.fstat(file.fileno()).st_ino for file in files] == owners
+assert {os.fstat(file.fileno()).st_size for file in files} == {0}
+"""
+    )
+    assert subject.stderr == ""
+
+
+def test_x7_after_a_shutdown_all_descriptors_may_be_closed(lab):
+    """The next call starts anew."""
+    lab.run(CLOSING + "nbshare.shutdown()\nfiles = close_all()\ntasks.check_double()")

@@ -62,6 +62,7 @@ class Dispatcher:
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         self._thread = 0  # that it runs in
+        self.check_files = self._nursery.check_files  # from any thread
 
     # ------------------------------------------------------------- from any thread
 
@@ -203,7 +204,7 @@ class Dispatcher:
         self._thread = _thread.get_ident()
         try:
             while not foreman.is_closing:
-                self._events.wait(foreman.until_s())
+                self._events.wait(foreman.until_s(), self._stay_if_lost)
                 foreman.do_what_is_due()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             for call in foreman.calls.values():
@@ -215,6 +216,18 @@ class Dispatcher:
             finally:
                 self._thread = 0  # another thread may have the number next
                 self._closed.release()
+
+    def _stay_if_lost(self) -> None:
+        """If its files have been closed, end the calls and do nothing more: it would close others.
+
+        Workers and server end by themselves, when the life pipe is closed.
+        """
+        try:
+            self.check_files()
+        except RuntimeError as error:
+            for call in list(self._foreman.calls.values()):
+                call.finish("failed", error)
+            self._closed.acquire()  # for ever
 
     def _warm_up(self) -> None:
         if not self._foreman.is_closing:

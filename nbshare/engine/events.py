@@ -51,12 +51,16 @@ class Events:
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def wait(self, until_s: float | None) -> None:
-        """Wait until something happens, or until a time of the monotonic clock, and handle it."""
+    def wait(self, until_s: float | None, check: Handler) -> None:
+        """Wait until something happens, or until a time of the monotonic clock, and handle it.
+
+        `check` is called in between: what is ready may be closed, and its number another file's.
+        """
         timeout_ms = None
         if until_s is not None:
             timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         ready = [(fd, self._handlers[fd]) for fd, _ in self._poll.poll(timeout_ms)]
+        check()
         for fd, handler in ready:
             # A handler before it in this round may have closed the descriptor, and another file
             # may have its number by now: what is ready is then not what is watched.

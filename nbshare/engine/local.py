@@ -34,6 +34,7 @@ def dispatcher() -> Dispatcher:
     """
     refuse_to_wait_for_itself()
     if _dispatcher is not None and not _dispatcher.is_closed:
+        _dispatcher.check_files()
         return _dispatcher
     if sys.is_finalizing():  # a thread would never begin
         raise RuntimeError("no worker can be started: the interpreter is ending")
@@ -96,6 +97,10 @@ def shutdown() -> None:
     >>> nbshare.shutdown()
     """
     if _dispatcher is not None:
+        try:
+            _dispatcher.check_files()
+        except RuntimeError:  # the numbers may be other files' now
+            return
         _dispatcher.shutdown()
         if _dispatcher.is_here:  # called by a finalizer, in the middle of anything
             return

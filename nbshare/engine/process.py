@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from os.path import dirname
+from os.path import dirname, samestat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,6 +191,7 @@ class Nursery:
         self._n_distrusted = 0
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
+        self._lock_stat = os.fstat(self.lock_fd)
         self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -269,11 +270,23 @@ class Nursery:
         if self._n_distrusted > 1:
             self.use_server = False
 
+    def check_files(self) -> None:
+        """Raise RuntimeError if the program has closed its files: others may have the numbers."""
+        with suppress(OSError):
+            if samestat(os.fstat(self.lock_fd), self._lock_stat):
+                return
+        if self.lock_fd >= 0:
+            raise RuntimeError(
+                "this program has closed the files that nbshare had open, as os.closerange does "
+                "in daemon libraries. Restart Python; call nbshare.shutdown() before closing them"
+            )
+
     def close(self) -> None:
         """End the server and whoever is left: closing the life pipe kills them all."""
         self._life_write.close()
         self._end_server()
         self._life_read.close()
+        self.lock_fd = -1  # first: other threads may look at it
         self._lock.close()
 
     def forget(self) -> None:
