@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -16,6 +17,7 @@ from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
 from nbshare.worker import is_worker
+from nbshare.worker.blas import limit_threads, thread_variables
 from nbshare.worker.cpus import usable_cpus
 
 __all__ = ["NbshareBackend", "register_joblib"]
@@ -45,7 +47,9 @@ def register_joblib() -> None:
     -----
     Arrays of 1 MB and more among the arguments are placed in shared memory once for a whole
     `joblib.Parallel` call, and are read-only in the workers, as with joblib's own processes. Calls
-    of Parallel within a task run one after the other.
+    of Parallel within a task run one after the other. Without ``n_jobs=`` all CPUs are used, as by
+    joblib's Dask backend, since who chooses the backend wants it to be used. ``initializer=``,
+    ``initargs=`` and ``inner_max_num_threads=`` mean what they do with joblib's own processes.
 
     References
     ----------
@@ -54,10 +58,20 @@ def register_joblib() -> None:
     register_parallel_backend("nbshare", NbshareBackend)
 
 
+def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
+    """Run a batch of calls; in a worker."""
+    register_joblib()  # a call of Parallel within a task may name the backend
+    if n_threads is not None:
+        os.environ.update(thread_variables(n_threads))
+        limit_threads(n_threads)
+    return batch()
+
+
 class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     """What joblib asks of a backend; see `joblib.parallel.ParallelBackendBase`."""
 
     supports_retrieve_callback = True
+    supports_inner_max_num_threads = True
     default_n_jobs = -1
 
     _executor: Executor | None = None
@@ -69,16 +83,18 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             return 1
         return n_jobs if n_jobs > 0 else max(usable_cpus() + 1 + n_jobs, 1)
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:  # noqa: D102
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **given: Any) -> int:  # noqa: D102
         self._n_workers = self.effective_n_jobs(n_jobs)
         if self._n_workers == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
+        given = {**self.backend_kwargs, **given}
+        self._initializer = given.get("initializer"), given.get("initargs", ())
         self._open()
         return self._n_workers
 
     def _open(self) -> None:
-        self._executor = Executor(self._n_workers)
+        self._executor = Executor(self._n_workers, None, *self._initializer)
         self._placed: dict[int, tuple[npt.NDArray[Any], SharedArray]] = {}
 
     def submit(  # noqa: D102
@@ -89,7 +105,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             (f, tuple(map(self._place, args)), {k: self._place(v) for k, v in kwargs.items()})
             for f, args, kwargs in func.items
         ]
-        future = self._executor.submit(func)
+        future = self._executor.submit(run_batch, func, self.inner_max_num_threads)
         if callback is not None:
             future.add_done_callback(callback)
         return future

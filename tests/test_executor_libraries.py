@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
+import figures
 import joblib
 import numpy as np
 import pool_tasks as tasks
@@ -19,6 +20,7 @@ from tqdm.contrib import concurrent as tqdm_concurrent
 
 from nbshare import Executor
 from nbshare.joblib_backend import register_joblib
+from nbshare.worker.cpus import usable_cpus
 
 register_joblib()
 
@@ -147,11 +149,41 @@ def test_joblib_places_large_arrays_once():
     assert parallel([joblib.delayed(tasks.mean_of)(small, 1)] * 2) == [(2.0, False)] * 2
 
 
-def test_joblib_within_a_task_runs_there():
-    """Parallel within a task starts nothing."""
+@pytest.mark.parametrize("backend", [None, "nbshare"])
+def test_joblib_within_a_task_runs_there(backend):
+    """Parallel within a task starts nothing, also if it names the backend."""
     parallel = joblib.Parallel(n_jobs=2, backend="nbshare")
-    for pids, own in parallel(joblib.delayed(tasks.inner_parallel)(3) for _ in range(4)):
+    calls = [joblib.delayed(tasks.inner_parallel)(3, backend) for _ in range(4)]
+    for pids, own in parallel(calls):
         assert pids == [own] * 3
+
+
+def test_joblib_initializes_its_workers():
+    """`initializer=` and `initargs=` are heeded in a call and in a context; the last one counts."""
+    calls = [joblib.delayed(tasks.get_state)(i) for i in range(8)]
+    given = {"backend": "nbshare", "n_jobs": 2, "initializer": tasks.set_state}
+    assert joblib.Parallel(**given, initargs=("call",))(calls) == ["call"] * 8
+    with joblib.parallel_config(**given, initargs=("context",)):
+        assert joblib.Parallel()(calls) == ["context"] * 8
+    assert joblib.Parallel(**given, initargs=("call",))(calls) == ["call"] * 8
+
+
+def test_joblib_limits_the_threads_of_its_workers(monkeypatch):
+    """`inner_max_num_threads=` counts more than the environment, and for its calls only."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    calls = [joblib.delayed(figures.blas_threads)(i) for i in range(4)]
+    with joblib.parallel_config("nbshare", n_jobs=2, inner_max_num_threads=3):
+        assert joblib.Parallel()(calls) == [(3, "3")] * 4
+    with joblib.parallel_config("nbshare", n_jobs=2):
+        assert joblib.Parallel()(calls) == [(2, "2")] * 4
+
+
+def test_joblib_uses_all_cpus_by_default():
+    """Without `n_jobs=` as with -1, also in a context."""
+    assert joblib.Parallel(backend="nbshare").n_jobs == -1
+    with joblib.parallel_config("nbshare"):
+        assert joblib.Parallel().n_jobs == -1
+        assert joblib.effective_n_jobs() == usable_cpus()
 
 
 def test_scikit_learn():

@@ -211,8 +211,8 @@ def mean_of(array: np.ndarray, i: int) -> tuple[float, bool]:
     return float(array.mean()) + i, isinstance(array, nbshare.SharedArray)
 
 
-def inner_parallel(n: int) -> tuple[list[int], int]:
+def inner_parallel(n: int, backend: str | None = None) -> tuple[list[int], int]:
     import joblib
 
-    found = joblib.Parallel(n_jobs=2)(joblib.delayed(pid)(i) for i in range(n))
+    found = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(pid)(i) for i in range(n))
     return found, os.getpid()
