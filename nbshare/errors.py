@@ -4,7 +4,8 @@
 
     NbshareError
     ├── NotBuiltYetError     (NotImplementedError)   an argument of the contract that comes later
-    ├── UnsendableError      (TypeError)             something that cannot travel to a worker
+    ├── UnsendableError      (TypeError,             something that cannot travel to a worker
+    │                         pickle.PicklingError)
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
@@ -26,6 +27,7 @@ Every exception is also the built-in that a user would catch. `MapInterrupted` a
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from types import FrameType
@@ -93,7 +95,7 @@ class NotBuiltYetError(NbshareError, NotImplementedError):
     """An argument that belongs to the contract but is not built yet."""
 
 
-class UnsendableError(NbshareError, TypeError):
+class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
     """A function, item or shared object that cannot travel to a worker process."""
 
 

@@ -24,6 +24,7 @@ import importlib
 import io
 import itertools
 import os
+import pickle
 import re
 import signal
 import sys
@@ -35,6 +36,7 @@ from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pool_tasks as tasks
@@ -651,6 +653,22 @@ def test_what_cannot_be_sent_fails_its_own_future(executor):
     for future, error in pairs:
         assert isinstance(future.exception(), error)
     assert [f.result() for f in good] == list(range(100))
+
+
+def test_what_cannot_be_sent_is_named_as_it_was_called(executor):
+    """Function and arguments are those of its `submit` or `map`; it is a PicklingError too."""
+    lock = threading.Lock()
+    mapped = executor.map(tasks.capture, [1, lock], chunksize=2)
+    calls = {
+        r"capture\('three', lock=<unlocked": executor.submit(tasks.capture, "three", lock=lock),
+        r"acquire\(\) cannot be sent": executor.submit(lock.acquire),
+        r"capture\(\(1,\), \(<unlocked": SimpleNamespace(result=lambda: next(mapped)),
+    }
+    for text, future in calls.items():
+        with pytest.raises(pickle.PicklingError, match=f"^{text}.* cannot be pickled") as e:
+            future.result()
+        assert isinstance(e.value, TypeError)
+        assert "item" not in str(e.value)
 
 
 def test_a_dead_worker_fails_its_task_only(executor):

@@ -43,9 +43,10 @@ from nbshare.engine.preparing import prepare, prepare_open
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
-from nbshare.engine.task import Arguments
+from nbshare.engine.task import Arguments, run_task
 from nbshare.engine.window import OpenWindow, Task, TaskFuture, Window
 from nbshare.worker.context import current_context
+from nbshare.worker.failures import text_of
 
 __all__ = ["TaskQueue"]
 
@@ -412,7 +413,11 @@ class TaskQueue:
 def _refuse(task: Task, error: BaseException) -> None:
     """Fail a task that cannot be sent."""
     if task.future.leave():
-        task.future.set_exception(_as_exception(error))
+        error = _as_exception(error)
+        if isinstance(error, errors.UnsendableError):  # the caller knows of no numbers
+            call = text_of(run_task, (task.func, task.arguments))
+            error.args = (call + "".join(str(error).partition(" cannot be sent")[1:]),)
+        task.future.set_exception(error)
 
 
 def _as_exception(error: BaseException) -> Exception:
