@@ -518,6 +518,43 @@ def test_tasks_of_all_kinds_come_one_by_one(shared_executor, kinds):
             np.testing.assert_array_equal(one, other)
 
 
+class Pickled:
+    """Counts how often it is pickled; a worker gets a number."""
+
+    n = 0
+
+    def __reduce__(self):
+        Pickled.n += 1
+        return int, (7,)
+
+
+@pytest.mark.parametrize(
+    ("hold", "n"),
+    [
+        (lambda *values: list(values), 1),  # as dask's batches
+        (lambda *values: [("key", value) for value in values], 1),
+        (lambda *values: dict(enumerate(values)), 2),  # not known to be large before
+    ],
+    ids=["list", "tuples", "other"],
+)
+def test_large_arguments_in_a_list_are_pickled_once(executor, hold, n):
+    """Whether a task is too large to join others is seen before it is pickled, if it is plain."""
+    for _ in range(3):
+        Pickled.n = 0
+        (found,), _ = executor.submit(tasks.capture, hold(Pickled(), bytes(2 << 20))).result()
+        assert found == hold(7, bytes(2 << 20))
+        assert Pickled.n <= n
+
+
+def test_a_list_that_holds_itself_can_be_sent(executor):
+    """It is not weighed without end."""
+    loop = []
+    loop += [loop, 3]
+    (found,), _ = executor.submit(tasks.capture, loop).result()
+    assert found[0] is found
+    assert found[1] == 3
+
+
 def test_memory_is_not_kept_by_tasks_that_do_without_it(gate, tmp_path):
     """A long task that comes right after some with a shared array holds it up for nobody."""
     with Executor(2) as executor:

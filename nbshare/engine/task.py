@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from nbshare.worker.failures import safe_repr
 __all__ = ["Arguments", "run_chunk", "run_task"]
 
 
-N_WEIGHED = 8  # of many positional arguments, which are the items of a chunk, and much alike
+N_WEIGHED = 8  # of many, which are the items of a chunk or a batch, and much alike
 
 
 class Arguments(NamedTuple):
@@ -34,9 +34,7 @@ class Arguments(NamedTuple):
     @property
     def nbytes(self) -> int:
         """About how much of it has to be copied."""
-        some, n = self.args[:N_WEIGHED], len(self.args)
-        args = sum(map(_nbytes_to_copy, some)) * n // max(len(some), 1)
-        return args + sum(map(_nbytes_to_copy, self.kwargs.values()))
+        return _weigh(self.args) + sum(_weigh([value]) for value in self.kwargs.values())
 
 
 def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
@@ -58,6 +56,14 @@ def _text_of_call(func: Callable[..., Any], arguments: Arguments) -> str:
 run_task._text_of_call = _text_of_call  # type: ignore[attr-defined]  # for `text_of`
 
 
-def _nbytes_to_copy(value: Any) -> int:
+def _weigh(values: Sequence[Any], depth: int = 1) -> int:
+    """Return about how much of some values has to be copied, and of what is in lists among them."""
+    some = values[:N_WEIGHED]
+    return sum(_nbytes_to_copy(value, depth) for value in some) * len(values) // max(len(some), 1)
+
+
+def _nbytes_to_copy(value: Any, depth: int) -> int:
+    if depth and isinstance(value, list):
+        return _weigh(value, depth - 1)
     is_shared = isinstance(value, np.ndarray) and segment_of(value) is not None
     return 0 if is_shared else nbytes_of(value)

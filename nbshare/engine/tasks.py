@@ -324,12 +324,13 @@ class TaskQueue:
         seen: Seen = {}
         for task in taken:
             is_small = task.arguments.nbytes <= ROOM // 2
+            is_new = self._open_window is None
             try:
                 if is_small and self._has_joined(task, seen):
                     continue
                 self._seal()
                 seen.clear()  # that lies in the window before
-                if not is_small or not self._has_joined(task, seen):
+                if is_new or not is_small or not self._has_joined(task, seen):
                     self._open([task])
             except BaseException as error:  # noqa: BLE001 - as above
                 _refuse(task, error)
