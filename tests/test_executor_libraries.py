@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import operator
+from functools import partial
 
 import figures
 import joblib
@@ -18,6 +20,7 @@ from sklearn.svm import SVC
 from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
+import nbshare
 from nbshare import Executor
 from nbshare.joblib_backend import register_joblib
 from nbshare.worker.cpus import usable_cpus
@@ -184,6 +187,15 @@ def test_joblib_uses_all_cpus_by_default():
     with joblib.parallel_config("nbshare"):
         assert joblib.Parallel().n_jobs == -1
         assert joblib.effective_n_jobs() == usable_cpus()
+
+
+def test_a_managers_proxies_work_in_workers():
+    """A dict of `multiprocessing.Manager` is filled by the tasks of maps and executors."""
+    with multiprocessing.Manager() as manager, Executor(2) as executor:
+        found = manager.dict()
+        nbshare.parallel_map(tasks.enter, range(3), shared={"found": found})
+        list(executor.map(partial(tasks.enter, found=found), range(3, 6)))
+        assert dict(found) == {i: i * i for i in range(6)}
 
 
 def test_scikit_learn():

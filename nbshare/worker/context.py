@@ -44,6 +44,7 @@ _last: tuple[Any, Context] = None, Context({}, [], b"")  # what was found, and w
 def current_context() -> Context:
     """Return the caller's context of this moment."""
     global _last
+    managers: Any = sys.modules.get("multiprocessing.managers")  # whose proxies need the key
     found = {
         "environ": encoded_environ(),
         "path": list(sys.path),
@@ -53,6 +54,7 @@ def current_context() -> Context:
         "affinity": _affinity(),
         "files": imported_files(),
         "overridden": overridden_names(),
+        "authkey": managers and bytes(managers.process.current_process().authkey),
     }
     before, context = _last
     if found != before:
@@ -103,6 +105,10 @@ def _apply() -> None:
         sys.path = list(values["path"])
     import_as_the_caller(values["overridden"])
     register_files(values["files"])
+    if values["authkey"]:
+        import multiprocessing.process  # late: few callers have managers
+
+        multiprocessing.process.current_process().authkey = values["authkey"]
     os.umask(values["umask"])
     if warnings.filters != values["warnings"]:
         warnings.filters[:] = values["warnings"]  # type: ignore[index]
