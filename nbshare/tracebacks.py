@@ -25,8 +25,8 @@ _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 def shown_shortly(error: BaseException) -> BaseException:
     """Return an error whose traceback IPython shows in 30 lines at most, without our frames."""
-    if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
-        with contextlib.suppress(AttributeError, TypeError):  # a class that takes no attributes
+    with contextlib.suppress(Exception):  # a class that takes no attributes, or does anything
+        if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
 

@@ -197,6 +197,7 @@ class Stumble:
     says: tuple[str, ...]
     limit_s: float = 1.0
     stderr: str = ""
+    never_says: str = "memory"
 
     def check(self, facts: dict[str, Any]) -> None:
         """Compare with what `provoke` told."""
@@ -204,6 +205,7 @@ class Stumble:
         assert self.error in facts["classes"], facts
         assert "KeyboardInterrupt" not in facts["classes"], facts
         assert not [words for words in self.says if words not in text], text[:5000]
+        assert self.never_says not in text, text
         assert len(text) < 5000, f"{len(text)} characters"
         assert facts["failed_s"] < self.limit_s, facts
         # Whatever returned is kept; the items after the failure need not have been begun.
@@ -214,6 +216,7 @@ class Stumble:
 
 _PLACE = ("item 3", "'stone-3'", 'faultlab_tasks.py", line')
 _DEAD = ("item 3",)
+_NO_TIME = (*_DEAD, "SIGKILL", "ulimit -t")
 
 STUMBLES = [
     Stumble("E1-exception", "raises", "ValueError", (*_PLACE, "in raises", "no way on")),
@@ -225,9 +228,18 @@ STUMBLES = [
     Stumble("E4-endless-text", "raises_endless", "Exception", (*_PLACE, "ValueError", "no end")),
     Stumble("E4-huge-text", "raises_huge", "Exception", (*_PLACE, "ValueError", "no end"), SOON_S),
     Stumble("E4-str-exits", "raises_with_exit", "Exception", (*_PLACE, "ExitingError")),
+    Stumble("E4-untouchable", "raises_untouchable", "TaskError", (*_PLACE, "UntouchableError")),
     Stumble("E5-SystemExit", "exits", "TaskError", (*_PLACE, "SystemExit")),
     Stumble("E5-KeyboardInterrupt", "interrupts", "TaskError", (*_PLACE, "KeyboardInterrupt")),
-    Stumble("D1-SIGKILL", "is_killed", "WorkerDiedError", (*_DEAD, "SIGKILL", "memory"), SOON_S),
+    Stumble(
+        "D1-SIGKILL",
+        "is_killed",
+        "WorkerDiedError",
+        (*_DEAD, "SIGKILL", "memory"),
+        SOON_S,
+        "",
+        "ulimit",
+    ),
     Stumble(
         "D2-segfault",
         "segfaults",
@@ -245,7 +257,13 @@ STUMBLES = [
         stderr="Fatal Python error: Aborted",
     ),
     Stumble("D2-no-name", "is_signalled", "WorkerDiedError", (*_DEAD, "signal 35"), SOON_S),
+    Stumble(
+        "D2-no-time", "has_no_time", "WorkerDiedError", (*_DEAD, "SIGXCPU", "ulimit -t"), SOON_S
+    ),
+    Stumble("D2-no-time-at-all", "has_no_time_at_all", "WorkerDiedError", _NO_TIME, SOON_S),
     Stumble("D3-exit", "leaves", "WorkerDiedError", (*_DEAD, "exited with status 3"), SOON_S),
+    Stumble("D3-exec", "becomes_true", "WorkerDiedError", (*_DEAD, "status 0", "os.exec"), SOON_S),
+    Stumble("D3-exec-stays", "becomes_sleep", "WorkerDiedError", (*_DEAD, "os.exec"), SOON_S),
 ]
 
 

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import pickle
+import resource
 import signal
 import socket
 import subprocess
@@ -70,6 +71,13 @@ class MuteError(Exception):
         raise RuntimeError("no words")
 
 
+class UntouchableError(Exception):
+    """Has no attribute that can be had."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("do not touch")
+
+
 class ExitingError(Exception):
     """Ends the process that looks at it."""
 
@@ -120,6 +128,10 @@ def raises_with_exit() -> None:
     raise ExitingError
 
 
+def raises_untouchable() -> None:
+    raise UntouchableError
+
+
 def gives_generator() -> Any:
     return (i for i in range(3))
 
@@ -157,13 +169,36 @@ def leaves() -> None:
     os._exit(3)
 
 
+def becomes_true() -> None:
+    os.execvp("true", ["true"])
+
+
+def becomes_sleep() -> None:
+    os.execvp("sleep", ["sleep", "1000"])
+
+
+def _spins_for(soft_s: int, hard_s: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (soft_s, hard_s))
+    while True:
+        pass
+
+
+def has_no_time() -> None:
+    _spins_for(1, 100)
+
+
+def has_no_time_at_all() -> None:
+    _spins_for(1, 1)
+
+
 WAYS = {
     way.__name__: way
     for way in (
         *(raises, raises_odd, raises_lambda),
-        *(raises_mute, raises_endless, raises_huge, raises_with_exit),
+        *(raises_mute, raises_endless, raises_huge, raises_with_exit, raises_untouchable),
         *(gives_generator, gives_unloadable, exits, interrupts),
         *(is_killed, is_signalled, segfaults, aborts, leaves),
+        *(becomes_true, becomes_sleep, has_no_time, has_no_time_at_all),
     )
 }
 

@@ -196,6 +196,26 @@ def test_an_exception_that_takes_no_notes_is_a_failure_like_others(backend, on_e
     assert isinstance(error, policies.Frozen) or ("Frozen" in str(error) and "item 3" in str(error))
 
 
+@backends
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_an_exception_whose_attributes_all_raise_is_a_failure_like_others(backend, on_error):
+    """It is the failure of its item, raised as itself or named by its class."""
+    task = partial(policies.refuse_all_at, bad=3)
+    run = partial(parallel_map, task, range(8), backend=backend, progress=False)
+    if on_error == "return":
+        assert run(on_error="return").mask.tolist() == [i == 3 for i in range(8)]
+        error = last_job().errors[3]
+    else:
+        with pytest.raises((policies.Untouchable, TaskError)) as caught:
+            run()
+        error = caught.value
+    if backend is None:
+        assert "Untouchable" in str(error)
+        assert "item 3 (3)" in str(error)
+    else:
+        assert type(error) is policies.Untouchable
+
+
 def test_a_child_that_an_item_forks_is_no_second_worker():
     """It may end with sys.exit or an exception: that is its own end, and no item fails."""
     statuses = parallel_map(policies.fork_and_end, ["exit 3", "exit", "raise"], max_workers=2)

@@ -288,6 +288,7 @@ class Foreman:
         except BlockingIOError:
             return
         except (EOFError, OSError):
+            worker.note_closed()
             self._lose(worker)
         else:
             self._handle(worker, message, segments)

@@ -61,10 +61,10 @@ class _Here:
         return False  # they are the caller's own
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
-        if isinstance(error, KeyboardInterrupt) and self._is_main:
+        if issubclass(type(error), KeyboardInterrupt) and self._is_main:
             raise error  # the user's own
         failure = describe(error, i, item)
-        if isinstance(error, Exception):
+        if issubclass(type(error), Exception):
             noted(error, f"raised for item {i} ({failure.item_repr})")
             explained(error)
         else:  # SystemExit must not end the caller

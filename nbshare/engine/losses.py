@@ -47,7 +47,7 @@ def take_off(
     if not items:
         return unbegun, None
     call.torn_rows += items
-    error_of: ErrorOf = partial(death_of, worker.pid, status)
+    error_of: ErrorOf = partial(death_of, worker.pid, status, worker.why)
     is_guilty, error = True, None
     timeout_s = call.request.policy.timeout_s
     if late_at is not None and timeout_s is not None:

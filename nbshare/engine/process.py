@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbshare import errors
-from nbshare.memory import Segment, scratch_file, state_of
+from nbshare.memory import Segment, is_out_of_time, scratch_file, state_of
 from nbshare.memory.descriptors import owned, with_room
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
@@ -30,6 +30,7 @@ __all__ = ["FORK_S", "LOOK_S", "Nursery", "WorkerProcess"]
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
 LOOK_S = 0.1  # between looks whether a server has been stopped that does not do what it was asked
+CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
 REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
@@ -68,6 +69,9 @@ class WorkerProcess:
         When it could turn to it, on the monotonic clock.
     ready_by : float
         On the monotonic clock; if it is not ready then, its start has failed.
+    why : str
+        Of one that is dead: "closed" if it lived on after it had closed its channel, "time" if it
+        had no CPU time left, else "".
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class WorkerProcess:
         self.call_since = 0.0
         self.pid = 0
         self.pidfd = -1
+        self.why = ""
         self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
         self._nursery = nursery
         self._popen = popen  # None: a child of the server
@@ -142,6 +147,11 @@ class WorkerProcess:
         elif self._popen is not None:
             self._popen.kill()
 
+    def note_closed(self) -> None:
+        """Note that it has closed its channel, by its own end or not."""
+        if not self._await_death(CLOSE_S):
+            self.why = "closed"
+
     def end(self) -> None:
         """End it, and wait until it is gone: what it has sent until then can be received."""
         self.kill()
@@ -151,6 +161,8 @@ class WorkerProcess:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
         is_dead = self._await_death()
+        if not self.why and self.pid and is_out_of_time(self.pid):
+            self.why = "time"
         status = None
         if self._popen is not None:
             status = self._popen.wait()
@@ -163,13 +175,13 @@ class WorkerProcess:
             os.close(self.pidfd)
         return status
 
-    def _await_death(self) -> bool:
+    def _await_death(self, timeout_s: float = REAP_S) -> bool:
         """Wait until it is gone: before, it could still write to what it was lent."""
         if self.pidfd < 0:
             return True  # it has begun nothing, and will find its channel closed
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(REAP_S * 1e3))
+        return bool(poll.poll(timeout_s * 1e3))
 
 
 class Nursery:

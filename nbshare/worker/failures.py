@@ -106,7 +106,7 @@ def leave(error: BaseException) -> NoReturn:
 
 def explained(error: BaseException) -> BaseException:
     """Return an error, with a note on what to do about read-only memory or a file that is gone."""
-    if isinstance(error, ValueError) and "read-only" in str(error):
+    if issubclass(type(error), ValueError) and "read-only" in _text(error):
         noted(
             error,
             "What is given in shared=, and plain arrays among the items, are read-only in the "
@@ -115,7 +115,7 @@ def explained(error: BaseException) -> BaseException:
             "give share(x) as an item or in a functools.partial, so that all write into the same "
             "memory.",
         )
-    elif isinstance(error, ImportError) and (module := sys.modules.get(error.name or "")):
+    elif issubclass(type(error), ImportError) and (module := sys.modules.get(error.name or "")):
         path = getattr(module, "__file__", None)
         if path and not os.path.exists(path):
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
@@ -131,18 +131,32 @@ def timed_out(pid: int, timeout_s: float, i: int, text: str) -> TaskTimeoutError
     )
 
 
-def death_of(pid: int, status: int | None, i: int, text: str) -> errors.WorkerDiedError:
-    """Say how a worker ended in the middle of item `i`, which `text` describes."""
+def death_of(pid: int, status: int | None, why: str, i: int, text: str) -> errors.WorkerDiedError:
+    """Say how a worker ended in the middle of item `i`, which `text` describes.
+
+    `why` is that of `nbshare.engine.process.WorkerProcess`.
+    """
     hint = ""
-    if status is None:
+    if why == "closed":
+        how = "was ended because it closed its connection to this process"
+        hint = (
+            " os.exec closes it: run other programs with subprocess. Or the function closed file "
+            "descriptors that it had not opened (os.closerange)."
+        )
+    elif status is None:
         how = "ended, and nobody knows how"
     elif status >= 0:
         how = f"exited with status {status}"
-        hint = " Something the function calls ends the process (sys.exit in C, os._exit)."
+        hint = (
+            " The function, or a library, ended the process (sys.exit does not, os._exit and "
+            "os.exec do)."
+        )
     else:
         name = _name_of_signal(-status)
         how = f"was ended by {name}"
-        if name == "SIGKILL":
+        if name == "SIGXCPU" or why == "time":
+            hint = " It had used all the CPU time that a process may have here (ulimit -t)."
+        elif name == "SIGKILL":
             hint = " The kernel does that when memory runs out; `dmesg` would say so."
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
             hint = " It crashed in compiled code; its stack is in the standard error output."
@@ -184,23 +198,24 @@ def _text(error: BaseException) -> str:
 
 def _pickled(error: BaseException) -> bytes | None:
     # SystemExit and KeyboardInterrupt must not end the caller.
-    if not isinstance(error, Exception):
+    if not issubclass(type(error), Exception):
         return None
     try:
         data = dumps(error)
         # Many exceptions can be pickled and not unpickled: better found out here than there.
         if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
             return None
-    except Exception:  # noqa: BLE001 - whatever its __reduce__ does
+    except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
         return None
     return data
 
 
 def _format(error: BaseException) -> str:
+    frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
     try:
-        parts = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
-    except BaseException:  # noqa: BLE001 - formatting calls the exception's __str__
-        parts = traceback.format_tb(error.__traceback__)
+        parts = traceback.format_exception(type(error), error, frames)
+    except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
+        parts = [*traceback.format_tb(frames), type(error).__name__]
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
     if len(lines) > 2 * MAX_LINES:  # of a recursion the ends tell most
         lines[MAX_LINES:-MAX_LINES] = ["  …"]

@@ -361,7 +361,7 @@ class Work:
             leave(error)  # a child that the item has forked: it is not to work here as well
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
-        if isinstance(error, Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
+        if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
         self._caller.failed(self._first + i, error, self._text_of(i))
         if not self._policy.returns_errors:

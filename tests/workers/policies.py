@@ -86,6 +86,19 @@ def refuse_notes_at(i, bad):
     return i
 
 
+class Untouchable(Exception):
+    """Has no attribute that can be had."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("do not touch")
+
+
+def refuse_all_at(i, bad):
+    if i == bad:
+        raise Untouchable
+    return i
+
+
 def fork_and_end(how):
     """Return the exit status of a child that leaves as if it were alone."""
     child = os.fork()
