@@ -54,6 +54,21 @@ def worker_of(_: object) -> int:
     return os.getpid()
 
 
+def put_into(queue: Any, x: float) -> float:
+    """Put an item into the queue of a manager."""
+    queue.put(x)
+    return x
+
+
+def put_with(x: float, queue: Any) -> None:
+    queue.put(x)
+
+
+def put_two(queue: Any) -> None:
+    put_into(queue, 0)
+    put_into(queue, 1)
+
+
 # ----------------------------------------------------------------- ways to stumble
 
 

@@ -339,3 +339,34 @@ with joblib.parallel_config("loky", n_jobs=2):
     joblib.Parallel()([joblib.delayed(receivers.fill)(array[:, ::2], 7)])
 assert (array[:, ::2] == 7).all() and array[0, 1, 0] == 100_000
 """)
+
+
+def test_a_manager_s_proxies_work_in_workers(lab):
+    """As items, in shared= and as arguments of tasks; the key is in no one's environment."""
+    lab.run("""
+import pickle
+executor = nbshare.Executor(2)
+assert executor.submit(tasks.double, 2).result() == 4
+tasks.check_double()  # workers are there before anybody has a key
+import multiprocessing as mp
+def drained(queue, n):
+    return sorted(queue.get(timeout=faultlab.SOON_S) for _ in range(n))
+if __name__ == "__main__":
+    with mp.Manager() as manager:
+        queue = manager.Queue()
+        executor.submit(tasks.put_two, queue).result()
+        assert drained(queue, 2) == [0, 1]
+        pair(functools.partial(tasks.put_into, queue), range(4))
+        assert drained(queue, 4) == [0, 1, 2, 3]
+        pair(tasks.put_with, range(4), shared={"queue": queue})
+        assert drained(queue, 4) == [0, 1, 2, 3]
+        queues = [manager.Queue(), manager.Queue()]
+        quiet(tasks.put_two, queues, out="list")
+        assert [drained(queue, 2) for queue in queues] == [[0, 1], [0, 1]]
+        key = bytes(mp.current_process().authkey)
+        for pid in faultlab.tagged():
+            for name in ("environ", "cmdline"):
+                data = Path(f"/proc/{pid}/{name}").read_bytes()
+                assert key not in data and key.hex().encode() not in data
+    executor.shutdown()
+""")
