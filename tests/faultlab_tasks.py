@@ -230,6 +230,18 @@ def stumble(way: str, stone: str) -> Any:
     return 10.0 * number
 
 
+class Forks:
+    """An item that forks when it is loaded."""
+
+    def __init__(self, i: int) -> None:
+        self.i = i
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.i = state["i"]
+        if self.i == 3:
+            os.fork()
+
+
 class Shy:
     """An item whose repr fails, ends the process, is no string or is 100 MB long."""
 

@@ -208,6 +208,58 @@ except MapInterrupted:
     assert lab.nobody_left()
 
 
+FORKS = {
+    "an item": "[i for i in range(8)], lambda i: (i == 3 and os.fork(), i)[1]",
+    "a tiny item": "range(50_000), lambda i: (i == 40_003 and os.fork(), i)[1]",
+    "an initializer": "range(8), abs, initializer=os.fork",
+    "an item's loading": "[tasks.Forks(i) for i in range(8)], lambda item: item.i",
+    "a module": "range(8), forking.same",
+}
+
+
+@pytest.mark.parametrize("what", FORKS)
+def test_x2_a_child_comes_back(lab, what):
+    """What a function forks is no second worker: it ends, and no later call notices."""
+    lab.folder.joinpath("forking.py").write_text("""
+import os
+if "IS_OWNER" not in os.environ:
+    os.fork()
+def same(i):
+    return i
+""")
+    lab.run(f"""
+os.environ["IS_OWNER"] = ""
+import forking
+del os.environ["IS_OWNER"]
+def run(items, func, **options):
+    found = nbshare.parallel_map(func, items, max_workers=2, progress=False, **options)
+    assert found.tolist() == list(range(len(items))), found
+for _ in range(2):
+    run({FORKS[what]})
+    for _ in range(3):
+        tasks.check_double()
+    wait_until(lambda: len(faultlab.tagged()) <= 4, what="children that came back")
+""")
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_x2_a_copy_of_the_program_comes_back(lab, backend):
+    """Where items run in the program itself its copy says why it ends, and takes no results."""
+    subject = lab.run(f"""
+def fork(i):
+    if i == 3:
+        os.fork()
+    time.sleep(0.02)
+    return i
+found = nbshare.parallel_map(fork, range(8), backend={backend!r}, progress=False)
+assert found.tolist() == list(range(8)), found
+assert os.wait()[1], "the copy ends with success"
+raise_flag("over")
+""")
+    lab.await_flag("over")
+    assert subject.stderr.count("the function has called os.fork") == 1
+
+
 # ------------------------------------------------------------------- C: code that works
 
 PRINTER = """

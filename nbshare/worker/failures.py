@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from nbshare import errors
 from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
 from nbshare.functions import dumps
+from nbshare.worker import is_worker
 
 __all__ = [
     "Failure",
@@ -91,11 +92,18 @@ def rebuild(failure: Failure) -> BaseException:
     return explained(error)
 
 
-def leave(error: BaseException) -> NoReturn:
-    """End this process as an exception does that nobody catches."""
+def leave(error: BaseException | None) -> NoReturn:
+    """End a process that a function has forked, and that comes back from it; maybe by an error."""
     status = 1
     with suppress(BaseException):
-        if isinstance(error, SystemExit):
+        if error is None and not is_worker():  # of a program that runs items itself all is copied
+            error = RuntimeError(
+                "the function has called os.fork. Only the process that has called nbshare goes on "
+                "with the items; this copy of it ends. End it in the function, with os._exit."
+            )
+        if error is None:
+            status = 0
+        elif isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
         else:
             traceback.print_exception(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from nbshare.worker.claims import LEAST_S, Claims
 from nbshare.worker.failures import leave, text_of
 from nbshare.worker.items import Source, gather, indices_of, seeded
 from nbshare.worker.log import LogKey
-from nbshare.worker.orders import Order
+from nbshare.worker.orders import Order, Task
 from nbshare.worker.output import OutputSpec, ResultStore
 from nbshare.worker.reports import Desk
 from nbshare.worker.schedule import (
@@ -63,6 +64,11 @@ TINY_S = 20e-6
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
+
+# In it another object in each process that is forked: `os.getpid` takes five times as long.
+_process = [object()]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class Caller(Waiter, Protocol):
@@ -116,6 +122,7 @@ class Work:
         lock: AbstractContextManager[Any],
     ) -> None:
         task = order.task
+        self._process = _process[0]
         self._policy = task.policy
         self._board = board
         self._slot = board.row(slot)
@@ -124,12 +131,10 @@ class Work:
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         self._first = order.first
         fixed, items = inputs[0], inputs[-1]
-        if task.initializer is not None:
-            self._slot[LOADED] = time.monotonic_ns()  # it may take as long as it likes
-            _initialize(*fixed.load(task.initializer))
-        self._func = fixed.load(task.func)
-        if task.shared is not None:
-            self._func = partial(self._func, **fixed.load(task.shared))
+        try:
+            self._func = _load(task, fixed)
+        finally:
+            self._end_copy()
         self._sources = sources = [Source(items, *what) for what in order.sources]
         self._columns = [source.items for source in sources]
         if task.policy.seed is not None:
@@ -173,6 +178,7 @@ class Work:
 
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
+        self._end_copy()
         chunk = self._claims.claim(self._item_s)
         if self._claims.has_waited and self._claims.are_ready(chunk.stop):
             self._caller.call_another()
@@ -215,6 +221,7 @@ class Work:
                     self._begin(items)
                 try:
                     columns = [column(items) for column in self._columns]
+                    self._end_copy()
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
                     if len(items) > 1:  # which of them it is
                         alone_until = items.stop
@@ -262,7 +269,7 @@ class Work:
         """Run items one by one; returns how many are done, None to stop."""
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
-        func, put = self._func, self._store.put
+        func, put, process = self._func, self._store.put, self._process
         number, numbers, done = self._store.number_places
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
@@ -279,6 +286,8 @@ class Work:
             slot[ITEM] = i
             try:
                 value = func(*args)
+                if _process[0] is not process:
+                    leave(None)
                 if type(value) is number:
                     try:
                         numbers[i] = value
@@ -328,7 +337,10 @@ class Work:
         assert number is not None
         try:
             results = map(self._func, *columns)
-            is_end = gather(results, number, values, odd, until_s)
+            try:
+                is_end = gather(results, number, values, odd, until_s)
+            finally:
+                self._end_copy()
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
         except BaseException as error:  # noqa: BLE001
@@ -357,8 +369,7 @@ class Work:
 
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
-        if os.getpid() != self._slot[PID]:
-            leave(error)  # a child that the item has forked: it is not to work here as well
+        self._end_copy()
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
@@ -368,6 +379,11 @@ class Work:
             return None
         self._board.done[i] = FAILED
         return 1
+
+    def _end_copy(self) -> None:
+        """End this process if an item, or code that was loaded, has forked it: one works here."""
+        if _process[0] is not self._process:
+            leave(sys.exception())
 
     def _text_of(self, i: int) -> str:
         """Return what messages call an item."""
@@ -396,6 +412,14 @@ class Work:
 NO_FIGURES = array("q", bytes(8 * (REPORTED - WORKED)))
 
 _initialized: list[bytes] = []  # what this process has been initialized with
+
+
+def _load(task: Task, fixed: Inputs) -> Callable[..., Any]:
+    """Return the function of a call, with what is shared, when the initializer has been run."""
+    if task.initializer is not None:
+        _initialize(*fixed.load(task.initializer))
+    func: Callable[..., Any] = fixed.load(task.func)
+    return func if task.shared is None else partial(func, **fixed.load(task.shared))
 
 
 def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
