@@ -20,6 +20,7 @@
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     DisplayWarning           (UserWarning)           drawing failed; the map goes on
     MemoryFallbackWarning    (UserWarning)           the best kind of shared memory is refused
+    SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
 
 Every exception is also the built-in that a user would catch. `MapInterrupted` alone is no
 `Exception`: like any interrupt it must not be swallowed by an ``except Exception`` in a cell.
@@ -48,6 +49,7 @@ __all__ = [
     "RingAbortedError",
     "RingClosedError",
     "RingTimeoutError",
+    "SlowLoadingWarning",
     "StaleReferenceError",
     "TaskError",
     "TaskTimeoutError",
@@ -204,6 +206,20 @@ class DisplayWarning(UserWarning):
 
 class MemoryFallbackWarning(UserWarning):
     """Another kind of shared memory is used than the best, which this system refuses."""
+
+
+class SlowLoadingWarning(UserWarning):
+    """A worker takes long to import what the function needs, or to run the initializer."""
+
+
+def warn_at_most(
+    message: str, category: type[Warning], line: tuple[str, int] | None = None
+) -> None:
+    """Warn, each time; where warnings are made errors, say it without ending the run."""
+    try:
+        warnings.warn_explicit(message, category, *(line or users_line()))
+    except category:
+        sys.stderr.write(f"{category.__name__}: {message}\n")
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -405,26 +405,64 @@ tell(back=back, next_s=time.monotonic() - back)
     assert lab.facts["next_s"] < SOON_S
 
 
-def test_c3_a_module_that_is_imported_for_ever_is_an_error(lab):
-    """It is told what takes too long, and nothing is left running."""
-    lab.run("""
-from nbshare.engine import deadlines
-from nbshare.errors import WorkerDiedError
-deadlines.LOAD_S = 1.0
-module = Path("endless.py")
-module.write_text("def double(x): return 2 * x\\n")
+LOADED_FOR_LONG = {
+    "importing endless (endless.py, line 4)": "endless.double, range(4)",
+    "running the initializer await_flag (faultlab.py, line": (
+        "tasks.double, range(4), initializer=await_flag, initargs=('on',)"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOADED_FOR_LONG)
+def test_c3_what_a_worker_loads_for_long_is_shown(lab, what):
+    """One warning and the progress display name worker, place and line; no worker is ended."""
+    lab.environ["NBSHARE_LONG_LOADING_S"] = "0.2"
+    module = """import time
+from pathlib import Path
+while not Path("on").exists():
+    time.sleep(0.01)
+def double(x): return 2.0 * x
+"""
+    lab.folder.joinpath("endless.py").write_text(module)
+    subject = lab.start(f"""
+import warnings
+from nbshare.notebook.bar import Pace, TerminalBar, describe
+raise_flag("on")
 import endless
-module.write_text("while True: pass\\n")
-start = time.monotonic()
-try:
-    quiet(endless.double, range(4), max_workers=2)
-except WorkerDiedError as error:
-    assert "double could not be loaded" in str(error), error
-else:
-    raise AssertionError("no error")
-assert time.monotonic() - start < 1.0 + faultlab.SOON_S
-tasks.check_double()
+Path("on").unlink()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    job = nbshare.map_async({LOADED_FOR_LONG[what]}, chunksize=1, max_workers=2, progress=False)
+    wait_until(lambda: sum({what!r} in worker.report for worker in job.activity) == 2)
+    wait_until(lambda: said, what="no warning")
+    workers = helpers()[1]
+    for k in "12":
+        _, details = describe(job, Pace(job))
+        assert f"worker {{k}} is {what}" in details, details
+    TerminalBar(job, "").draw(final=False)
+    raise_flag("on")
+    assert job.result().tolist() == [0, 2, 4, 6]
+    assert helpers()[1] == workers
+(warning,) = said
+assert warning.category is nbshare.errors.SlowLoadingWarning
+assert {what!r} in str(warning.message), warning.message
+assert str(warning.message).startswith(("worker 1 has been", "worker 2 has been")), warning.message
 """)
+    assert subject.wait() == 0, subject.stderr
+    assert f"worker 1 is {what}" in subject.stderr
+
+
+def test_c3_a_warning_made_an_error_ends_no_run(lab):
+    """Where warnings are errors, that of an import that takes long is said all the same."""
+    lab.environ["NBSHARE_LONG_LOADING_S"] = "0.2"
+    subject = lab.run("""
+import warnings
+warnings.simplefilter("error")
+threading.Timer(2, raise_flag, ("on",)).start()
+found = quiet(tasks.double, range(4), initializer=await_flag, initargs=("on",))
+assert found.tolist() == [0, 2, 4, 6]
+""")
+    assert subject.stderr.count("SlowLoadingWarning: worker") == 1
 
 
 def test_c2_edits_at_any_moment_of_a_call_are_seen_by_the_next(lab):

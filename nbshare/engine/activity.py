@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbshare.worker.reports import reported
-from nbshare.worker.schedule import ITEM, ITEM_STOP, N_ITEMS, NO_ITEM, PID, SINCE, Board
+from nbshare.worker.schedule import ITEM, ITEM_STOP, LOADED, N_ITEMS, NO_ITEM, PID, SINCE, Board
 
 __all__ = ["WorkerActivity", "activity_of"]
 
@@ -30,12 +30,14 @@ class WorkerActivity:
     fraction : float or None
         How far the item is, from 0 to 1, if it has told by `nbshare.report`.
     report : str
-        What else it has told.
+        What else it has told; before its first item, what it has been loading for long.
     n_items : int
         Items that it has run.
     memory_bytes : int
         What the process has resident, inputs and results in shared memory included; 0 if that
         cannot be told.
+    number : int
+        What messages call it: 1 is the first worker of the run.
     """
 
     pid: int
@@ -46,12 +48,13 @@ class WorkerActivity:
     report: str
     n_items: int
     memory_bytes: int
+    number: int
 
 
 def activity_of(board: Board, start: int, text_of: Callable[[int], str]) -> list[WorkerActivity]:
     """Read what the workers of a running call do, whose first item has the index `start`."""
     activity, now_ns = [], time.monotonic_ns()
-    for row in board.slots.tolist():
+    for number, row in enumerate(board.slots.tolist(), 1):
         pid, first = row[PID], row[ITEM]
         if pid:
             items = range(0)
@@ -59,9 +62,9 @@ def activity_of(board: Board, start: int, text_of: Callable[[int], str]) -> list
                 items = range(start + first, start + max(row[ITEM_STOP], first + 1))
             since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
             text = text_of(first) if items else ""
-            told = reported(row) if len(items) == 1 else (None, "")
-            memory = _resident_bytes(pid)
-            activity.append(WorkerActivity(pid, items, text, since_s, *told, row[N_ITEMS], memory))
+            told = reported(row) if len(items) == 1 or not row[LOADED] else (None, "")
+            figures = row[N_ITEMS], _resident_bytes(pid), number
+            activity.append(WorkerActivity(pid, items, text, since_s, *told, *figures))
     return activity
 
 

@@ -167,6 +167,7 @@ class Call(Ending):
         self.n_replaced = 0  # workers that died before they had begun an item
         self.n_unborn = 0  # workers that died before they had started
         self.torn_rows: list[int] = []  # items in whose middle workers died
+        self.has_told = False  # of a worker that takes long to load
         self.kill_at: float | None = None  # when those still busy with a stopped call are ended
         self.feed: Feed | None = None  # what packs items that are not there yet
         self.entrance: Entrance | None = None  # of items that come while it runs

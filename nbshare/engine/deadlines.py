@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from nbshare import errors
 from nbshare.engine.call import STAY_S, Call
 from nbshare.engine.process import WorkerProcess
-from nbshare.functions import label_of
+from nbshare.worker.loading import LONG_S
+from nbshare.worker.reports import reported
 
 __all__ = ["GRACE_S", "Deadlines"]
 
@@ -18,9 +17,7 @@ __all__ = ["GRACE_S", "Deadlines"]
 # all is to be usable again within 0.1 s: new workers take some 20 ms, their imports the rest.
 GRACE_S = 0.02
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
-# For the function to be loaded, with all that its file imports: on a slow network that may take a
-# minute. An endless import is an error then, and not for ever nothing.
-LOAD_S = 120.0
+TOLD_S = 0.5  # after which a worker has written down what it has been loading for long
 
 
 class Lose(Protocol):
@@ -43,8 +40,6 @@ class Deadlines:
         Ends a worker.
     advance : callable
         Finishes a call if nobody works on it any more.
-    fail : callable
-        Ends a call with an error.
     replenish : callable
         Starts so many workers for the next call.
     complete : callable
@@ -61,13 +56,12 @@ class Deadlines:
         hear_all: Callable[[WorkerProcess], None],
         lose: Lose,
         advance: Callable[[Call], None],
-        fail: Callable[[Call, BaseException], None],
         replenish: Callable[[int], None],
         complete: Callable[[Call], None],
     ) -> None:
         self._calls = calls
         self._hear_all, self._lose, self._advance = hear_all, lose, advance
-        self._fail, self._replenish, self._complete = fail, replenish, complete
+        self._replenish, self._complete = replenish, complete
 
     def times(self) -> Iterator[float]:
         """Yield when `enforce` has something to do, on the monotonic clock."""
@@ -79,7 +73,7 @@ class Deadlines:
             if (entrance := call.entrance) is not None and entrance.stays:
                 yield entrance.unused_at
             yield from self._sleepers(call).values()
-            yield from (since + LOAD_S for since in self._loading(call))
+            yield from (due_s for due_s, _ in self._loading(call))
 
     def enforce(self) -> None:
         """End the workers whose time is up."""
@@ -90,7 +84,7 @@ class Deadlines:
                 self._end_timed_out(call)
             self._end_if_unused(call)
             self._replace_sleepers(call)
-            self._give_up_loading(call)
+            self._tell_of_loading(call)
 
     def _stop(self, call: Call) -> None:
         """End the workers that are still busy with a call that was stopped."""
@@ -129,24 +123,24 @@ class Deadlines:
             if worker in call.workers and time.monotonic() >= due_s:
                 self._lose(worker)
 
-    def _give_up_loading(self, call: Call) -> None:
-        """End a call whose function, or a module that it needs, takes too long to load."""
-        since = min(self._loading(call), default=math.inf)
-        if call.kill_at is None and time.monotonic() >= since + LOAD_S:
-            self._fail(
-                call,
-                errors.WorkerDiedError(
-                    f"{label_of(call.request.func)} could not be loaded within {LOAD_S:.0f} s: an "
-                    "import in its file, or code at the top level there, takes too long or never "
-                    "ends. Move what takes long into initializer=."
-                ),
-            )
+    def _tell_of_loading(self, call: Call) -> None:
+        """Warn once of a worker that takes long to load the function; it may."""
+        for due_s, slot in self._loading(call):
+            if time.monotonic() >= due_s:
+                call.has_told = True
+                what = reported(call.board.row(slot).tolist())[1] or "loading the function"
+                call.request.prints.warn(
+                    f"worker {slot + 1} has been {what} for {LONG_S:g} s. Nothing is ended: it may "
+                    "take as long as it needs. If it never ends, interrupt the run"
+                )
+                return
 
     @staticmethod
-    def _loading(call: Call) -> Iterator[float]:
-        """Yield since when workers load the function."""
-        found = (call.board.loading_since(slot) for slot in call.workers.values())
-        return (since for since in found if since is not None)
+    def _loading(call: Call) -> Iterator[tuple[float, int]]:
+        """Yield when to tell of workers that load the function, and their slots."""
+        for slot in () if call.has_told else call.workers.values():
+            if (since := call.board.loading_since(slot)) is not None:
+                yield since + LONG_S + TOLD_S, slot
 
     @staticmethod
     def _sleepers(call: Call) -> dict[WorkerProcess, float]:
@@ -165,9 +159,8 @@ class Deadlines:
                     sleepers[worker] = worker.call_since + BEGIN_S
             elif entrance is not None and (since := call.board.idle_since(slot)) is not None:
                 loads = bool(call.board.unbegun(slot))  # items that it has claimed
-                if are_called or loads:
-                    limit_s = LOAD_S if loads else BEGIN_S
-                    sleepers[worker] = max(since, entrance.called_at) + limit_s
+                if worker.is_stopped if loads else are_called:
+                    sleepers[worker] = max(since, entrance.called_at) + BEGIN_S
         return sleepers
 
     @staticmethod

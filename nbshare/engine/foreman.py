@@ -82,7 +82,6 @@ class Foreman:
             self._hear_all,
             self._lose,
             self.advance,
-            self._fail,
             self.crew.replenish,
             complete,
         )

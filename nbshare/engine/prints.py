@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nbshare.engine.events import Events
+from nbshare.errors import SlowLoadingWarning, warn_at_most
 from nbshare.memory.descriptors import with_room
 from nbshare.worker.orders import STREAMS
 
@@ -36,6 +37,7 @@ __all__ = ["PrintPipes", "Prints", "Write"]
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
+WARNING = "warning"  # among what is printed, in the place of a stream's name
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
 
@@ -115,6 +117,11 @@ class Prints:
             with suppress(RuntimeError):
                 _thread.start_new_thread(self.show, ())
 
+    def warn(self, message: str) -> None:
+        """Have a warning given by the thread that shows what there is."""
+        self.is_any = True
+        self.add(WARNING, message)
+
     def call_when_drained(self, callback: Callable[[], None]) -> None:
         """Call back, in any thread, when it is not full any more."""
         self._when_drained = callback
@@ -144,7 +151,9 @@ class Prints:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
             for name, pieces in itertools.groupby(waiting, lambda piece: piece[0]):
-                if self._write is not None:
+                if name == WARNING:
+                    warn_at_most("".join(text for _, text in pieces), SlowLoadingWarning)
+                elif self._write is not None:
                     self._write(name, "".join(text for _, text in pieces))
         except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
             self._write = None

@@ -1,7 +1,7 @@
 """The function that a worker can import: where it comes from, and whether it is fresh."""
 
 from nbshare.functions.files import import_file, imported_files, other_module, register_files
-from nbshare.functions.freshness import ImportLog, Stamp, stamp_of
+from nbshare.functions.freshness import ImportLog, Stamp, is_installed, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.functions.reference import bind_arguments, is_known_to_fit, label_of, resolve
@@ -17,6 +17,7 @@ __all__ = [
     "import_as_the_caller",
     "import_file",
     "imported_files",
+    "is_installed",
     "is_known_to_fit",
     "label_of",
     "other_module",

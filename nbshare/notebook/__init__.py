@@ -22,13 +22,11 @@ a job in the background has one for that. A display that fails costs one warning
 from __future__ import annotations
 
 import contextvars
-import sys
 import time
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from nbshare.errors import DisplayWarning, is_ours, users_line, warn
+from nbshare.errors import DisplayWarning, is_ours, users_line, warn_at_most
 from nbshare.notebook.base import NEVER_S, CannotDrawError
 from nbshare.notebook.environment import is_static, surroundings
 from nbshare.notebook.live_plot import LivePlot, Plot, as_plots
@@ -234,14 +232,7 @@ def _is_bar_class(progress: Any) -> bool:
 
 
 def _warn(message: str, line: tuple[str, int] | None = None) -> None:
-    """Warn; where warnings are made errors, say it without ending the map."""
-    try:
-        if line is None:
-            warn(message, DisplayWarning)
-        else:
-            warnings.warn_explicit(message, DisplayWarning, *line)
-    except DisplayWarning:
-        sys.stderr.write(f"DisplayWarning: {message}\n")
+    warn_at_most(message, DisplayWarning, line)
 
 
 def _warner() -> Callable[[str], None]:

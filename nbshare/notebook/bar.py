@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.std import EMA, tqdm
 
+from nbshare.notebook.base import LIVE
+from nbshare.worker.loading import LONG_S
+
 if TYPE_CHECKING:
     from nbshare.notebook.base import JobView
 
@@ -69,7 +72,7 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     timed
         False: nothing that differs from one run to the next (seconds, rates).
     """
-    n_done, is_live = pace.count(), job.state in ("starting", "running")
+    n_done, is_live = pace.count(), job.state in LIVE
     count = str(n_done) if job.n_tasks is None else f"{n_done}/{job.n_tasks}"
     n_failed = len(job.errors)
     failed = f" · ✗ {n_failed} failed" if n_failed else ""
@@ -85,7 +88,16 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
             details.append(f"{duration(int(pace.left_s))} left")
     elif timed and not is_live:
         details.append(f"after {duration(job.elapsed_s)}")
+    details += slow_loading(job)
     return count, "".join(f" · {detail}" for detail in details) + failed
+
+
+def slow_loading(job: JobView) -> list[str]:
+    """Say which workers have been loading what for long."""
+    if job.elapsed_s < LONG_S or job.state not in LIVE:
+        return []
+    found = (worker for worker in job.activity if worker.report and not worker.items)
+    return [f"worker {worker.number} is {worker.report}" for worker in found]
 
 
 def stage_lines(job: JobView) -> list[str]:
@@ -123,8 +135,8 @@ class TerminalBar:
         self._bar.update(job.n_done - self._bar.n)
         if not final:
             queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
-            if queues:
-                self._bar.set_postfix_str(f"queues {' '.join(queues)}", refresh=False)
+            notes = [f"queues {' '.join(queues)}"] if queues else []
+            self._bar.set_postfix_str(", ".join(notes + slow_loading(job)), refresh=False)
             self._bar.refresh()
         else:
             self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)

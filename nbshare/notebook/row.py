@@ -180,7 +180,7 @@ class NotebookRow:
 def _doing(worker: WorkerActivity) -> str:
     items = worker.items
     if not items:
-        return "waiting"
+        return "loading" if worker.report else "waiting"
     if len(items) > 1:
         return f"items {items[0]} to {items[-1]}"
     return _item(items[0], worker.text)

@@ -13,6 +13,8 @@ import select
 import signal
 from contextlib import suppress
 
+from nbshare.worker.loading import look
+
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
@@ -49,7 +51,7 @@ def open_owner(owner: int) -> int:
 
 
 def watch_owner(pidfd: int) -> None:
-    """Start a thread that kills this process group when the owner ends.
+    """Start a thread that kills this process group when the owner ends, and looks at `loading`.
 
     For the one case that the life pipe misses: an unrelated fork of the owner still holds its
     other end.
@@ -60,6 +62,6 @@ def watch_owner(pidfd: int) -> None:
 def _kill_after(pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    while not poll.poll():
+    while not poll.poll(look() * 1e3):
         pass
     os.killpg(0, signal.SIGKILL)

@@ -15,7 +15,7 @@ import numpy as np
 
 from nbshare.worker.schedule import FRACTION, ITEM, NO_ITEM, REPORT_TEXT, REPORTED, SINCE
 
-__all__ = ["Desk", "note_block", "present_item", "report", "reported"]
+__all__ = ["Desk", "note_block", "present_item", "report", "reported", "write_text"]
 
 UNKNOWN = 0  # fractions are stored in millionths, from 1 on
 MILLIONTHS = 1_000_000
@@ -89,7 +89,6 @@ class Desk:
 
     def __init__(self, row: memoryview, first: int = 0) -> None:
         self._row, self._first = row, first
-        self._text = row[REPORT_TEXT:].cast("B")
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the text that is there
         self.blocks: list[int] | None = None  # of an item that is a stage: its present block, or []
@@ -119,7 +118,7 @@ class Desk:
             row[FRACTION] = 1 + int(MILLIONTHS * min(max(share, 0.0), 1.0))
         if text is not self._shown or not isinstance(text, str):
             self._shown = text
-            self._text[:] = _encoded(str(text), len(self._text))
+            write_text(row, str(text))
         row[REPORTED] = row[SINCE]
 
 
@@ -141,6 +140,12 @@ def note_block(block: int | None) -> None:
 def present_item() -> int | None:
     """Return the index of the item that this thread runs; None outside of items."""
     return None if _present.desk is None else _present.desk.item
+
+
+def write_text(row: memoryview, text: str) -> None:
+    """Write a text into a worker's row."""
+    place = row[REPORT_TEXT:].cast("B")
+    place[:] = _encoded(text, len(place))
 
 
 def _encoded(text: str, nbytes: int) -> bytes:

@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs
 from nbshare.errors import noted
+from nbshare.functions import label_of
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.claims import LEAST_S, Claims
 from nbshare.worker.failures import leave, text_of
 from nbshare.worker.items import Source, gather, indices_of, seeded
+from nbshare.worker.loading import loading
 from nbshare.worker.log import LogKey
 from nbshare.worker.orders import Order, Task
 from nbshare.worker.output import OutputSpec, ResultStore
@@ -132,7 +134,8 @@ class Work:
         self._first = order.first
         fixed, items = inputs[0], inputs[-1]
         try:
-            self._func = _load(task, fixed)
+            with loading(self._slot):
+                self._func = _load(task, fixed)
         finally:
             self._end_copy()
         self._sources = sources = [Source(items, *what) for what in order.sources]
@@ -427,7 +430,8 @@ def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any
     if _initialized == [key]:
         return
     try:
-        with changes_stay():
+        what = f"running the initializer {label_of(initializer)}"
+        with changes_stay(), loading(what=what):
             initializer(*initargs)
     except BaseException as error:
         noted(error, "raised by the initializer")
