@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import multiprocessing
 import os
 import pickle
 import resource
@@ -240,6 +241,14 @@ class Forks:
         self.i = state["i"]
         if self.i == 3:
             os.fork()
+
+
+def die_with_a_child(i: int) -> int:
+    """End by SIGKILL at item 3, while a process that it has forked lives on."""
+    if i == 3:
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return i
 
 
 class Shy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -1004,6 +1005,86 @@ wait_until(lambda: not any(helpers()), 2, "helpers are left")
         kernel.close()
         for folder in lab.tmp.glob("tmp*"):  # IPython's, to whom access(2) denies the user's own
             shutil.rmtree(folder)
+
+
+# X4: arguments of `refused.refuse`: the number on x86-64, the error, an argument and its value.
+on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="these are x86-64's numbers")
+WITH_ANOTHER_WAY = {
+    "pidfd_open": "434",
+    "an unknown pidfd_open": "434, errno.ENOSYS",
+    "fcntl(F_SETSIG)": "72, errno.EINVAL, 1, 10",
+    "fcntl(F_ADD_SEALS)": "72, errno.EINVAL, 1, 1033",
+    "madvise(MADV_COLLAPSE)": "28, errno.EINVAL, 2, 25",
+}
+REFUSE = """
+import errno, refused, warnings
+warnings.simplefilter("ignore", nbshare.errors.MemoryFallbackWarning)
+refused.refuse({})
+"""
+
+
+@on_x86
+@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
+def test_x4_a_system_call_that_is_refused_and_not_needed(lab, call):
+    """Maps work, and deaths are noticed, named and made good, also those of idle workers."""
+    subject = lab.run(f"""
+{REFUSE.format(WITH_ANOTHER_WAY[call])}
+tasks.check_double()
+sums = quiet(np.sum, np.ones((4, 1 << 20)), max_workers=2)
+assert sums.tolist() == [1 << 20] * 4
+kill(helpers()[1])
+tasks.check_double()
+try:
+    pair(tasks.die_with_a_child, range(8))
+except nbshare.errors.WorkerDiedError as error:
+    assert "SIGKILL while it worked on item 3" in str(error), error
+else:
+    raise AssertionError("no error")
+tasks.check_double()
+nbshare.shutdown()
+wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
+""")
+    assert not subject.stderr
+
+
+@on_x86
+@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
+def test_x4_nobody_is_left_where_a_system_call_is_refused(lab, call):
+    """Workers that are at work end with their owner, however it ends."""
+    subject = lab.start(f"""
+{REFUSE.format(WITH_ANOTHER_WAY[call])}
+def spin(i):
+    raise_flag(f"at-{{i}}")
+    while True:
+        pass
+pair(spin, range(2))
+""")
+    lab.await_flag("at-*", 2)
+    subject.signal(signal.SIGKILL)
+    assert lab.nobody_left()
+
+
+@on_x86
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("eventfd", 290), ("epoll_create1", 291), ("pipe2", 293), ("socketpair", 53), ("sendmsg", 46)],
+)
+def test_x4_a_system_call_that_is_refused_and_needed(lab, call, number):
+    """One sentence names it and the way out, which works."""
+    subject = lab.run(f"""
+{REFUSE.format(number)}
+start = time.monotonic()
+try:
+    quiet(tasks.double, range(4))
+except nbshare.errors.WorkerDiedError as error:
+    text = str(error)
+else:
+    raise AssertionError("no error")
+assert time.monotonic() - start < faultlab.SOON_S
+assert "this system refuses" in text and {call!r} in text and 'backend="threads"' in text, text
+assert quiet(tasks.double, range(4), backend="threads").tolist() == [0, 2, 4, 6]
+""")
+    assert not subject.stderr
 
 
 # -------------------------------------------------------------------- P: in parallel

@@ -218,7 +218,8 @@ class Crew:
         worker.greet(pid)
         for other in self._members:  # where many start at once each has its time
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
-        self._events.watch(worker.pidfd, partial(self._lose, worker))
+        if worker.pidfd >= 0:  # else the end of its channel tells
+            self._events.watch(worker.pidfd, partial(self._lose, worker))
 
     def rest(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do, unless it is outdated."""

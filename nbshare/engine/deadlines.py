@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from nbshare.engine.call import STAY_S, Call
+from nbshare.engine.prints import WARNING
 from nbshare.engine.process import WorkerProcess
 from nbshare.worker.loading import LONG_S
 from nbshare.worker.reports import reported
@@ -129,9 +130,10 @@ class Deadlines:
             if time.monotonic() >= due_s:
                 call.has_told = True
                 what = reported(call.board.row(slot).tolist())[1] or "loading the function"
-                call.request.prints.warn(
+                call.request.prints.add(
+                    WARNING,
                     f"worker {slot + 1} has been {what} for {LONG_S:g} s. Nothing is ended: it may "
-                    "take as long as it needs. If it never ends, interrupt the run"
+                    "take as long as it needs. If it never ends, interrupt the run",
                 )
                 return
 

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 
+from nbshare.engine import needs
 from nbshare.engine.call import Call
 from nbshare.engine.events import Events
 from nbshare.engine.foreman import Foreman
@@ -51,6 +52,7 @@ class Dispatcher:
     can_be_fed = True
 
     def __init__(self, use_server: bool = True) -> None:
+        needs.check()
         self._events = Events()
         try:
             self._nursery = Nursery(use_server)

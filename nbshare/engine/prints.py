@@ -33,7 +33,7 @@ from nbshare.worker.orders import STREAMS
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["PrintPipes", "Prints", "Write"]
+__all__ = ["WARNING", "PrintPipes", "Prints", "Write"]
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
@@ -109,18 +109,13 @@ class Prints:
         return self._n_added - self._n_taken > MOST_WAITING
 
     def add(self, name: str, text: str) -> None:
-        """Have text shown."""
+        """Have text shown: what a stream was given, or what to warn of."""
         self._n_added += len(text)
         self._waiting.append((name, text))
         if not self.is_attended and not self._showing.locked():
             # Without a thread it is shown with what comes next.
             with suppress(RuntimeError):
                 _thread.start_new_thread(self.show, ())
-
-    def warn(self, message: str) -> None:
-        """Have a warning given by the thread that shows what there is."""
-        self.is_any = True
-        self.add(WARNING, message)
 
     def call_when_drained(self, callback: Callable[[], None]) -> None:
         """Call back, in any thread, when it is not full any more."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbshare import errors
-from nbshare.memory import Segment, is_out_of_time, scratch_file, state_of
-from nbshare.memory.descriptors import owned, with_room
+from nbshare.memory import Segment, scratch_file
+from nbshare.memory.descriptors import owned, pidfd_of, with_room
+from nbshare.memory.processes import has_ended, is_out_of_time, state_of
 from nbshare.worker.blas import ONE_THREAD
 from nbshare.worker.messages import Channel, channel_pair
 from nbshare.worker.orders import STREAMS
@@ -62,7 +63,7 @@ class WorkerProcess:
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
     pid, pidfd : int
-        Known once it has said that it is ready; 0 and -1 before.
+        Known once it has said that it is ready; 0 and -1 before. The system may have no pidfds.
     call : Call or None
         What it works on.
     call_since : float
@@ -135,7 +136,7 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
-        self.pidfd = with_room(lambda: os.pidfd_open(pid))
+        self.pidfd = pidfd_of(pid)
         self._nursery.is_proven = self._popen is None
 
     def kill(self) -> None:
@@ -161,7 +162,7 @@ class WorkerProcess:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
         is_dead = self._await_death()
-        if not self.why and self.pid and is_out_of_time(self.pid):
+        if not self.why and is_out_of_time(self.pid):
             self.why = "time"
         status = None
         if self._popen is not None:
@@ -177,11 +178,16 @@ class WorkerProcess:
 
     def _await_death(self, timeout_s: float = REAP_S) -> bool:
         """Wait until it is gone: before, it could still write to what it was lent."""
-        if self.pidfd < 0:
+        if not self.pid:
             return True  # it has begun nothing, and will find its channel closed
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1e3))
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1e3))
+        until_s = time.monotonic() + timeout_s
+        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
+            time.sleep(1e-3)
+        return is_dead
 
 
 class Nursery:
@@ -270,7 +276,7 @@ class Nursery:
     def _is_stopped(self) -> bool:
         if self._server is None:
             return False
-        with suppress(ChildProcessError):  # ended, and somebody else has asked for its status
+        with suppress(OSError):  # ended, and somebody else has asked for its status
             look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self._server.pid, look) is not None
         return False

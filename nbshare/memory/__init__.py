@@ -6,7 +6,7 @@ from nbshare.memory.cgroup import ancestors, group_setting
 from nbshare.memory.choice import hush, scratch_file
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
-from nbshare.memory.processes import Identity, has_ended, identity, is_out_of_time, state_of
+from nbshare.memory.processes import Identity, has_ended, identity
 from nbshare.memory.segment import Mode, Segment, segment_of
 from nbshare.memory.slab import array_slab, slab
 from nbshare.memory.user_file import UserFile, file_of
@@ -32,11 +32,9 @@ __all__ = [
     "has_ended",
     "hush",
     "identity",
-    "is_out_of_time",
     "open_handle",
     "pool",
     "scratch_file",
     "segment_of",
     "slab",
-    "state_of",
 ]

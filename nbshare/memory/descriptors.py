@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from nbshare.errors import TooManyFilesError
 
-__all__ = ["Descriptor", "opened", "owned", "raise_limit", "too_many", "with_room"]
+__all__ = ["Descriptor", "opened", "owned", "pidfd_of", "raise_limit", "too_many", "with_room"]
 
 MOST = 1 << 20  # the usual hard limit; some programs are slow with a much higher one
 
@@ -86,3 +86,11 @@ def too_many() -> TooManyFilesError:
         "array in shared memory of more than 32 KiB takes one, a worker several. Use fewer, larger "
         "arrays, put several into one SharedBuffer, or raise the limit before Python starts.",
     )
+
+
+def pidfd_of(pid: int) -> int:
+    """Open a pidfd; -1 where the system has none (Linux before 5.3), or refuses it."""
+    try:
+        return with_room(lambda: os.pidfd_open(pid))
+    except (AttributeError, OSError):
+        return -1

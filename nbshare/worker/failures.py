@@ -31,6 +31,7 @@ __all__ = [
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
+COPY = "the function has called os.fork: this copy of the process ends here, the original goes on"
 MAX_LINES = 40  # of a traceback's beginning and end each
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -94,19 +95,12 @@ def rebuild(failure: Failure) -> BaseException:
 
 def leave(error: BaseException | None) -> NoReturn:
     """End a process that a function has forked, and that comes back from it; maybe by an error."""
-    status = 1
+    status = int(error is not None or not is_worker())  # of a program that runs items itself, 1
     with suppress(BaseException):
-        if error is None and not is_worker():  # of a program that runs items itself all is copied
-            error = RuntimeError(
-                "the function has called os.fork. Only the process that has called nbshare goes on "
-                "with the items; this copy of it ends. End it in the function, with os._exit."
-            )
-        if error is None:
-            status = 0
-        elif isinstance(error, SystemExit):
+        if isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        else:
-            traceback.print_exception(error)
+        elif status:
+            traceback.print_exception(error or RuntimeError(COPY))
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status & 0xFF)

@@ -13,6 +13,7 @@ import select
 import signal
 from contextlib import suppress
 
+from nbshare.memory.descriptors import pidfd_of
 from nbshare.worker.loading import look
 
 with suppress(ImportError):  # Windows has none, and no workers yet
@@ -32,9 +33,10 @@ def arm(life_fd: int) -> None:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # without /proc there is only `watch_owner`
         return
-    fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with suppress(OSError):  # some systems refuse it; then, too, there is only `watch_owner`
+        fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     # The owner may have died before we asked.
     poll = select.poll()
     poll.register(fd, select.POLLHUP)
@@ -43,8 +45,11 @@ def arm(life_fd: int) -> None:
 
 
 def open_owner(owner: int) -> int:
-    """Open a pidfd of the owner, which must be the parent: a dead one's number may be reused."""
-    pidfd = os.pidfd_open(owner)
+    """Open a pidfd of the owner, which must be the parent: a dead one's number may be reused.
+
+    It is -1 where the system has none.
+    """
+    pidfd = pidfd_of(owner)
     if os.getppid() != owner:
         os._exit(1)
     return pidfd
@@ -61,7 +66,8 @@ def watch_owner(pidfd: int) -> None:
 
 def _kill_after(pidfd: int) -> None:
     poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    if pidfd >= 0:
+        poll.register(pidfd, select.POLLIN)
     while not poll.poll(look() * 1e3):
         pass
     os.killpg(0, signal.SIGKILL)

@@ -35,7 +35,7 @@ OOM_SCORE = b"500"
 class Endowment(NamedTuple):
     """The descriptors and facts that a worker is born with."""
 
-    owner_pidfd: int
+    owner_pidfd: int  # or -1
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
@@ -48,6 +48,8 @@ def run(birth: Endowment) -> NoReturn:
     """Live as a worker until the owner ends."""
     try:
         channel = _settle_in(birth)
+        # A child that an item forks would keep it open: its end tells of this process's death.
+        os.register_at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner has given it up, or no thread may be started: it will be told
@@ -74,7 +76,9 @@ def _settle_in(birth: Endowment) -> Channel:
     """Become a worker: alone in a process group, doomed with the owner, set as the caller is."""
     become_worker()
     hush()  # the owner has told of what is amiss with memory
-    if min(birth) > streams.HIGHEST:  # else the owner has no standard streams
+    if not any(
+        0 <= fd <= streams.HIGHEST for fd in birth
+    ):  # else the owner has no standard streams
         streams.replace((birth.out_fd, birth.err_fd))
     os.setpgid(0, 0)
     orphans.arm(birth.life_fd)

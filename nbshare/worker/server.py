@@ -40,7 +40,8 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     gc.enable()
     poll = select.poll()
     poll.register(channel, select.POLLIN)
-    poll.register(owner_pidfd, select.POLLIN)  # an unrelated fork may hold the channel's end
+    if owner_pidfd >= 0:
+        poll.register(owner_pidfd, select.POLLIN)  # an unrelated fork may hold the channel's end
     while True:
         if any(fd == owner_pidfd for fd, _ in poll.poll()):
             return

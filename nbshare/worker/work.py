@@ -27,7 +27,7 @@ from nbshare.worker.failures import leave, text_of
 from nbshare.worker.items import Source, gather, indices_of, seeded
 from nbshare.worker.loading import loading
 from nbshare.worker.log import LogKey
-from nbshare.worker.orders import Order, Task
+from nbshare.worker.orders import Order
 from nbshare.worker.output import OutputSpec, ResultStore
 from nbshare.worker.reports import Desk
 from nbshare.worker.schedule import (
@@ -124,8 +124,7 @@ class Work:
         lock: AbstractContextManager[Any],
     ) -> None:
         task = order.task
-        self._process = _process[0]
-        self._policy = task.policy
+        self._policy, self._process = task.policy, _process[0]
         self._board = board
         self._slot = board.row(slot)
         self._desk = Desk(self._slot, order.first)
@@ -135,7 +134,11 @@ class Work:
         fixed, items = inputs[0], inputs[-1]
         try:
             with loading(self._slot):
-                self._func = _load(task, fixed)
+                if task.initializer is not None:
+                    _initialize(*fixed.load(task.initializer))
+                self._func = fixed.load(task.func)
+                if task.shared is not None:
+                    self._func = partial(self._func, **fixed.load(task.shared))
         finally:
             self._end_copy()
         self._sources = sources = [Source(items, *what) for what in order.sources]
@@ -415,14 +418,6 @@ class Work:
 NO_FIGURES = array("q", bytes(8 * (REPORTED - WORKED)))
 
 _initialized: list[bytes] = []  # what this process has been initialized with
-
-
-def _load(task: Task, fixed: Inputs) -> Callable[..., Any]:
-    """Return the function of a call, with what is shared, when the initializer has been run."""
-    if task.initializer is not None:
-        _initialize(*fixed.load(task.initializer))
-    func: Callable[..., Any] = fixed.load(task.func)
-    return func if task.shared is None else partial(func, **fixed.load(task.shared))
 
 
 def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
