@@ -16,12 +16,13 @@ import numpy.typing as npt
 from nbshare.arrays.apart import is_masked
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request, has_rows
-from nbshare.errors import NotBuiltYetError, cut
+from nbshare.errors import NotBuiltYetError, cut, is_interrupt
 from nbshare.functions import bind_arguments, label_of, resolve
 from nbshare.notebook.prints import Printer
 from nbshare.worker import is_worker
 from nbshare.worker.context import current_context
 from nbshare.worker.cpus import usable_cpus
+from nbshare.worker.failures import raised_by_source
 from nbshare.worker.orders import Policy
 
 __all__ = ["Backend", "checked_request"]
@@ -239,7 +240,13 @@ def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
     others = [x for x in iterables if not has_rows(x)]
     columns: Iterator[list[Any]] = iter(())
     if others:
-        gone_through = list(islice(zip(*others, strict=False), shortest))
+        gone_through: list[tuple[Any, ...]] = []
+        try:
+            gone_through.extend(islice(zip(*others, strict=False), shortest))
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise raised_by_source(error, len(gone_through))  # noqa: B904 - mostly itself
         shortest = len(gone_through)
         columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
     sources = [x[:shortest] if has_rows(x) else next(columns) for x in iterables]

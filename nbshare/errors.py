@@ -28,8 +28,10 @@ Every exception is also the built-in that a user would catch. `MapInterrupted` a
 
 from __future__ import annotations
 
+import _thread
 import pickle
 import sys
+import threading
 import warnings
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,15 @@ def without_frames(error: BaseException) -> BaseException:
         before.__traceback__ = None
         before = before.__cause__ or before.__context__
     return error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is the user's interrupt: signals arrive in the main thread only.
+
+    A KeyboardInterrupt elsewhere was raised by the code that ran there.
+    """
+    is_main = _thread.get_ident() == threading.main_thread().ident
+    return is_main and issubclass(type(error), KeyboardInterrupt)  # whatever its attributes do
 
 
 def __getattr__(name: str) -> Any:
@@ -141,8 +152,8 @@ class RingTimeoutError(NbshareError, TimeoutError):
 class TaskError(NbshareError, RuntimeError):
     """A failure of one task that could not be raised as itself.
 
-    Raised when the exception does not survive pickling, or when the function raised
-    `SystemExit` or `KeyboardInterrupt`, which must not end the caller.
+    Raised when the exception does not survive pickling, or when the function, or the iterable
+    that gives the items, raised `SystemExit` or `KeyboardInterrupt`, which must not end the caller.
 
     Attributes
     ----------

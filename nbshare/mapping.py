@@ -138,7 +138,7 @@ def parallel_map(
     nbshare.MapInterrupted
         The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
     Exception
-        What `func` raised.
+        What `func` raised, or the iterable that gives the items.
 
     See Also
     --------

@@ -41,6 +41,7 @@ from types import SimpleNamespace
 import numpy as np
 import pool_tasks as tasks
 import pytest
+import streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -685,6 +686,8 @@ def test_what_cannot_be_sent_fails_its_own_future(executor):
         (executor.submit(tasks.a_lock), TypeError),
         (executor.submit(tasks.Unloadable), errors.TaskError),
         (executor.submit(3), TypeError),
+        (executor.submit(tasks.capture, streams.Raises(SystemExit)), errors.UnsendableError),
+        (executor.submit(tasks.capture, streams.Raises(KeyboardInterrupt)), errors.UnsendableError),
     ]
     good = [executor.submit(abs, i) for i in range(100)]
     for future, error in pairs:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import plumbing
 import pytest
+import streams
 from faultlab import wait_until
 from plumbing import ROWS
 
@@ -21,6 +22,7 @@ from nbshare.engine import pipe
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
+from nbshare.errors import TaskError
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 
@@ -255,6 +257,28 @@ def test_bad_blocks_and_results_say_what_to_do(stages, says):
     """What fits no slot, or cannot be had here, is an error, and nobody waits for ever."""
     with pytest.raises((TypeError, ValueError, RuntimeError), match=says):
         pipeline(*stages)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["loader", "block", "result", "result here"])
+def test_what_would_end_the_program_is_an_error(where, kind):
+    """Raised by the loader, for a block or a result of its; nobody waits, and nothing ends."""
+
+    def load():
+        yield [1, 2, 3, 4]
+        if where == "loader":
+            raise kind("no data")
+        if where == "block":
+            yield streams.Raises(kind)
+
+    def last(block):
+        if where.startswith("result"):
+            return streams.Raises(kind, "unpickled" if where == "result here" else "pickled")
+        return None
+
+    with pytest.raises(TaskError, match=kind.__name__):
+        pipeline(load, last)
+    assert pipeline(partial(plumbing.numbers, 8), plumbing.total).results.tolist() == [6, 22]
 
 
 @pytest.mark.parametrize(

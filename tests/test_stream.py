@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import itertools
@@ -20,7 +21,7 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
-from nbshare.errors import TaskTimeoutError
+from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
 from nbshare.memory import segment_of
 
 pair = partial(parallel_map, max_workers=2, progress=False)
@@ -338,15 +339,113 @@ def test_the_source_fails():
         yield from range(100)
         raise LookupError("no more tape")
 
-    with pytest.raises(LookupError, match="no more tape"):
+    with pytest.raises(LookupError, match="no more tape") as caught:
         pair(streams.give, source(), shared={"kind": "ints"})
+    assert caught.value.__notes__ == ["raised when item 100 was taken from the iterable"]
     assert last_job().partial().compressed().tolist() == [i * i for i in range(100)]
+
+
+async def awaited(job):
+    return await job
+
+
+CALLS = {
+    "local": pair,
+    "serial": partial(pair, backend="serial"),
+    "threads": partial(pair, backend="threads"),
+    "result": lambda *args: background(*args).result(20),
+    "loop": lambda *args: list(background(*args)),
+    "await": lambda *args: asyncio.run(awaited(background(*args))),
+}
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("how", CALLS)
+def test_the_source_raises_what_would_end_the_program(how, kind):
+    """It is the map's failure, by the index of the item that did not come, and ends no more."""
+
+    def source():
+        yield from range(30)
+        raise kind("no more files")
+
+    # In the main thread it cannot be told from the user's interrupt.
+    is_interrupt = how == "serial" and kind is KeyboardInterrupt
+    with pytest.raises(MapInterrupted if is_interrupt else TaskError) as caught:
+        CALLS[how](abs, source())
+    if not is_interrupt:
+        assert f"{kind.__name__} when item 30 was taken" in str(caught.value)
+        assert caught.value.type_name.endswith(kind.__name__)
+        assert caught.value.index == 30
+        assert "in source" in caught.value.__notes__[0]
+    assert pair(abs, items(3)).tolist() == [0, 1, 2]
+
+
+class Bookshelf:
+    """Items that have a length, and come from somewhere."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        if i == 7:
+            raise self.kind("no more books")
+        return i
+
+
+@pytest.mark.parametrize(("kind", "raised"), [(ValueError, ValueError), (SystemExit, TaskError)])
+def test_a_sequence_fails_as_a_generator_does(kind, raised):
+    """Of a sequence of one's own, too, the item is named, and the program goes on."""
+    with pytest.raises(raised, match="no more books") as caught:
+        pair(abs, Bookshelf(kind))
+    assert "when item 7 was taken" in caught.value.__notes__[0]
 
 
 def test_an_item_that_cannot_be_sent():
     """It is named by its place in the whole, and the map ends."""
     with pytest.raises(TypeError, match="item 100"):
         pair(str, (threading.Lock() if i == 100 else i for i in range(10**9)))
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
+@pytest.mark.parametrize("how", CALLS)
+def test_an_item_raises_what_would_end_the_program_when_it_is_pickled(how, source, kind):
+    """It is an item that cannot be sent like any other, and named."""
+    given = [*range(40), streams.Raises(kind), *range(40)]
+    # In the main thread it cannot be told from the user's interrupt.
+    is_here = source is list or how in ("local", "serial", "threads")
+    is_interrupt = kind is KeyboardInterrupt and is_here
+    raised = KeyboardInterrupt if is_interrupt else UnsendableError
+    with pytest.raises(raised, match=None if is_interrupt else f"item 40 .*{kind.__name__}"):
+        CALLS[how](id, source(given))
+    assert pair(abs, items(3)).tolist() == [0, 1, 2]
+
+
+def test_a_late_item_of_a_long_list_raises_systemexit_when_it_is_pickled():
+    """Also where the first items run while the others are being pickled."""
+    given = [*range(50_000), streams.Raises(SystemExit), *range(50_000)]
+    with pytest.raises(UnsendableError, match="item 50000 "):
+        pair(id, given)
+
+
+class Interrupts:
+    """Interrupts who pickles it, as Ctrl-C does."""
+
+    def __reduce__(self):
+        signal.raise_signal(signal.SIGINT)
+        return int, ()
+
+
+@pytest.mark.parametrize("n", [3, 100_000])
+@pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
+def test_an_interrupt_while_items_are_pickled(source, n):
+    """It is the user's own, not the failure of the item that is being pickled."""
+    with pytest.raises(MapInterrupted):
+        pair(abs, source([*range(n - 1), Interrupts()]))
+    assert pair(abs, items(3)).tolist() == [0, 1, 2]
 
 
 def test_shared_arrays_are_placed_once():

@@ -28,7 +28,7 @@ from nbshare.arrays.apart import PLAIN, take_apart
 from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_parts, lenders
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.errors import UnsendableError, cut
+from nbshare.errors import UnsendableError, cut, is_interrupt
 from nbshare.functions.pickling import plainly_or_by_value, value_pickler
 from nbshare.memory import Mode, Segment, aligned, as_bytes, file_of, segment_of
 
@@ -210,7 +210,9 @@ class Arena:
             return plainly_or_by_value(attempt), buffers
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise UnsendableError(
                 f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be "
                 f"pickled ({type(error).__name__}: {cut(str(error))}). Pass the data it is made "

@@ -130,7 +130,7 @@ class Feed:
         for column in self._columns:
             try:
                 pickles.append(self._pickle(column[start:stop]))
-            except Exception:  # say which one
+            except BaseException:  # say which one
                 Arena().pack_block(column[start:stop], "item", self._first + start)
                 raise
         return pickles

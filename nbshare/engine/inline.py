@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
-from nbshare.errors import noted
+from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.worker.failures import describe, explained, rebuild
 from nbshare.worker.log import LogKey
@@ -30,9 +30,8 @@ __all__ = ["SerialEngine", "ThreadEngine"]
 class _Here:
     """The caller, in the same process as its workers."""
 
-    def __init__(self, call: Call, *, is_main: bool) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._is_main = is_main  # whether Ctrl-C arrives in the items
         self._lock = _thread.allocate_lock()
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
@@ -61,8 +60,8 @@ class _Here:
         return False  # they are the caller's own
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
-        if issubclass(type(error), KeyboardInterrupt) and self._is_main:
-            raise error  # the user's own
+        if is_interrupt(error):
+            raise error
         failure = describe(error, i, item)
         if issubclass(type(error), Exception):
             noted(error, f"raised for item {i} ({failure.item_repr})")
@@ -100,7 +99,7 @@ class SerialEngine:
         """Begin a call."""
         call.state = "running"
         self._seen.clear()
-        self._work = _work(call, 0, _Here(call, is_main=True), self._seen, _thread.allocate_lock())
+        self._work = _work(call, 0, _Here(call), self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -133,7 +132,7 @@ class ThreadEngine:
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        caller, seen, lock = _Here(call, is_main=False), Seen(), _thread.allocate_lock()
+        caller, seen, lock = _Here(call), Seen(), _thread.allocate_lock()
         works = [_work(call, k, caller, seen, lock) for k in range(call.request.max_workers)]
         left = list(works)
 

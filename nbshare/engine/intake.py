@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nbshare.errors import is_interrupt
+
 __all__ = ["MOST_BYTES", "InlineIntake", "Intake", "ThreadedIntake", "nbytes_of"]
 
 MOST_BYTES = 32 << 20  # of arrays and texts: of a window, and of what waits to be one
@@ -33,7 +35,7 @@ class Intake:
     ----------
     is_exhausted : bool
         Whether all that it gives has been handed over.
-    error : Exception or None
+    error : BaseException or None
         What it has raised at its end.
     """
 
@@ -41,7 +43,7 @@ class Intake:
         self._source = itertools.chain(source, itertools.repeat(_END))
         self._items: deque[Item] = deque()
         self.is_exhausted = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def want(self, n: int) -> None:
         """Say how many may wait to be handed over."""
@@ -67,7 +69,9 @@ class Intake:
         try:
             # One by one, so that each is there at once, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
-        except Exception as error:  # noqa: BLE001 - the source is a user's
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             frames = error.__traceback__  # without ours, which holds this and so the error
             self.error = error.with_traceback(frames and frames.tb_next)
             self._items.append(_END)

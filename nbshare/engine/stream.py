@@ -33,6 +33,7 @@ from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stats import StageStatistics, WorkerStats, merged
+from nbshare.worker.failures import raised_by_source
 
 __all__ = ["Stream"]
 
@@ -292,8 +293,8 @@ class Stream(Ending):
             self.error = ValueError(
                 f"out= has {len(out)} rows, but the iterable gave {self._n_taken} items"
             )
-        if self.error is None and not self._is_stopping:
-            self.error = self._intake.error
+        if self.error is None and not self._is_stopping and self._intake.error is not None:
+            self.error = raised_by_source(self._intake.error, self._n_taken)
         if self.error is not None:
             self.state = "failed"
         else:

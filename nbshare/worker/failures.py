@@ -23,6 +23,7 @@ __all__ = [
     "describe",
     "explained",
     "leave",
+    "raised_by_source",
     "rebuild",
     "safe_repr",
     "text_of",
@@ -83,14 +84,28 @@ def rebuild(failure: Failure) -> BaseException:
             error = None
     note = f"raised {where}:\n{failure.traceback}"
     if not isinstance(error, BaseException) or not noted(error, note):
-        error = TaskError(
-            f"{failure.type_name} {where}: {failure.text}",
-            failure.item,
-            failure.item_repr,
-            failure.type_name,
-        )
-        error.add_note(note)
+        error = _task_error(failure, where)
     return explained(error)
+
+
+def raised_by_source(error: BaseException, index: int) -> BaseException:
+    """Return the error of a map whose iterable raised one in place of an item."""
+    where = f"when item {index} was taken from the iterable"
+    if not isinstance(error, Exception):  # SystemExit must not end the caller
+        return _task_error(describe(error, index, ""), where)
+    noted(error, f"raised {where}")
+    return error
+
+
+def _task_error(failure: Failure, where: str) -> TaskError:
+    error = TaskError(
+        f"{failure.type_name} {where}: {failure.text}",
+        failure.item,
+        failure.item_repr,
+        failure.type_name,
+    )
+    error.add_note(f"raised {where}:\n{failure.traceback}")
+    return error
 
 
 def leave(error: BaseException | None) -> NoReturn:
@@ -117,7 +132,7 @@ def explained(error: BaseException) -> BaseException:
             "give share(x) as an item or in a functools.partial, so that all write into the same "
             "memory.",
         )
-    elif issubclass(type(error), ImportError) and (module := sys.modules.get(error.name or "")):
+    elif type(error) is ModuleNotFoundError and (module := sys.modules.get(error.name or "")):
         path = getattr(module, "__file__", None)
         if path and not os.path.exists(path):
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")

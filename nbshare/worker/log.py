@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.errors import TaskError
+from nbshare.errors import TaskError, is_interrupt
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
 
@@ -149,7 +149,9 @@ def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
     """
     try:
         return pickle.loads(data, buffers=buffers)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         error.__traceback__ = None  # its frames lead to the results, which keep the error
         raise TaskError(
             f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
