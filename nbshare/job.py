@@ -503,7 +503,8 @@ class Job:
         if out != "stack":
             return results
         stacked = stack(results)
-        return tuple(map(as_masked, stacked)) if with_errors else stacked
+        is_tuple = with_errors and isinstance(stacked, tuple)
+        return tuple(map(as_masked, stacked)) if is_tuple else stacked
 
     def fill_out(self) -> None:
         """Copy new rows into the plain array that the caller gave as ``out=``."""

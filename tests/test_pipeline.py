@@ -147,6 +147,9 @@ def test_results_of_any_size_and_kind():
     with pytest.warns(nbshare.errors.MixedResultsWarning, match="int64, item 1 a str"):
         done = pipeline(partial(plumbing.numbers, 8), plumbing.unlike)
     assert done.results == [0, "text"]
+    with pytest.warns(nbshare.errors.MixedResultsWarning, match="a float, item 1 a NoneType"):
+        done = pipeline(partial(plumbing.numbers, 8), lambda block: None if block[0] else 0.5)
+    assert done.results == [0.5, None]
 
 
 def test_constants_reach_those_who_take_them():

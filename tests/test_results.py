@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import warnings
 
 import figures
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import nbshare
-from nbshare import parallel_map
+from nbshare import map_async, parallel_map
 from nbshare.errors import MixedResultsWarning
 from nbshare.memory import segment_of
 from nbshare.worker.blas import threads_per_worker
@@ -67,6 +71,158 @@ def test_what_cannot_be_stacked_is_a_list_with_a_warning():
     """Work is never lost: results that are no tuples come as a list."""
     with pytest.warns(MixedResultsWarning, match="stack"):
         assert parallel_map(figures.sleep_for, [0, 0], out="stack") == [0, 0]
+
+
+@pytest.mark.parametrize("n_bad", [0, 1])
+def test_what_cannot_be_stacked_is_a_list_with_failures_too(n_bad):
+    """With on_error="return" as without, a list and no tuple."""
+    values = [1, 2, *[ValueError("no")] * n_bad]
+    with pytest.warns(MixedResultsWarning, match="stack"):
+        found = finished(values, range(3), out="stack", on_error="return")
+    assert type(found) is list
+    assert found[:2] == [1, 2]
+    assert list(map(type, found[2:])) == [ValueError] * n_bad
+
+
+# ------------------------------------------------------- whatever is done first, or by whom
+
+
+class Tagged(np.ndarray):
+    """An array that means something else."""
+
+
+KINDS = {
+    "bool": True,
+    "int": 1,
+    "odd int": 2**53 + 1,
+    "2**63": 2**63,
+    "2**63 + 5": 2**63 + 5,
+    "huge int": 2**70,
+    "float": 2.5,
+    "complex": 1j,
+    "None": None,
+    "text": "text",
+    "int8": np.int8(3),
+    "int64": np.int64(4),
+    "uint64": np.uint64(2**63 + 5),
+    "float16": np.float16(0.1),
+    "float32": np.float32(0.1),
+    "day": np.datetime64("2020-01-01"),
+    "float64s": np.arange(2.0),
+    "big-endian": np.array([0.5, 2], ">f8"),
+    "float32s": np.array([0.1, 0.2], "f4"),
+    "int64s": np.array([1, 2**53 + 1]),
+    "uint64s": np.array([1, 2**63 + 5], "u8"),
+    "shared": nbshare.share(np.arange(3.0))[:2],
+    "tagged": np.arange(2.0).view(Tagged),
+    "masked": np.ma.array([1.0, 2.0], mask=[True, False]),
+    "three": np.arange(3.0),
+    "texts": np.array(["a", "b"]),
+    "big-endian texts": np.array(["long", "b"], ">U4"),
+    "records": np.array([(1, 0.5)] * 2, [("n", "i2"), ("x", "f8")]),
+    "big-endian records": np.array([(1, 0.5)] * 2, [("n", ">i2"), ("x", ">f8")]),
+}
+
+
+def finished(values, order, **options):
+    """Return the result of a map whose items are done in this order, each by another worker."""
+    turn = nbshare.zeros(1, int)
+    shared = {"values": values, "ranks": np.argsort(order).tolist(), "turn": turn}
+    options = {"max_workers": len(values), "chunksize": 1} | options
+    job = map_async(figures.in_turn, range(len(values)), shared=shared, **options)
+    while not job.wait(2e-4):
+        turn[0] = job.n_done
+    return job.result()
+
+
+def is_stacked(value):
+    if isinstance(value, np.ndarray):
+        return type(value) in (np.ndarray, nbshare.SharedArray)
+    is_number = isinstance(value, bool | int | float | complex | np.generic)
+    return is_number and np.asarray(value).dtype != object
+
+
+def expected(values):
+    """Return what NumPy makes of results, or their list if it makes nothing, or something else."""
+    there = [value for value in values if not isinstance(value, Exception)]
+    if there and all(map(is_stacked, there)):
+        try:
+            stacked = np.stack([np.asarray(value) for value in there])
+        except (TypeError, ValueError):  # several shapes, or no common dtype
+            return values
+        pairs = zip(map(np.asarray, there), stacked, strict=True)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of casts of what does not survive
+            if all(v.tolist() == s.astype(v.dtype).tolist() for v, s in pairs):
+                return stacked
+    return values
+
+
+def check(found, values, *, is_masked=False):
+    """Raise unless this is the result of a map whose items gave these values."""
+    wanted, text = expected(values), f"{found!r} of {values!r}"
+    if isinstance(wanted, list):
+        assert type(found) is list, text
+        for value, other in zip(found, wanted, strict=True):
+            np.testing.assert_equal(
+                repr(value) if isinstance(other, Exception) else value,
+                repr(other) if isinstance(other, Exception) else other,
+            )
+            assert np.asarray(value).shape == np.asarray(other).shape
+            assert isinstance(value, Tagged) == isinstance(other, Tagged)
+        return
+    failed = [isinstance(value, Exception) for value in values]
+    assert type(found) is (np.ma.MaskedArray if is_masked else nbshare.SharedArray), text
+    rows = found
+    if is_masked:
+        mask = found.mask.view(bool)  # of each field of records
+        assert mask.reshape(len(values), -1).all(1).tolist() == failed
+        rows = found.data[~np.array(failed)]
+    assert rows.dtype == wanted.dtype, text
+    assert rows.tolist() == wanted.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:results differ")
+@pytest.mark.parametrize("name", KINDS)
+def test_results_are_those_of_numpy_whichever_is_done_first(name):
+    """With any other kind of result, array or list, dtype and values are the same in each order."""
+    names = list(KINDS)
+    for other in names[names.index(name) :]:
+        values = [KINDS[name], KINDS[other]]
+        for order in itertools.permutations(range(2)):
+            check(finished(values, order), values)
+
+
+VALUES = st.lists(
+    st.sampled_from([*KINDS.values(), ValueError("no")]), min_size=2, max_size=4
+).filter(lambda values: not all(isinstance(value, Exception) for value in values))
+
+
+@pytest.mark.filterwarnings("ignore:results differ")
+@settings(max_examples=50, deadline=None)
+@given(VALUES, st.data())
+def test_results_are_those_of_numpy_with_failures_too(values, data):
+    """In each order, and by however many workers, of a list or a generator; failures are masked."""
+    order = data.draw(st.permutations(range(len(values))))
+    options = {"on_error": "return", "shared": {"values": values, "ranks": [0] * 4, "turn": [0]}}
+    check(finished(values, order, on_error="return"), values, is_masked=True)
+    for n_workers, backend in [(1, None), (2, None), (1, "serial"), (2, "threads")]:
+        for items in (range(len(values)), iter(range(len(values)))):
+            more = {"max_workers": n_workers, "backend": backend, "progress": False}
+            check(parallel_map(figures.in_turn, items, **options, **more), values, is_masked=True)
+
+
+@pytest.mark.parametrize("values", [[1, None], [None, 1], [1.5, 2**70], [2**70, 1.5], ["a", 1]])
+def test_a_warning_of_mixed_results_depends_on_their_order_in_the_list_only(values):
+    """Whichever is done first: there is one if the first of the list is a number or an array."""
+    found = []
+    for order in itertools.permutations(range(2)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            finished(values, order)
+        found.append([str(warning.message) for warning in caught])
+    assert found[0] == found[1]
+    assert len(found[0]) == is_stacked(values[0])
 
 
 # --------------------------------------------------------------- arrays of many shapes

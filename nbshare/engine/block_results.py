@@ -33,11 +33,10 @@ class BlockResults:
 
     def put(self, block: int, value: Any) -> None:
         """Keep a result."""
-        spec = spec_for(value)
         if self._spec is None:
-            self._spec = spec
+            self._spec = spec = spec_for(value)
             self._rows = GrowingArray(spec) if spec.dtype is not None else None
-        if self._rows is not None and spec[:2] == self._spec[:2]:
+        if self._rows is not None and self._spec.holds(value):
             self._array(block, block + 1)[0] = value
         else:
             self._others[block] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import chain
 from typing import Any
 
@@ -42,33 +43,36 @@ def as_masked(results: Any) -> Any:
     return masked(results, np.zeros(len(results), np.bool_))
 
 
-def collect(values: list[Any]) -> Any:
+def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     """Return results as one array in shared memory if they fit one, else as the list they are.
 
-    Warns if they are numbers or arrays that differ.
+    The array is masked where items `failed`. Warns if results are numbers or arrays that differ.
     """
-    specs = [spec_for(value) for value in values]
-    if specs[0].dtype is None:
+    there = [i for i in range(len(values)) if i not in failed]
+    if not there or spec_for(values[there[0]]).dtype is None:
         return values
+    specs = {i: spec_for(values[i]) for i in there}
     stacked = _stack(values, specs)
     if stacked is not None:
         return stacked
-    odd = _odd_one(specs)
-    found = f"item 0 gave {_kind(values[0])}, item {odd} {_kind(values[odd])}"
+    first, odd = there[0], _odd_one(specs)
+    found = "no dtype holds all"
+    if odd is not None:
+        found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
     warn(
-        f"results differ in kind, so they come as a list: {found if odd else 'no dtype holds all'}."
+        f"results differ in kind, so they come as a list: {found}."
         ' Return one dtype and shape to get one array, or say out="list".',
         MixedResultsWarning,
     )
     return values
 
 
-def _odd_one(specs: list[OutputSpec]) -> int:
-    """Return the first result that is unlike that of item 0, above all one that fits no array."""
-    wanted = specs[0]
-    unfit = (i for i, s in enumerate(specs) if s.dtype is None or s.shape != wanted.shape)
-    unlike = (i for i, s in enumerate(specs) if s.dtype != wanted.dtype)
-    return next(chain(unfit, unlike), 0)
+def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
+    """Return the first result that is unlike the very first, above all one that fits no array."""
+    wanted = next(iter(specs.values()))
+    unfit = (i for i, s in specs.items() if s.dtype is None or s.shape != wanted.shape)
+    unlike = (i for i, s in specs.items() if s.dtype != wanted.dtype)
+    return next(chain(unfit, unlike), None)
 
 
 def stack(values: list[Any]) -> Any:
@@ -84,38 +88,34 @@ def stack(values: list[Any]) -> Any:
             MixedResultsWarning,
         )
         return values
-    failed = np.array([isinstance(value, BaseException) for value in values])
-    return tuple(_column(values, failed, k) for k in range(len(there[0])))
+    failed = {i for i, value in enumerate(values) if isinstance(value, BaseException)}
+    places = range(len(there[0]))
+    parts = ([v if i in failed else v[k] for i, v in enumerate(values)] for k in places)
+    return tuple(collect(part, failed) for part in parts)
 
 
-def _column(values: list[Any], failed: npt.NDArray[np.bool_], k: int) -> Any:
-    """Return the k-th parts of results."""
-    there = collect([v[k] for v, is_missing in zip(values, failed, strict=True) if not is_missing])
-    if not failed.any():
-        return there
-    if isinstance(there, list):
-        parts = iter(there)
-        return [v if is_bad else next(parts) for v, is_bad in zip(values, failed, strict=True)]
-    full = empty((len(values), *there.shape[1:]), there.dtype)
-    full[~failed] = there
-    return masked(full, failed)
+def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
+    """Return one array in shared memory if every value survives the common dtype.
 
-
-def _stack(values: list[Any], specs: list[OutputSpec]) -> npt.NDArray[Any] | None:
-    """Return one array in shared memory if every value survives the common dtype."""
-    if any(s.dtype is None or s.shape != specs[0].shape for s in specs):
+    Masked, if there are more values than `specs`.
+    """
+    shape, *others = {s.shape for s in specs.values()}
+    dtypes = {s.dtype for s in specs.values()}
+    if others or None in dtypes:
         return None
     try:
-        dtype = np.result_type(*{s.dtype for s in specs if s.dtype is not None})
+        dtype = np.result_type(*dtypes)
     except TypeError:
         return None
-    array = empty((len(values), *specs[0].shape), dtype)
+    array = empty((len(values), *shape), dtype)
+    missing = np.ones(len(values), np.bool_)
     with np.errstate(all="ignore"):  # of casts of what does not survive
-        for row, value in enumerate(values):
-            array[row] = value
-            if not _survives(np.asarray(array[row]), np.asarray(value)):
+        for i in specs:
+            array[i] = values[i]
+            missing[i] = False
+            if not _survives(np.asarray(array[i]), np.asarray(values[i])):
                 return None
-    return array
+    return masked(array, missing) if missing.any() else array
 
 
 def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
@@ -129,7 +129,7 @@ def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} and shape {value.shape}"
-    if type(value) is int and spec_for(value).dtype is None:
-        return "an int of more than 64 bits"
+    if type(value) is int and spec_for(value).dtype != np.int64:
+        return "an int that is too large for int64"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -101,9 +101,7 @@ class Gathered:
             return masked(array, ~self.present(n)) if with_errors else array
         parts = [window.call.results.values(with_errors=with_errors) for window in windows]
         values = list(itertools.chain.from_iterable(parts))
-        if self.errors or all(not window.call.results.is_array for window in windows):
-            return values
-        results = collect(values)
+        results = values if self._request.out is not None else collect(values, self.errors)
         return as_masked(results) if with_errors else results
 
     def item(self, i: int) -> tuple[Any, ...]:

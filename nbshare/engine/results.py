@@ -62,6 +62,7 @@ class Results:
         self._board = board
         self._first = first
         self._spec = spec
+        self._is_list = spec is OBJECTS  # whatever the results are
         self._array = array
         if spec is not None:
             board.header[KIND] = IS_OBJECT if array is None else ASK  # it is decided already
@@ -132,14 +133,11 @@ class Results:
         If it may be `with_errors`, the array is masked where items failed, and the list has the
         errors in their places.
         """
-        array = self.array
-        if array is None:
-            return self.values(with_errors=with_errors)
-        if self.has_objects:
-            values = self.values(with_errors=with_errors)
-            results = values if self.errors else collect(values)
-            return as_masked(results) if with_errors else results
-        return self.partial() if with_errors else array
+        if not self.has_objects:
+            return self.partial() if with_errors else self.array
+        values = self.values(with_errors=with_errors)
+        results = values if self._is_list else collect(values, self.errors)
+        return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.apart import is_masked
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import noted
 from nbshare.functions import dumps_apart
@@ -45,6 +44,18 @@ class OutputSpec(NamedTuple):
     number: type | None  # Python's own number class that fits, for scalars
     is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
 
+    def holds(self, value: Any) -> bool:
+        """Whether an output of this kind holds a result as it is."""
+        if self.dtype is None:
+            return False
+        if type(value) is self.number is not int:  # ints are of two dtypes
+            return True
+        if type(value) is np.ndarray and value.dtype == self.dtype:  # soon found out
+            return bool(value.shape == self.shape)
+        found = spec_for(value)
+        # NumPy takes None for float64 where dtypes are compared.
+        return found.dtype is not None and found[:2] == self[:2]
+
 
 OBJECTS = OutputSpec(None, (), None)
 
@@ -70,7 +81,8 @@ def spec_for(value: Any) -> OutputSpec:
         # Of strings and records only arrays are stacked: single ones are objects to their users.
         is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
         if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
-            return OutputSpec(value.dtype, value.shape, None)
+            # As NumPy stacks them: of native byte order.
+            return OutputSpec(np.promote_types(value.dtype, value.dtype), value.shape, None)
     return OBJECTS
 
 
@@ -147,13 +159,10 @@ class ResultStore:
         spec = self._spec or self._settle(spec_for(value))
         if spec.is_given:
             fill_row(self._out, i, value)
-        elif not self._fits(value):
-            return self._append(i, value)
+        elif spec.holds(value):
+            self._out[i] = value
         else:
-            try:
-                self._out[i] = value
-            except OverflowError:  # a Python int too large for the dtype of those before it
-                return self._append(i, value)
+            return self._append(i, value)
         self._board.done[i] = IN_OUTPUT
         return None
 
@@ -169,20 +178,6 @@ class ResultStore:
         if spec.dtype is not None and not spec.is_given and spec in _KIND_OF:
             self.number = spec.number or spec.dtype.type
         return spec
-
-    def _fits(self, value: Any) -> bool:
-        spec = self._spec
-        assert spec is not None
-        if spec.dtype is None:
-            return False
-        if type(value) is spec.number:
-            return True
-        return (
-            isinstance(value, np.ndarray | np.generic)
-            and value.dtype == spec.dtype
-            and value.shape == spec.shape
-            and not is_masked(value)
-        )
 
     def _append(self, i: int, value: Any) -> None:
         board = self._board

@@ -26,6 +26,15 @@ def pair_with_text(x: int) -> tuple[int, str]:
     return x, f"text {x}"
 
 
+def in_turn(i: int, values: list[Any], ranks: list[int], turn: np.ndarray) -> Any:
+    """Return a value, or raise it, when those of smaller ranks are done."""
+    while turn[0] < ranks[i]:
+        time.sleep(1e-4)
+    if isinstance(values[i], Exception):
+        raise values[i]
+    return values[i]
+
+
 def triangle(n: int) -> np.ndarray:
     """Return an array of another shape for each item."""
     return np.full((n, 1000), n, "f4")
