@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from numbers import Real
@@ -216,13 +217,19 @@ def checked_out(
 
 
 def check_iterable(iterable: Any) -> None:
-    """Raise TypeError with the remedy for what gives no items."""
+    """Raise with the remedy for what gives no items, or more than there can be."""
     is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
             f"{kind} gives no items ({cut(repr(iterable))}); the second argument is a list, an "
             "array, range(n) or another iterable. What all items need goes to shared="
+        )
+    if isinstance(iterable, range) and iterable[sys.maxsize :]:
+        raise ValueError(
+            f"{iterable} has more than {sys.maxsize} items, the most of a range; memory allows far "
+            f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
+            "taken while the map runs"
         )
 
 

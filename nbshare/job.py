@@ -350,7 +350,7 @@ class Job:
             yield from over
         except BaseException as error:
             self.interrupt()
-            shown_as(error, f"{type(error).__name__}: {self._count()}, kept in its partial()")
+            shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
         finally:
             naps[0].cancel()
@@ -481,14 +481,13 @@ class Job:
             self._run.let_go()  # not to be interrupted above: what it has may not be its own then
             return result, None
         remember(self)
-        done = self._count()
         if self.was_interrupted:
-            return None, MapInterrupted(f"{done}, kept in nbshare.last_job().partial()")
+            return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
         if self.error is not None:
             return None, self.error
         # Else the interpreter ends, and a thread that prints to its closing streams may abort it.
         if not is_ending():
-            warn(f"{self.label} was stopped: {done}", PartialResultWarning)
+            warn(f"{self.label} was stopped: {self._count()}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * len(self.present) if partial is None else partial, None
 
@@ -525,9 +524,10 @@ class Job:
             shown_as(error, f"{type(error).__name__}: {where}; its cancel() ends it")
             raise
 
-    def _count(self) -> str:
+    def _count(self, *, kept_in: str = "") -> str:
         n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
-        return f"{self.n_done}{n_tasks} items done"
+        kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
+        return f"{self.n_done}{n_tasks} items done{kept}"
 
     def __repr__(self) -> str:
         with contextlib.suppress(RuntimeError):

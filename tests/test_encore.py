@@ -196,6 +196,8 @@ def test_what_gives_no_items_is_refused(items):
         assert quiet(laps.echo, [1, 2, 3]).tolist() == [1, 2, 3]
         with pytest.raises(TypeError, match="gives no items"):
             quiet(laps.echo, items)
+        with pytest.raises(ValueError, match=r"Pass iter\(range"):
+            quiet(laps.echo, range(2**63))
 
 
 def test_arguments_that_change_are_seen(monkeypatch):

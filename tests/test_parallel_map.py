@@ -1231,6 +1231,11 @@ WRONG = {
         TypeError,
         "0-d array.*shared=",
     ),
+    "more items than there can be": (
+        lambda: parallel_map(tasks.double, range(-3, 2**63)),
+        ValueError,
+        rf"range\(-3, {2**63}\) has more .* Pass iter\(range\(-3, ",
+    ),
     "too few arguments": (lambda: parallel_map(tasks.add, [1]), TypeError, "add.*'y'"),
     "too many arguments": (lambda: parallel_map(tasks.double, [1], [2]), TypeError, "double"),
     "unknown name": (lambda: parallel_map(tasks.double, [1], shared={"dem": 1}), TypeError, "dem"),

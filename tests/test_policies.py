@@ -1298,6 +1298,17 @@ def test_an_interrupt_of_a_serial_map(n, retries, tally):
     assert parallel_map(policies.identity, range(5), backend="serial").tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("bad", [0, 3])
+@pytest.mark.parametrize("make", [range, lambda n: iter(range(n))], ids=["list", "generator"])
+def test_an_interrupt_says_where_results_are_only_if_there_are_any(bad, make):
+    """Nothing is kept of a map that was interrupted before its first result."""
+    with pytest.raises(MapInterrupted) as caught:
+        parallel_map(policies.raise_interrupt_at, make(60), shared={"bad": bad}, backend="serial")
+    assert re.match(rf"{bad}( of 60)? items done", str(caught.value))
+    assert ("kept in nbshare.last_job().partial()" in str(caught.value)) == (bad > 0)
+    assert ("kept" in str(caught.value)) == (bad > 0)
+
+
 def test_an_interrupt_of_a_map_in_threads():
     """Ctrl-C ends it soon, keeps what is done, and the next call works."""
     with pytest.raises(MapInterrupted), no_interrupt():

@@ -176,7 +176,8 @@ def _dumps(items: Any) -> Any:
 
 def _has_rows(column: Any, n: int) -> bool:
     """Whether a column of items is taken as it is, and has so many."""
-    return type(column) in _ITEMS and has_rows(column) and len(column) == n
+    # A range may be longer than `len` can say.
+    return type(column) in _ITEMS and has_rows(column) and len(column[: n + 1]) == n
 
 
 class StandingCall:
