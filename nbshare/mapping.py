@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from nbshare.arguments import checked_request
 from nbshare.engine.collect import nothing
-from nbshare.engine.encore import standing_for
-from nbshare.engine.run import Run
 from nbshare.functions import label_of
 from nbshare.job import Job, unwrapped
 from nbshare.latest import remember
-from nbshare.notebook import Plot, Showing, check_display, shows_nothing
+from nbshare.notebook import Plot, Showing, check_display
 from nbshare.running import prepared, run_and_draw
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.worker import is_worker
@@ -160,8 +158,7 @@ def parallel_map(
     Workers are kept for the next call, and started anew when a file that they imported,
     ``os.environ`` or ``sys.path`` has changed. They see the caller's working directory, warning
     filters, umask and CPU affinity of the call's start. They end with this process, however it
-    ends. Where small maps follow each other that show nothing (``progress=False``) and differ in
-    their items only, each takes some tenths of a millisecond.
+    ends.
 
     Programs that `func` starts end with their worker. Those that it starts in a session of their
     own (``start_new_session=True``) go on after a cancelled call and after `shutdown`. What `func`
@@ -205,17 +202,6 @@ def parallel_map(
         "checkpoint": checkpoint,
         "backend": backend,
     }
-    asked = (func, progress, plot, *options.values())
-    is_quiet = shows_nothing(progress, plot)
-
-    standing = standing_for(asked, iterables) if is_quiet else None
-    if standing is not None:
-
-        def make() -> Run:
-            lap = standing.next_lap(iterables)
-            return lap or prepared(*checked_request(func, iterables, **options), asked=asked)
-
-        return unwrapped(*run_and_draw(make, label_of(func), False, None))
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
@@ -225,7 +211,7 @@ def parallel_map(
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(prepared, request, source, where, asked=asked if is_quiet else None)
+    prepare_it = partial(prepared, request, source, where)
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from nbshare.arguments import Backend
 from nbshare.engine.base import Engine
-from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.encore import encore
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
@@ -37,22 +35,10 @@ def _engine_for(where: Backend) -> Engine:
 
 
 def prepared(
-    request: Request,
-    source: Items | None,
-    where: Backend,
-    *,
-    in_background: bool = False,
-    asked: tuple[Any, ...] | None = None,
+    request: Request, source: Items | None, where: Backend, *, in_background: bool = False
 ) -> Run:
-    """Place what is asked for in shared memory, for the engine that it runs on.
-
-    `asked`: the arguments of a map of which nothing is to be seen.
-    """
+    """Place what is asked for in shared memory, for the engine that it runs on."""
     engine = _engine_for(where)
-    if source is None and asked is not None and isinstance(engine, Dispatcher):
-        lap = encore(request, asked, engine)
-        if lap is not None:
-            return lap
     if source is None:
         may_feed = engine.can_be_fed and not in_background
         return SingleRun(prepare(request, engine.warm_up, may_feed=may_feed), engine)

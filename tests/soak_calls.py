@@ -215,15 +215,15 @@ def plan(dice: random.Random, folder: Path) -> Plan:
     return made
 
 
-def laps(dice: random.Random) -> list[Plan]:
+def repeats(dice: random.Random) -> list[Plan]:
     """Draw small calls that differ in nothing but their items."""
     n, options = dice.choice([1, 2, 4, 30]), {"max_workers": dice.randrange(1, 5)}
 
-    def lap(items: list[int]) -> Plan:
-        return Plan("laps", "stamp", items, lambda i, s: s + items[i] - i, options)
+    def repeat(items: list[int]) -> Plan:
+        return Plan("repeats", "stamp", items, lambda i, s: s + items[i] - i, options)
 
-    n_laps = dice.randrange(3, 20)
-    return [lap([dice.randrange(10_000) for _ in range(n)]) for _ in range(n_laps)]
+    n_calls = dice.randrange(3, 20)
+    return [repeat([dice.randrange(10_000) for _ in range(n)]) for _ in range(n_calls)]
 
 
 class Soak:
@@ -280,7 +280,7 @@ class Soak:
             kill_one(dice)
         if dice.random() < 0.01:
             nbshare.shutdown()
-        plans = laps(dice) if dice.random() < 0.1 else [plan(dice, self._folder)]
+        plans = repeats(dice) if dice.random() < 0.1 else [plan(dice, self._folder)]
         for made in plans:
             self._make(dice, Turn(self, made), is_quick=len(plans) > 1)
 

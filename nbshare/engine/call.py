@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nbshare.arrays.feed import Feed
 from nbshare.arrays.inbox import Inbox
-from nbshare.arrays.tray import Tray
 from nbshare.engine.bell import Gong
 from nbshare.engine.ending import Ending
 from nbshare.engine.placing import Placed
@@ -20,7 +18,7 @@ from nbshare.engine.results import Results
 from nbshare.functions import Snapshot
 from nbshare.memory import Mode, Segment
 from nbshare.worker.orders import Brief, Order, Terms, pack_terms
-from nbshare.worker.schedule import COMING, COMING_S, Board
+from nbshare.worker.schedule import Board
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_REPLACED",
     "NO_CODE",
-    "STAY_S",
     "Call",
     "Code",
     "Entrance",
@@ -38,9 +35,6 @@ __all__ = [
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
-# A call stays so long for maps like it. Then one takes some tenths of a millisecond more; meanwhile
-# its workers are there for nobody else of the process, but for other maps, which end it.
-STAY_S = 0.05
 
 _numbers = itertools.count()
 
@@ -69,47 +63,16 @@ class Team:
 
 
 class Entrance:
-    """Where items come into a call that runs.
+    """Where items come into a call that runs."""
 
-    They come beside those that are there, or all anew in their place.
-    """
-
-    def __init__(self, items: Inbox | Tray) -> None:
+    def __init__(self, items: Inbox) -> None:
         self.items = items
         self.gong = Gong()  # wakes workers that wait for them
-        self.announced_at = -math.inf  # when they were woken for items that had not come yet
-        self.is_open = True  # more may come
-        self._note_time()
-
-    def _note_time(self) -> None:
-        # On the monotonic clock: when they were woken last, and when a call that stays is to end.
-        self.called_at = time.monotonic()
-        self.unused_at = self.called_at + STAY_S
-
-    @property
-    def is_for_laps(self) -> bool:
-        """Whether items take the place of these: those of maps like the call's."""
-        return isinstance(self.items, Tray)
-
-    @property
-    def stays(self) -> bool:
-        """Whether its call stays for maps like it."""
-        return self.is_open and self.is_for_laps
-
-    def announce(self) -> None:
-        """Wake a worker for items that come at once."""
-        self.announced_at = time.monotonic()  # first: it waits `COMING_S` from a later moment on
-        self.gong.ring()
-
-    def hand_over(self) -> None:
-        """Have a worker take the items that have come: the one that was woken, if it is awake."""
-        self._note_time()
-        if self.called_at > self.announced_at + COMING_S / 2:
-            self.gong.ring()
+        self.called_at = time.monotonic()  # when they were woken last
 
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
-        self._note_time()
+        self.called_at = time.monotonic()
         self.gong.ring(n)
 
 
@@ -210,29 +173,6 @@ class Call(Ending):
             return self.request.max_workers
         n_items = entrance.items.n_items
         return min(self.request.max_workers, n_items - self.board.n_done(n_items))
-
-    @property
-    def is_unused(self) -> bool:
-        """Whether it stays for maps like it, and there is none."""
-        entrance = self.entrance
-        if entrance is None or not entrance.stays:
-            return False
-        return self.board.head(entrance.items.n_items).is_settled
-
-    def announce(self) -> None:
-        """Tell that other items come at once, and have a worker get ready."""
-        if (entrance := self.entrance) is not None:
-            self.board.header[COMING] = 1
-            entrance.announce()
-
-    def renew(self, request: Request) -> None:
-        """Be about another request of the same form, of which nothing is done."""
-        self.board.clear()  # first: those of before are not its results, whatever happens now
-        self.request = request
-        self.results = Results.wanted_by(request, self.board.head(request.n_tasks))
-        self.begun_ns = time.monotonic_ns()
-        self.n_replaced = self.n_unborn = 0
-        self.past_slots.clear()
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""

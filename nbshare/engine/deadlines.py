@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from nbshare.engine.call import STAY_S, Call
+from nbshare.engine.call import Call
 from nbshare.engine.prints import WARNING
 from nbshare.engine.process import WorkerProcess
 from nbshare.worker.loading import LONG_S
@@ -43,8 +43,6 @@ class Deadlines:
         Finishes a call if nobody works on it any more.
     replenish : callable
         Starts so many workers for the next call.
-    complete : callable
-        Has no more items come to a call.
 
     Notes
     -----
@@ -58,11 +56,10 @@ class Deadlines:
         lose: Lose,
         advance: Callable[[Call], None],
         replenish: Callable[[int], None],
-        complete: Callable[[Call], None],
     ) -> None:
         self._calls = calls
         self._hear_all, self._lose, self._advance = hear_all, lose, advance
-        self._replenish, self._complete = replenish, complete
+        self._replenish = replenish
 
     def times(self) -> Iterator[float]:
         """Yield when `enforce` has something to do, on the monotonic clock."""
@@ -71,8 +68,6 @@ class Deadlines:
                 yield call.kill_at
             elif call.request.policy.timeout_s is not None:
                 yield from (self._due_s(call, worker) for worker in call.workers)
-            if (entrance := call.entrance) is not None and entrance.stays:
-                yield entrance.unused_at
             yield from self._sleepers(call).values()
             yield from (due_s for due_s, _ in self._loading(call))
 
@@ -83,7 +78,6 @@ class Deadlines:
                 self._stop(call)
             elif call.request.policy.timeout_s is not None:
                 self._end_timed_out(call)
-            self._end_if_unused(call)
             self._replace_sleepers(call)
             self._tell_of_loading(call)
 
@@ -107,16 +101,6 @@ class Deadlines:
         for worker in list(call.workers):
             if worker in call.workers and time.monotonic() >= self._due_s(call, worker):
                 self._lose(worker, is_late=True)
-
-    def _end_if_unused(self, call: Call) -> None:
-        """End a call that stays for maps like it, if none comes."""
-        entrance, now = call.entrance, time.monotonic()
-        if entrance is None or not entrance.stays or now < entrance.unused_at:
-            return
-        if call.is_unused:
-            self._complete(call)
-        else:
-            entrance.unused_at = now + STAY_S
 
     def _replace_sleepers(self, call: Call) -> None:
         """Replace workers that somebody has stopped while they were idle."""

@@ -24,7 +24,7 @@ from nbshare.engine.events import Events
 from nbshare.engine.foreman import Foreman
 from nbshare.engine.process import Nursery
 from nbshare.worker.claims import FileLock, give_back
-from nbshare.worker.schedule import EPOCH, IMPORTED
+from nbshare.worker.schedule import IMPORTED
 
 __all__ = ["Dispatcher"]
 
@@ -56,7 +56,7 @@ class Dispatcher:
         self._events = Events()
         try:
             self._nursery = Nursery(use_server)
-            self._foreman = Foreman(self._events, self._nursery, self._give_back, self.complete)
+            self._foreman = Foreman(self._events, self._nursery, self._give_back)
         except OSError:
             self._events.close()
             raise
@@ -85,9 +85,6 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        for other in list(self._foreman.calls.values()):
-            if other.is_unused:
-                self.complete(other)  # its workers are wanted
         # A thread that went on would take the interpreter lock from the dispatcher's.
         self._attend(lambda: self._foreman.begin(call), ATTEND_S)
 
@@ -158,23 +155,6 @@ class Dispatcher:
             return False
         return self._foreman.crew.is_current(call.code, call.request.context, call.initializer_key)
 
-    def begin_anew(self, call: Call, fill: Callable[[], None]) -> bool:
-        """Have the workers of a call that stays do all items again; returns whether it still does.
-
-        `fill` puts other items there.
-        """
-        with self._claiming:
-            entrance = call.entrance
-            # It is at rest since the last lap, but for workers that come late and are loading.
-            if entrance is None or not entrance.stays or self._foreman.is_closing:
-                return False
-            fill()
-            call.board.begin_anew()
-        entrance.hand_over()
-        if call.wants_worker:
-            self.man(call)
-        return True
-
     def complete(self, call: Call) -> None:
         """Have no more items come to a call."""
         with self._claiming:
@@ -184,7 +164,6 @@ class Dispatcher:
             # Without the call's lock, which a worker that was stopped may hold: nobody claims what
             # has not come.
             call.board.withdraw_from(entrance.items.n_items)
-            entrance.is_open = False  # last: who is interrupted before has done nothing
         entrance.call(call.request.max_workers)
         self._post(self._foreman.advance, call)
 
@@ -247,10 +226,8 @@ class Dispatcher:
             self._foreman.pipes.close()
             self._events.close()
 
-    def _give_back(self, call: Call, items: range, epoch: int) -> None:
+    def _give_back(self, call: Call, items: range) -> None:
         with self._claiming:
-            if call.board.header[EPOCH] != epoch:  # another lap has begun: all items are anew
-                return
             give_back(call.board, items, self._lock_of(call))
         if call.entrance is not None:
             call.entrance.call()

@@ -30,7 +30,7 @@ from nbshare.memory import Segment, segment_of
 from nbshare.worker.failures import Failure, rebuild
 from nbshare.worker.orders import CallMessage
 from nbshare.worker.output import OutputSpec
-from nbshare.worker.schedule import EPOCH, PRINTED
+from nbshare.worker.schedule import PRINTED
 
 __all__ = ["Foreman"]
 
@@ -45,9 +45,7 @@ class Foreman:
     nursery : Nursery
         Where workers come from.
     give_back : callable
-        Lets others claim items of a call, of a lap of it.
-    complete : callable
-        Has no more items come to a call.
+        Lets others claim items of a call.
 
     Attributes
     ----------
@@ -69,8 +67,7 @@ class Foreman:
         self,
         events: Events,
         nursery: Nursery,
-        give_back: Callable[[Call, range, int], None],
-        complete: Callable[[Call], None],
+        give_back: Callable[[Call, range], None],
     ) -> None:
         self._give_back = give_back
         self.is_closing = False
@@ -83,7 +80,6 @@ class Foreman:
             self._lose,
             self.advance,
             self.crew.replenish,
-            complete,
         )
 
     def until_s(self) -> float | None:
@@ -190,9 +186,7 @@ class Foreman:
         worker = self.crew.put_to_work(
             message, fds, environ, call.code, prints, is_urgent=not call.workers
         )
-        is_for_laps = call.entrance is not None and call.entrance.is_for_laps
-        lent = () if is_for_laps else (s for s, _ in call.segments)  # they are not used again
-        worker.lend(call.id, *lent)
+        worker.lend(call.id, *(segment for segment, _ in call.segments))
         worker.call, worker.call_since = call, time.monotonic()
         call.workers[worker] = call.free_slots.pop()
         self._note_running(worker)
@@ -414,12 +408,11 @@ class Foreman:
         if call is None or worker not in call.workers:
             self._man_others()  # it may have been late
             return
-        epoch = call.board.header[EPOCH]
         unbegun, error = take_off(call, worker, status, ended_at if is_late else None)
         if error is not None:
             self._fail(call, error)
         if not call.board.stopped:
-            self._give_back(call, unbegun, epoch)
+            self._give_back(call, unbegun)
             if not call.is_complete and (call.entrance is None or call.wants_worker):
                 self._replace(call)
         self.advance(call)

@@ -50,7 +50,7 @@ class _Here:
     def call_another(self) -> None:
         pass
 
-    def begin_anew(self) -> None:
+    def tidy_up(self) -> None:
         pass
 
     def tell_imports(self) -> bool:

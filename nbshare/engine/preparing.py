@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inbox import Inbox
-from nbshare.arrays.tray import Tray
 from nbshare.engine.call import MAX_REPLACED, Call, Entrance, Team
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
 from nbshare.engine.request import Request
@@ -20,7 +19,7 @@ from nbshare.worker.cpus import usable_cpus
 from nbshare.worker.orders import Order, Task
 from nbshare.worker.schedule import Board
 
-__all__ = ["prepare", "prepare_open", "prepare_standing"]
+__all__ = ["prepare", "prepare_open"]
 
 
 def prepare(
@@ -78,17 +77,6 @@ def prepare_open(request: Request, fixed: tuple[Fixed, Placed], inbox: Inbox, te
     return call
 
 
-def prepare_standing(request: Request, tray: Tray) -> Call:
-    """Return a call that stays for maps like it, whose items come to a tray."""
-    arena = Arena()
-    parts = pack_fixed(arena, request)
-    placed = [place(arena), Placed(None, [(tray.segment, "r")])]
-    call = _call(request, parts, placed, tray.sources(), None, None, n_more=1)
-    call.order = call.order._replace(tells_all=True)
-    call.entrance = Entrance(tray)
-    return call
-
-
 def _call(
     request: Request,
     parts: Fixed,
@@ -96,11 +84,10 @@ def _call(
     sources: list[tuple[Any, ...]],
     rows: npt.NDArray[Any] | None,
     team: Team | None,
-    n_more: int = 0,
 ) -> Call:
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
-    board = Board.create(request.n_tasks + n_more, n_slots)
+    board = Board.create(request.n_tasks, n_slots)
     n_workers = request.max_workers if team is None else team.n_workers
     task = Task(parts.func, parts.shared, parts.initializer, request.policy)
     return Call(
@@ -110,7 +97,7 @@ def _call(
         Order(task, sources, request.max_workers, request.chunksize, request.first),
         n_threads=threads_per_worker(usable_cpus(), n_workers, os.environ),
         initializer_key=parts.initializer_key,
-        results=Results.wanted_by(request, board.head(request.n_tasks), rows),
+        results=Results.wanted_by(request, board, rows),
         n_slots=n_slots,
         team=team,
     )

@@ -50,9 +50,6 @@ class Write(Protocol):
     def close(self) -> None:
         """Take note that this was all, for now."""
 
-    def begin_anew(self) -> None:
-        """Take note that what comes is of another map."""
-
     @property
     def is_here(self) -> bool:
         """Whether the caller's own text would appear in the same place now."""
@@ -87,16 +84,6 @@ class Prints:
         self._showing = _thread.allocate_lock()
         self.is_attended = True
         self.is_any = False
-
-    def begin_anew(self) -> None:
-        """Be those of another map, to be shown in the same place."""
-        if self.is_any and self._write is not None:
-            self._write.begin_anew()
-        self.is_attended, self.is_any = True, False
-
-    def anew(self) -> Prints:
-        """Return those of another map, to be shown in the same place."""
-        return Prints(self._write)
 
     @property
     def is_here(self) -> bool:

@@ -30,11 +30,8 @@ class SingleRun:
         self._given = np.zeros(call.request.n_tasks, np.bool_)
         self._copied: npt.NDArray[np.bool_] | None = None
         self._packing = _thread.allocate_lock()
-        self._belong_to(call)
-
-    def _belong_to(self, call: Call) -> None:
         self.call = call
-        self._board = call.board.head(call.request.n_tasks)
+        self._board = call.board
 
     @property
     def request(self) -> Request:  # noqa: D102

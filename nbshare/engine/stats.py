@@ -121,7 +121,7 @@ def stats_of(
     """
     stats = []
     for row in slots:
-        if not row[PID] or row[BEGUN] < begun_ns:  # it has not come, or not to this lap
+        if not row[PID]:  # it has not come
             continue
         words = row[SLOWEST:REPORTED]
         slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)

@@ -23,7 +23,7 @@ from nbshare.engine.single import SingleRun
 from nbshare.engine.task import Arguments
 from nbshare.tracebacks import shown_shortly
 from nbshare.worker.context import Context
-from nbshare.worker.schedule import EPOCH, FAILED, ITEM
+from nbshare.worker.schedule import FAILED, ITEM, ROUND
 
 __all__ = ["OpenWindow", "Task", "TaskFuture", "Window"]
 
@@ -214,7 +214,7 @@ class OpenWindow(Window):
             return False
         if not self.engine.is_current(call):
             return False
-        call.board.header[EPOCH] += 1  # workers undo what tasks have changed in them
+        call.board.header[ROUND] += 1  # workers undo what tasks have changed in them
         return True
 
     @property

@@ -4,7 +4,7 @@ from nbshare.functions.files import import_file, imported_files, other_module, r
 from nbshare.functions.freshness import ImportLog, Stamp, is_installed, stamp_of
 from nbshare.functions.imports import import_as_the_caller, overridden_names
 from nbshare.functions.pickling import dumps, dumps_apart
-from nbshare.functions.reference import bind_arguments, is_known_to_fit, label_of, resolve
+from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.functions.sources import Snapshot, own_files, use_snapshot
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "import_file",
     "imported_files",
     "is_installed",
-    "is_known_to_fit",
     "label_of",
     "other_module",
     "overridden_names",

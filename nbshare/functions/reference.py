@@ -72,7 +72,8 @@ def bind_arguments(
     TypeError
         If it does not, before any worker has started.
     """
-    form = _form(func, n_iterables, *shared, "", *extra)
+    code, defaults = getattr(func, "__code__", None), getattr(func, "__defaults__", None)
+    form = code, defaults, n_iterables, *shared, "", *extra
     if type(func) in _SIMPLE and _known_to_fit.get(func) == form:
         return
     try:
@@ -96,18 +97,6 @@ def bind_arguments(
         ) from None
     if type(func) in _SIMPLE:
         _known_to_fit[func] = form
-
-
-def is_known_to_fit(func: Any, n_iterables: int) -> bool:
-    """Whether ``func(item, ...)`` has been found to fit, and the function is as it was then.
-
-    For functions of Python and C, no other callables.
-    """
-    return _known_to_fit.get(func) == _form(func, n_iterables, "")
-
-
-def _form(func: Any, *others: Any) -> tuple[Any, ...]:
-    return getattr(func, "__code__", None), getattr(func, "__defaults__", None), *others
 
 
 def label_of(func: Any) -> str:

@@ -45,7 +45,6 @@ __all__ = [
     "Showing",
     "check_display",
     "open_display",
-    "shows_nothing",
 ]
 
 # What draws for longer when it is interrupted is the user's, and maybe without an end. Else whoever
@@ -168,13 +167,6 @@ def check_display(progress: Any, plot: Any) -> None:
     as_plots(plot)
 
 
-def shows_nothing(progress: Any, plot: Any) -> bool:
-    """Whether nothing is to be seen of a map, whatever comes of it."""
-    if plot is not None:
-        return False
-    return progress is False or (progress is None and surroundings() == "log")
-
-
 def open_display(
     job: JobView, *, progress: Any = None, plot: Any = None, in_background: bool = False
 ) -> Display:
@@ -194,9 +186,11 @@ def open_display(
     Display
         To be updated while waiting, and closed at the end. Nothing is drawn before that.
     """
-    if shows_nothing(progress, plot):
+    if progress is False and plot is None:
         return Display([])
     place = surroundings()
+    if progress is None and plot is None and place == "log":
+        return Display([])
     drawers: list[Drawer] = []
     outputs: list[KernelOutput] = []
     # Imported only where something is drawn: `import nbshare` and a quiet map stay light.

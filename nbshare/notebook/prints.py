@@ -24,10 +24,6 @@ class Printer:
     def __init__(self) -> None:
         self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
 
-    def begin_anew(self) -> None:
-        """Forget how much there was."""
-        self._streams = {name: _Stream(old.stream) for name, old in self._streams.items()}
-
     @property
     def is_here(self) -> bool:
         """Whether one that was made now would write to the same places."""

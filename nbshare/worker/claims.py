@@ -99,17 +99,6 @@ class Claims:
             pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk
 
-    def give_up(self, chunk: range, stop: int) -> bool:
-        """Let others claim the end of a chunk; returns whether that can still be done."""
-        header = self._board.header
-        with self._lock:
-            if header[NEXT] != chunk.stop:
-                return False
-            # In this order: if it dies in between some items are run twice, else they never were.
-            header[NEXT] = self._slot[CHUNK_STOP] = stop
-        self._last = 1
-        return True
-
     def _claim(self, item_s: float) -> range | None:
         """Return a chunk, an empty one at the end, None if items are still to come."""
         board, header = self._board, self._board.header

@@ -65,13 +65,9 @@ class Source:
             parts.append(block if is_whole else block[max(start - first, 0) : stop - first])
             if self._has_broken:
                 for broken in (item for item in parts[-1] if type(item) is Broken):
-                    self.forget()  # another attempt is to load it anew
+                    self._block = (-1, [])  # another attempt is to load it anew
                     raise broken.error
         return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
-
-    def forget(self) -> None:
-        """Load the items anew: others have taken their place."""
-        self._block = (-1, [])
 
     def _load(self, number: int) -> list[Any]:
         if number != self._block[0]:

@@ -62,7 +62,6 @@ class Order(NamedTuple):
     n_workers: int
     chunksize: int | None
     first: int  # index of the first item
-    tells_all: bool = False  # the caller wants to hear when all is done, else of each chunk
 
 
 class Terms(NamedTuple):

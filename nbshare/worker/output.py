@@ -121,10 +121,6 @@ class ResultStore:
         self._out: Any = None
         self.number: type | None = None
 
-    def begin_anew(self) -> None:
-        """Let the next result decide."""
-        self._spec = self._out = self.number = None
-
     @property
     def number_places(self) -> tuple[type | None, Any, Any]:
         """The class of results that fit the output as they are, and where: there, and ``done``.

@@ -63,8 +63,7 @@ def work_on(
             while work.step():
                 mappings.drop()
                 caller.is_tidy = False
-                if work.has_news:
-                    caller.ring()
+                caller.ring()
         except KeyboardInterrupt:  # between items: somebody has sent it to this process alone
             os._exit(1)
         work.note_peak()
@@ -110,7 +109,7 @@ class _RemoteCaller:
             self._gong = select.epoll()
             # Of all who wait one wakes up for each stroke.
             self._gong.register(self.gong_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._tidy_up()  # now, since nobody waits for it
+        self.tidy_up()  # now, since nobody waits for it
         if self._gong.poll(GONG_S):
             with suppress(BlockingIOError):  # another worker was quicker
                 os.eventfd_read(self.gong_fd)
@@ -119,14 +118,7 @@ class _RemoteCaller:
         if self.gong_fd >= 0:
             os.eventfd_write(self.gong_fd, 1)
 
-    def begin_anew(self) -> None:
-        self._tidy_up()
-        # As before a call, also if nothing has run: a thread of an item's may have changed it.
-        self._belongings.restore(self._message.n_threads)
-        apply_context(unpack_terms(self._message.terms).settings)
-
-    def _tidy_up(self) -> None:
-        """Undo what items have changed in this process."""
+    def tidy_up(self) -> None:
         if not self.is_tidy:
             self._belongings.restore_after()
             self._belongings.restore(self._message.n_threads)

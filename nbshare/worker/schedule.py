@@ -3,8 +3,8 @@
 ::
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
-             whether any item has failed, the lap of a call that stays, whether anything has been
-             imported, whether items of another lap come at once
+             whether any item has failed, how often items have come after a pause, whether
+             anything has been imported
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
-from operator import ge
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,8 @@ __all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NOT_DONE", "NO_ITEM", "UNKNOWN", "B
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, EPOCH, IMPORTED, COMING = range(9)  # header words
-HEADER_WORDS = 9
-# That items are COMING holds so long. They take 0.1 ms, mostly; if they do not come after all the
-# caller says so, and this is for one that is held up.
-COMING_S = 1e-3
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED = range(8)  # header words
+HEADER_WORDS = 8
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
@@ -70,28 +66,16 @@ class Board:
         Made by `Board.create`, or attached in a worker.
     offset : int
         Where in it the board lies, in bytes.
-    n_places, n_slots : int
+    n_tasks, n_slots : int
         Number of items, and of workers that may take part (replacements included).
-    n_tasks : int, optional
-        Of the items those that are looked at: the first; default all.
     """
 
-    def __init__(
-        self,
-        segment: Segment,
-        offset: int,
-        n_places: int,
-        n_slots: int,
-        n_tasks: int | None = None,
-    ) -> None:
+    def __init__(self, segment: Segment, offset: int, n_tasks: int, n_slots: int) -> None:
         self.segment, self.offset = segment, offset
-        self.n_tasks = n_tasks = n_places if n_tasks is None else n_tasks
-        self.n_places, self.n_slots = n_places, n_slots
+        self.n_tasks, self.n_slots = n_tasks, n_slots
         self._memory = memoryview(segment)[offset:]
         self._array = View(self._memory).array
-        self._places = _layout(n_places, n_slots)[0]
-        self._head: Board | None = None
-        self._none = [NO_ITEM] * n_slots
+        self._places = _layout(n_tasks, n_slots)[0]
         # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self.done = self._array(np.uint8, (n_tasks,), self._places[3])
@@ -121,7 +105,7 @@ class Board:
     @cached_property
     def small(self) -> npt.NDArray[np.uint8]:
         """Room for the pickles of small results."""
-        shape = (self.n_tasks, _small_nbytes(self.n_places))
+        shape = (self.n_tasks, _small_nbytes(self.n_tasks))
         return self._array(np.uint8, shape, self._places[7])
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -150,52 +134,10 @@ class Board:
         board.slots[:, ITEM] = NO_ITEM
         return board
 
-    def head(self, n_tasks: int) -> Board:
-        """Return a board of the first items alone, which is part of this one."""
-        if n_tasks == self.n_tasks:
-            return self
-        if self._head is None or self._head.n_tasks != n_tasks:
-            self._head = Board(self.segment, self.offset, self.n_places, self.n_slots, n_tasks)
-        return self._head
-
-    def clear(self) -> None:
-        """Forget what is done, while it is at rest: nobody finds an item before `begin_anew`.
-
-        Without the lock, which a worker that was stopped may hold. The next item to claim is still
-        the one after the last.
-        """
-        self.done.fill(NOT_DONE)
-        self.header[KIND] = UNKNOWN
-        self.slots[:, CHUNK_START : CHUNK_STOP + 1] = 0  # else a dead worker's are given back
-
-    def begin_anew(self) -> None:
-        """Have all items done, as if by another call."""
-        self.header[EPOCH] += 1
-        self.header[NEXT] = 0
-        self.header[COMING] = 0
-
-    @cached_property
-    def _states(self) -> list[memoryview]:
-        """For each slot what `is_at_rest` looks at."""
-        words = self._words(self._places[2], self.n_slots * SLOT_WORDS)
-        return [words[word::SLOT_WORDS] for word in (ITEM, BEGUN, LOADED)]
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all items are done, and nobody has anything to tell of them."""
-        # Workers tell between an item's ``done`` byte and leaving it, so that is looked at first.
-        return NOT_DONE not in self.done.tobytes() and self.is_idle
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it is settled, and nobody is loading."""
-        _, begun, loaded = self._states
-        return self.is_settled and all(map(ge, loaded.tolist(), begun.tolist()))
-
     @property
     def is_idle(self) -> bool:
         """Whether nobody is in an item, or has anything to tell of one."""
-        return self._states[0].tolist() == self._none
+        return bool((self.slots[:, ITEM] == NO_ITEM).all())
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot ready for another worker."""

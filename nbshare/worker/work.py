@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -22,7 +21,7 @@ from nbshare.functions import label_of
 from nbshare.memory import Segment
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
-from nbshare.worker.claims import LEAST_S, Claims
+from nbshare.worker.claims import Claims
 from nbshare.worker.failures import leave, text_of
 from nbshare.worker.items import Source, gather, indices_of, seeded
 from nbshare.worker.loading import loading
@@ -43,19 +42,18 @@ from nbshare.worker.schedule import (
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
-    NOT_DONE,
     ONE,
     PEAK,
     PID,
     PRINTED,
     REPORTED,
+    ROUND,
     SINCE,
     SLOWEST,
     STOP,
     WORKED,
     Board,
 )
-from nbshare.worker.standby import Standby, Waiter
 
 __all__ = ["Caller", "Work"]
 
@@ -73,7 +71,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
-class Caller(Waiter, Protocol):
+class Caller(Protocol):
     """Whom a worker works for."""
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
@@ -81,6 +79,12 @@ class Caller(Waiter, Protocol):
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
+
+    def await_items(self, pause_s: float) -> None:
+        """Wait so long for items, or until some come."""
+
+    def tidy_up(self) -> None:
+        """Undo what items have changed in this process."""
 
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
@@ -141,19 +145,15 @@ class Work:
                     self._func = partial(self._func, **fixed.load(task.shared))
         finally:
             self._end_copy()
-        self._sources = sources = [Source(items, *what) for what in order.sources]
+        sources = [Source(items, *what) for what in order.sources]
         self._columns = [source.items for source in sources]
         if task.policy.seed is not None:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
-        self._chunksize = order.chunksize
         self._item_s = 0.0  # what an item took lately
-        self._is_new = False  # the chunk was claimed at the pace of other items
-        self._claimed_s = 0.0  # what an item was thought to take then
-        self._n_kept = 0  # items of the last chunk that were run here
+        self._round = board.header[ROUND]
         self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
-        self._standby = Standby(board, caller)
         self._step = max((source.step for source in sources), default=1)
         feed = next((source.feed for source in sources if source.feed), None)  # one for all lists
         self._claims = Claims(
@@ -164,17 +164,10 @@ class Work:
             order.chunksize,
             step=self._step,
             n_ready=None if feed is None else feed.n_ready,
-            wait=self._standby.wait,
+            wait=caller.await_items,
         )
-        self._n_ready = None if feed is None or not order.tells_all else feed.n_ready
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to tell after a chunk."""
-        n_ready = self._n_ready
-        return n_ready is None or NOT_DONE not in self._board.done[: n_ready()].tobytes()
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
@@ -188,24 +181,15 @@ class Work:
         chunk = self._claims.claim(self._item_s)
         if self._claims.has_waited and self._claims.are_ready(chunk.stop):
             self._caller.call_another()
-        if self._standby.begins_anew():
-            self._begin_anew()
+        if self._round != self._board.header[ROUND]:
+            self._round = self._board.header[ROUND]
+            self._caller.tidy_up()
         start_ns = time.monotonic_ns()
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
-        self._item_s = (end_ns - start_ns) / 1e9 / max(self._n_kept, 1)
+        self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
         return goes_on
-
-    def _begin_anew(self) -> None:
-        """Run what comes as another call would."""
-        self._store.begin_anew()
-        self._slot[LOADED] = self._slot[BEGUN] = time.monotonic_ns()
-        self._slot[WORKED:REPORTED] = NO_FIGURES
-        self._slowest[:] = [(0, 0)] * N_SLOWEST
-        self._is_new, self._claimed_s = self._chunksize is None, self._item_s
-        for source in self._sources:
-            source.forget()
 
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
@@ -214,7 +198,6 @@ class Work:
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
         position = alone_until = chunk.start
-        self._n_kept = len(chunk)
         try:
             while position < chunk.stop:
                 if self._board.stopped:
@@ -239,11 +222,6 @@ class Work:
                 if n is None:
                     return False
                 position += n
-                if n < len(items) and self._is_new and self._claims.give_up(chunk, position):
-                    self._n_kept = position - chunk.start
-                    self._caller.call_another()
-                    break
-            self._is_new = False
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
@@ -263,8 +241,6 @@ class Work:
         """Return how many items to run together, 0 if they are to be run one by one."""
         if not 0 < self._item_s < TINY_S or self._store.number is None or streams.is_marking():
             return 0
-        if self._is_new:  # one that is slower is to be seen
-            return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._step > WINDOW:
             n = min(n, self._step - position % self._step)  # a whole block is not copied
@@ -280,9 +256,6 @@ class Work:
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
-        # The rest of a lap's first chunk is shared if items take longer than those of the lap
-        # before. The very first has to find out where results go as well.
-        longest_s = max(2 * self._claimed_s, LEAST_S) if self._is_new else math.inf
         began = since = clock()
         for i, args in zip(items, zip(*columns, strict=True), strict=True):
             if header[STOP]:
@@ -314,10 +287,6 @@ class Work:
             if now - since > slow_ns:
                 heapreplace(slowest, (now - since, i))
                 slow_ns = slowest[0][0]
-                if now - since > longest_s * 1e9:
-                    i += 1
-                    since = now
-                    break
             since = now
         else:
             i = items.stop
@@ -414,8 +383,6 @@ class Work:
             pairs = array("q", chain.from_iterable(self._slowest))
             self._slot[SLOWEST:REPORTED] = pairs
 
-
-NO_FIGURES = array("q", bytes(8 * (REPORTED - WORKED)))
 
 _initialized: list[bytes] = []  # what this process has been initialized with
 

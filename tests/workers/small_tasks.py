@@ -1,4 +1,4 @@
-"""Functions whose items say what to do, so that maps which differ in that are of one form."""
+"""Functions whose items say what to do, for maps that differ only in their items."""
 
 from __future__ import annotations
 

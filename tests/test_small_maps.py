@@ -1,4 +1,4 @@
-"""Small maps that are called again and again: as quick as they are, as right as any other."""
+"""Small maps in quick succession are as right as any other."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ import weakref
 from functools import partial
 from pathlib import Path
 
-import laps
 import numpy as np
 import psutil
 import pytest
+import small_tasks as tasks
 from faultlab import SOON_S, await_flag, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MapInterrupted, errors, last_job, parallel_map, share
-from nbshare.engine import encore
-from nbshare.engine.dispatcher import Dispatcher
 from nbshare.errors import MixedResultsWarning, PartialResultWarning, WorkerDiedError
 
 quiet = partial(parallel_map, progress=False, max_workers=2)
-again = partial(quiet, laps.perform)
+again = partial(quiet, tasks.perform)
 
 
 def give(*values):
@@ -38,7 +36,7 @@ def give(*values):
 
 
 def warm_up(n=4):
-    """Have the next map of `n` orders be a lap of a call that has begun."""
+    """Run a few maps of `n` orders one after the other, so that workers wait for the next."""
     for _ in range(4):
         assert again(give(*range(n))).tolist() == list(range(n))
 
@@ -46,7 +44,7 @@ def warm_up(n=4):
 def workers():
     """Return the numbers of both workers."""
     return wait_until(
-        lambda: pids if len(pids := set(quiet(laps.slow_pid, range(8)))) == 2 else None
+        lambda: pids if len(pids := set(quiet(tasks.slow_pid, range(8)))) == 2 else None
     )
 
 
@@ -63,21 +61,6 @@ def descriptors():
 
 
 # ------------------------------------------------------------------------------ results
-
-
-def test_maps_that_are_alike_share_a_call(monkeypatch):
-    """One after the other, they are handed to the dispatcher now and then only."""
-    n_calls, submit = 0, Dispatcher.submit
-
-    def counting(self, call):
-        nonlocal n_calls
-        n_calls += 1
-        submit(self, call)
-
-    monkeypatch.setattr(Dispatcher, "submit", counting)
-    for i in range(200):
-        assert quiet(laps.echo, [i, i + 1, i + 2]).tolist() == [i, i + 1, i + 2]
-    assert n_calls < 100
 
 
 VALUES = (
@@ -110,25 +93,25 @@ def outcome_of(func, items, **options):
 def test_results_are_those_of_the_serial_loop(maps, out):
     """Whatever the results of the maps before have been, dtypes included."""
     for items in maps:
-        found = outcome_of(laps.echo, items, out=out)
-        assert found == outcome_of(laps.echo, items, out=out, backend="serial")
+        found = outcome_of(tasks.echo, items, out=out)
+        assert found == outcome_of(tasks.echo, items, out=out, backend="serial")
 
 
 def test_results_of_earlier_maps_stay(recwarn):
     """The next one's take nobody's place; all are shared arrays."""
-    found = [quiet(laps.echo, [float(i), 2.0 * i]) for i in range(100)]
+    found = [quiet(tasks.echo, [float(i), 2.0 * i]) for i in range(100)]
     assert [each.tolist() for each in found] == [[float(i), 2.0 * i] for i in range(100)]
     assert {type(each) for each in found} == {nbshare.SharedArray}
-    assert all(quiet(laps.echo, each[:2]).tolist() == each.tolist() for each in found[:3])
+    assert all(quiet(tasks.echo, each[:2]).tolist() == each.tolist() for each in found[:3])
 
 
 def test_several_iterables_of_all_kinds():
     """Lists, tuples and ranges, as many as there are."""
     for i in range(10):
-        found = quiet(laps.both, [i, "b", None], range(i, i + 3))
+        found = quiet(tasks.both, [i, "b", None], range(i, i + 3))
         assert found == [(i, i), ("b", i + 1), (None, i + 2)]
     for i in range(10):
-        assert quiet(laps.both, (i, i), [b"", i]) == [(i, b""), (i, i)]
+        assert quiet(tasks.both, (i, i), [b"", i]) == [(i, b""), (i, i)]
 
 
 ARRAYS = {
@@ -149,20 +132,20 @@ ARRAYS = {
 def test_rows_of_small_arrays(kind):
     """They are what they are in the serial loop, and read-only in workers."""
     array = ARRAYS[kind]
-    for func in (laps.echo, laps.describe):
+    for func in (tasks.echo, tasks.describe):
         expected = outcome_of(func, array, backend="serial")
         assert [outcome_of(func, array) for _ in range(4)] == [expected] * 4
     if array.ndim > 1 and array.size:
         for _ in range(4):
             with pytest.raises(ValueError, match="read-only"):
-                quiet(laps.write_to, array)
+                quiet(tasks.write_to, array)
 
 
 @pytest.mark.parametrize("out", ["list", "stack"])
 def test_results_as_they_were_asked_for(out):
     """As a list, or stacked by columns, in each of them."""
     for i in range(10):
-        found = quiet(laps.both, [i, i + 1], [0.5, 1.5], out=out)
+        found = quiet(tasks.both, [i, i + 1], [0.5, 1.5], out=out)
         if out == "list":
             assert found == [(i, 0.5), (i + 1, 1.5)]
         else:
@@ -193,11 +176,11 @@ WRONG = {
 def test_what_gives_no_items_is_refused(items):
     """Though all other arguments are those of the maps before, which have been checked."""
     for _ in range(4):
-        assert quiet(laps.echo, [1, 2, 3]).tolist() == [1, 2, 3]
+        assert quiet(tasks.echo, [1, 2, 3]).tolist() == [1, 2, 3]
         with pytest.raises(TypeError, match="gives no items"):
-            quiet(laps.echo, items)
+            quiet(tasks.echo, items)
         with pytest.raises(ValueError, match=r"Pass iter\(range"):
-            quiet(laps.echo, range(2**63))
+            quiet(tasks.echo, range(2**63))
 
 
 def test_arguments_that_change_are_seen(monkeypatch):
@@ -205,27 +188,27 @@ def test_arguments_that_change_are_seen(monkeypatch):
     shared = {}
     for extra in range(3):
         for _ in range(4):
-            assert quiet(laps.with_extra, [1, 2], shared=shared)[0][1] == shared.get("extra", 0)
+            assert quiet(tasks.with_extra, [1, 2], shared=shared)[0][1] == shared.get("extra", 0)
         shared["extra"] = extra
     arguments = []
     for _ in range(4):
-        quiet(laps.echo, [1, 2], initargs=arguments)
+        quiet(tasks.echo, [1, 2], initargs=arguments)
     arguments.append(1)
     with pytest.raises(TypeError, match="no initializer="):
-        quiet(laps.echo, [1, 2], initargs=arguments)
+        quiet(tasks.echo, [1, 2], initargs=arguments)
     for _ in range(4):
-        quiet(laps.with_extra, [1, 2])
-    monkeypatch.setattr(laps.with_extra, "__code__", laps.of_two.__code__)
-    monkeypatch.setattr(laps.with_extra, "__defaults__", None)
+        quiet(tasks.with_extra, [1, 2])
+    monkeypatch.setattr(tasks.with_extra, "__code__", tasks.of_two.__code__)
+    monkeypatch.setattr(tasks.with_extra, "__defaults__", None)
     with pytest.raises(TypeError, match="cannot be called as"):
-        quiet(laps.with_extra, [1, 2])
+        quiet(tasks.with_extra, [1, 2])
 
 
 def test_items_have_nothing_in_common_in_a_worker():
     """As in any map over so few, what one does to itself no other sees."""
     seen = []
     for _ in range(6):
-        assert quiet(laps.add_to, [(seen, i) for i in range(6)]).tolist() == [1] * 6
+        assert quiet(tasks.add_to, [(seen, i) for i in range(6)]).tolist() == [1] * 6
     assert seen == []
 
 
@@ -242,7 +225,7 @@ ODD = {
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD)
 def test_iterables_of_other_kinds(make):
     """Between maps over lists they give what they give to the built-in `map`."""
-    func = [laps.echo, laps.both][len(make()) - 1]
+    func = [tasks.echo, tasks.both][len(make()) - 1]
     for _ in range(4):
         for _ in range(3):
             quiet(func, *([1, 2, 3] for _ in make()), out="list")
@@ -260,10 +243,10 @@ class Slow:
 def test_items_that_take_long_to_pickle():
     """A worker that was told early that they come is told again when they are there."""
     for _ in range(4):
-        quiet(laps.echo, [Slow(), Slow()])
+        quiet(tasks.echo, [Slow(), Slow()])
     start = time.monotonic()
     for _ in range(20):
-        assert quiet(laps.echo, [Slow(), Slow()]).tolist() == [1.5, 1.5]
+        assert quiet(tasks.echo, [Slow(), Slow()]).tolist() == [1.5, 1.5]
     assert time.monotonic() - start < 1.0  # 0.1 s each if nobody looked before it is time to
 
 
@@ -278,7 +261,7 @@ def test_items_are_let_go():
     for _ in range(6):
         things = [Thing(), Thing()]
         seen += map(weakref.ref, things)
-        assert quiet(laps.echo, things).tolist() == [1.5, 1.5]
+        assert quiet(tasks.echo, things).tolist() == [1.5, 1.5]
     del things
     gc.collect()
     assert [ref() for ref in seen] == [None] * 12
@@ -321,7 +304,7 @@ def test_a_directory_of_the_same_name_is_another_one(tmp_path, monkeypatch):
         folder.mkdir()
         monkeypatch.chdir(folder)
         Path("here").write_text(str(i))
-        assert quiet(laps.first_line, ["here"] * 3) == [str(i)] * 3
+        assert quiet(tasks.first_line, ["here"] * 3) == [str(i)] * 3
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(folder)
 
@@ -344,8 +327,8 @@ def test_long_items_after_quick_ones_are_shared_out():
     workers()
     for _ in range(3):
         for _ in range(4):
-            quiet(laps.slow_if_large, [0] * 10)
-        pids = quiet(laps.slow_if_large, [0.05] * 10).tolist()
+            quiet(tasks.slow_if_large, [0] * 10)
+        pids = quiet(tasks.slow_if_large, [0.05] * 10).tolist()
         assert min(map(pids.count, {*pids})) < 10
 
 
@@ -353,15 +336,15 @@ def test_late_items_that_are_slow_are_shared_out():
     """Wherever they are in what one worker has claimed."""
     workers()
     for _ in range(40):
-        quiet(laps.slow_if_large, [0] * 127)
-    pids = quiet(laps.slow_if_large, [0] * 64 + [0.01] * 63).tolist()[64:]
+        quiet(tasks.slow_if_large, [0] * 127)
+    pids = quiet(tasks.slow_if_large, [0] * 64 + [0.01] * 63).tolist()[64:]
     assert min(map(pids.count, {*pids})) > 8
     assert len({*pids}) == 2
 
 
 def test_a_chunk_is_as_large_as_was_asked_for():
     """All of it is run by who has claimed it, however slow."""
-    run = partial(quiet, laps.slow_if_large, chunksize=6)
+    run = partial(quiet, tasks.slow_if_large, chunksize=6)
     for _ in range(5):
         run([0] * 6)
     assert len({*run([0.02] * 6).tolist()}) == 1
@@ -369,7 +352,7 @@ def test_a_chunk_is_as_large_as_was_asked_for():
 
 def test_statistics_count_what_was_done_before_a_failure():
     """And name the slowest items of that map, not of those before."""
-    run = partial(parallel_map, laps.perform, progress=False, max_workers=1)
+    run = partial(parallel_map, tasks.perform, progress=False, max_workers=1)
     for _ in range(4):
         run([("sleep", 0.3), *give(*range(29))])
     with pytest.raises(ValueError, match="no"):
@@ -437,8 +420,8 @@ def test_other_maps_find_the_workers_free():
     pids = workers()
     for _ in range(10):
         for _ in range(4):
-            pids |= set(quiet(laps.pid, [1, 2, 3]).tolist())
-        pids |= set(quiet(laps.other_pid, range(10), chunksize=1).tolist())
+            pids |= set(quiet(tasks.pid, [1, 2, 3]).tolist())
+        pids |= set(quiet(tasks.other_pid, range(10), chunksize=1).tolist())
     assert len(pids) == 2
 
 
@@ -448,7 +431,7 @@ def test_maps_in_quick_succession_start_no_more_workers(n_alike):
     workers()
     me = psutil.Process()
     before = set(me.children(recursive=True))
-    for func in (laps.pid, laps.other_pid) * 250:
+    for func in (tasks.pid, tasks.other_pid) * 250:
         for _ in range(n_alike):
             quiet(func, [1, 2])
     assert set(me.children(recursive=True)) <= before
@@ -467,10 +450,10 @@ def test_nothing_stays_open():
 # ------------------------------------------------------------------------------- failures
 
 
-@pytest.mark.parametrize("lap", range(4))
-def test_an_item_fails(lap):
+@pytest.mark.parametrize("n_before", range(4))
+def test_an_item_fails(n_before):
     """It is named as it counts in its map, the others are kept, and the next map is right."""
-    for _ in range(lap):
+    for _ in range(n_before):
         again(give(1, 2, 3))
     with pytest.raises(ValueError, match="no way") as caught:
         again([("sleep", 0.0), ("raise", "no way"), ("sleep", 60.0)])
@@ -535,7 +518,7 @@ def test_idle_workers_are_killed():
 def test_an_idle_worker_is_killed_while_the_other_works(tmp_path):
     """Each item runs once."""
     path = tmp_path / "runs"
-    run = partial(quiet, laps.note_run, chunksize=4)
+    run = partial(quiet, tasks.note_run, chunksize=4)
     for _ in range(8):
         pids = workers()
         for _ in range(4):
@@ -552,42 +535,14 @@ def test_an_idle_worker_is_stopped():
     """Somebody's SIGSTOP between two maps holds up none of them for long."""
     for _ in range(3):
         for _ in range(4):
-            stopped = quiet(laps.pid, [0] * 4).tolist()[0]
+            stopped = quiet(tasks.pid, [0] * 4).tolist()[0]
         os.kill(stopped, signal.SIGSTOP)
         start = time.monotonic()
         for _ in range(10):
-            assert stopped not in quiet(laps.pid, [0] * 4)
+            assert stopped not in quiet(tasks.pid, [0] * 4)
         assert time.monotonic() - start < SOON_S
         with contextlib.suppress(ProcessLookupError):
             os.kill(stopped, signal.SIGCONT)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_is_lost_that_was_told_of_items(number):
-    """Another one runs them."""
-    for _ in range(2):
-        pids = workers()
-        warm_up()
-        standing = encore._Latest.call
-        standing.call.announce()
-        for pid in pids:
-            os.kill(pid, number)
-        start = time.monotonic()
-        for i in range(3):
-            assert again(give(i, 2, 3, 4)).tolist() == [i, 2, 3, 4]
-        assert time.monotonic() - start < SOON_S
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
-def test_items_that_do_not_come_after_all():
-    """Workers that were told of them go to sleep; the call ends."""
-    warm_up()
-    call = encore._Latest.call.call
-    call.announce()
-    assert call.wait(SOON_S)
-    assert again(give(1, 2)).tolist() == [1, 2]
 
 
 @pytest.fixture
@@ -645,15 +600,15 @@ def test_items_are_interrupted_while_they_are_pickled():
     """As a map that has not begun; no error of another kind."""
     for _ in range(3):
         for _ in range(4):
-            quiet(laps.echo, [Slow(), Slow()])
+            quiet(tasks.echo, [Slow(), Slow()])
         with pytest.raises(MapInterrupted, match="before it had started"), alarm_in(0.05):
-            quiet(laps.echo, [Slow(), Endless()])
+            quiet(tasks.echo, [Slow(), Endless()])
 
 
 @pytest.mark.usefixtures("alarm")
 def test_what_an_interrupted_one_had_done_stays():
     """Also if the interrupt came when all was done, and whatever maps follow."""
-    run = partial(quiet, laps.both, out="stack")
+    run = partial(quiet, tasks.both, out="stack")
     n_jobs = 0
     for k in range(400):
         for _ in range(3):
@@ -702,7 +657,7 @@ def test_threads_have_as_many_workers_as_they_asked_for():
         while time.monotonic() < end:
             pids.update(quiet(func, [1, 2, 3]).tolist())
 
-    threads = [threading.Thread(target=map_on, args=(f,)) for f in (laps.pid, laps.other_pid) * 2]
+    threads = [threading.Thread(target=map_on, args=(f,)) for f in (tasks.pid, tasks.other_pid) * 2]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -723,7 +678,7 @@ def test_threads_map_the_same_function(with_shutdown):
             i += 1
             items = [k, i, k * i]
             try:
-                found = quiet(laps.echo, items)
+                found = quiet(tasks.echo, items)
             except Exception as error:
                 wrong.append(error)
                 return
@@ -768,4 +723,4 @@ def test_results_that_differ_are_told():
     """A warning each time, as of any map."""
     for _ in range(5):
         with pytest.warns(MixedResultsWarning, match="item 0 gave an int, item 1 a str"):
-            assert quiet(laps.echo, [1, "a"], max_workers=1) == [1, "a"]
+            assert quiet(tasks.echo, [1, "a"], max_workers=1) == [1, "a"]
