@@ -15,7 +15,7 @@ from nbshare.worker.schedule import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STO
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = ["LEAST_S", "Claims", "FileLock", "give_back"]
+__all__ = ["Claims", "FileLock", "give_back"]
 
 # A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
 # end no worker is left alone with more than that.
@@ -25,7 +25,7 @@ GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean 
 # together look some thousand times a second.
 WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
 LOAD_S = 1e-3  # items that are loaded together, if they take no longer, are not shared out
-LEAST_S = 1e-4  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
+LEAST_S = 2e-5  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
 
 
 class Claims:
