@@ -194,8 +194,7 @@ class Crew:
     def _dispensable(self, generation: int) -> Iterator[WorkerProcess]:
         """Yield workers whose call has ended, maybe without them, or that have had none."""
         for worker in self._members:
-            is_free = worker.call is None or worker.call.is_over
-            if is_free and worker.generation == generation:
+            if worker.call is None and worker.generation == generation:
                 yield worker
 
     def replenish(self, n: int) -> None:

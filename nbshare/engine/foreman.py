@@ -262,7 +262,9 @@ class Foreman:
         del self.calls[call.id]
         self.hear_prints(call)
         self.pipes.end_lines(call.request.prints)
-        call.workers.clear()  # late starters find the board stopped or empty, and become idle
+        for worker in call.workers:  # late ones find nothing to do, and become idle
+            worker.call = None  # which holds the items
+        call.workers.clear()
         call.finish(state, call.error)
         self._man_others()
         self.crew.end_outdated()
@@ -310,7 +312,7 @@ class Foreman:
         match message:
             case ("ready", pid):
                 self.crew.greet(worker, pid)
-                if worker.call is None:  # of those who are to be there for the next call
+                if worker.has_nothing_to_do:  # of those who are to be there for the next call
                     self.crew.rest(worker)
                 self._note_running(worker)
             case ("first", call_id, spec):
@@ -327,6 +329,9 @@ class Foreman:
                 worker.give_back(call_id, are_gone=are_gone)
                 if (call := worker.call) is not None and call.id == call_id:
                     self._release(worker, call)
+                elif worker.has_nothing_to_do:
+                    self.crew.rest(worker)
+                    self._man_others()
                 else:
                     worker.call_since = time.monotonic()
 

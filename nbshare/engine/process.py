@@ -102,6 +102,11 @@ class WorkerProcess:
         return self.pid != 0
 
     @property
+    def has_nothing_to_do(self) -> bool:
+        """Whether it has finished all calls that it was given."""
+        return self.call is None and not self._borrowed
+
+    @property
     def is_behind(self) -> bool:
         """Whether it has yet to say that it has finished an earlier call than its last.
 
