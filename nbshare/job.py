@@ -366,7 +366,8 @@ class Job:
 
         Each result is given once, also to several loops, in one thread or in several. Those of a
         map over a generator are not kept when they have been given, so that it need not end: it is
-        ahead by some windows only, and ends when nobody has the job any more.
+        ahead of the loop by about a second, as the notes of `parallel_map` say, and ends when
+        nobody has the job any more.
 
         Yields
         ------
@@ -378,13 +379,15 @@ class Job:
         Exception
             What the map has failed with.
         """
+        look_s = 0.0  # first: from then on the source waits for who iterates
         while True:
             with self._telling_that_it_goes_on():
-                is_over = self.tick(LOOK_S)  # before looking: what is done then is all
+                is_over = self.tick(look_s)  # before looking: what is done then is all
             while (new := self._next_result()) is not None:
                 yield new
             if is_over:
                 break
+            look_s = min(LOOK_S, 2 * look_s + 1e-3)
         if self.state != "done":
             unwrapped(*self.outcome())
 

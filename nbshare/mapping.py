@@ -57,7 +57,7 @@ def parallel_map(
         As in `map`: one positional argument each; the shortest ends. An ndarray gives its rows
         along the first axis without a copy per item: read-only for a plain array, writable for a
         SharedArray. Of a generator, or anything else without a length, some items are taken at a
-        time, in the thread that waits, and no more than workers will soon need.
+        time, and no more than workers will soon need: see the Notes.
     shared : mapping of str to object, optional
         Keyword arguments, the same for every call, placed in shared memory once. Arrays are
         read-only in the workers: a write raises `ValueError` there. A `numpy.memmap` of 1 MiB or
@@ -176,6 +176,10 @@ def parallel_map(
     May be called from any thread, and from several at once: each call then has workers of its
     own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
     caller changes later is not seen; what it changes later in a SharedArray is.
+
+    A generator is read ahead of the workers, or of a slower loop over a job's results, by what they
+    take in about a second, and never by more than 100,000 items, or about 128 MB of arrays and
+    texts; but always by a few items for each worker.
 
     What workers write to their standard output and error output (prints, warnings, log records
     without a handler of their own, C code, other programs) appears in `sys.stdout` and `sys.stderr`

@@ -151,6 +151,47 @@ def test_the_source_is_not_far_ahead_in_bytes():
     assert max(ahead) <= 110  # three windows of 32 MB, and one that is being made
 
 
+@pytest.mark.parametrize(
+    ("pause_s", "n", "most"), [(0, 200_000, 110_000), (0.005, 60, 1000)], ids=["quick", "slow"]
+)
+def test_the_source_is_not_far_ahead_of_a_loop(pause_s, n, most):
+    """However quick the function is: some items, and no more than the loop takes in a second."""
+    n_given, ahead = 0, 0
+
+    def counted():
+        nonlocal ahead
+        for i in itertools.count():
+            ahead = max(ahead, i - n_given)
+            yield i
+
+    job = background(abs, counted())
+    for _ in itertools.islice(job, n):
+        n_given += 1
+        if pause_s:
+            time.sleep(pause_s)  # what the loop takes
+    job.cancel()
+    assert job.wait(5)
+    assert ahead <= most
+
+
+def test_the_source_of_tiny_items_is_not_far_ahead_of_the_workers():
+    """Nobody iterates, and so many results will be there soon."""
+    has_begun = threading.Event()
+    ahead = []
+
+    def counted():
+        assert has_begun.wait(10)
+        for i in range(500_000):
+            if i % 1000 == 0:
+                ahead.append(i - job.n_done)
+            yield i
+
+    job = background(abs, counted())
+    has_begun.set()
+    assert len(job.result(60)) == 500_000
+    assert max(ahead) <= 110_000
+
+
 def test_a_slow_source_does_not_hold_up_what_it_has_given():
     """An item is worked on when it has come, not when a window is full."""
     has_begun = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ class Gathered:
         self._n_dropped = 0  # items of the windows that are not kept
         self._errors: dict[int, BaseException] = {}  # of those
         self._growing: GrowingArray | None = None
+        self._reader_s = 0.0  # what whoever iterates took for one of the results of the last look
+        self._reading: tuple[float, int] | None = None  # since when, and from which on, at a look
 
     @property
     def n_done(self) -> int:
@@ -118,6 +121,7 @@ class Gathered:
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results that have come since the last time, and let go of them."""
         self.is_iterated = True
+        self._reading = time.monotonic(), self.n_given
         for window in list(self.windows):
             first = window.request.first
             for i in window.take_new():
@@ -128,6 +132,13 @@ class Gathered:
                     self._errors |= self._errors_in(window)
                 self.windows.remove(window)
                 self._n_dropped += window.n_tasks
+        self._reader_s, self._reading = self.reader_s(), None
+
+    def reader_s(self) -> float:
+        """Return how long whoever iterates takes for a result; 0 if that is not known."""
+        if (reading := self._reading) is None or self.n_given == reading[1]:
+            return self._reader_s
+        return (time.monotonic() - reading[0]) / (self.n_given - reading[1])
 
     def fill_out(self) -> None:
         """Copy what is there to the array that the caller gave."""

@@ -37,10 +37,11 @@ from nbshare.worker.failures import raised_by_source
 
 __all__ = ["Stream"]
 
-# A window is meant to be this much work of all workers: a new one costs a millisecond. At three
-# windows at a time it is also how far the source is ahead.
-WINDOW_S = 0.2
-MOST_ITEMS = 1 << 16  # of a window
+# A window is meant to be this much work, of all workers or, if that takes longer, of whoever
+# iterates: a new one costs a millisecond. The source is at most six windows ahead: two that wait,
+# and four that have been handed over.
+WINDOW_S = 0.1
+MOST_ITEMS = 1 << 14  # of a window
 MOST_AHEAD = 3  # windows that somebody who iterates has not taken yet
 GROWTH = 8  # from one window to the next at most
 LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
@@ -226,8 +227,12 @@ class Stream(Ending):
         n_items, worked_s = map(sum, zip(self._last_pace, *now, strict=True))
         if not n_items:
             return self._size
-        wanted = WINDOW_S * self.request.max_workers * n_items / max(worked_s, 1e-9)
-        self._size = max(smallest, int(min(wanted, GROWTH * self._size, MOST_ITEMS)))
+        gathered = self._gathered
+        item_s = max(worked_s / n_items / self.request.max_workers, gathered.reader_s(), 1e-9)
+        most = min(MOST_ITEMS, GROWTH * self._size)
+        if gathered.is_iterated:  # nobody knows yet how quickly
+            most = min(most, GROWTH * gathered.n_given)
+        self._size = max(smallest, min(most, int(WINDOW_S / item_s)))
         self._intake.want(2 * self._size)
         return self._size
 
