@@ -19,12 +19,12 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.request import Items, Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut, is_interrupt
 from nbshare.functions import bind_arguments, label_of, resolve
+from nbshare.memory.cpus import usable_cpus
 from nbshare.notebook.prints import Printer
-from nbshare.worker import is_worker
-from nbshare.worker.context import current_context
-from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.failures import raised_by_source
-from nbshare.worker.orders import Policy
+from nbshare.wire import is_worker
+from nbshare.wire.context import current_context
+from nbshare.wire.failures import raised_by_source
+from nbshare.wire.orders import Policy
 
 __all__ = ["Backend", "checked_request"]
 

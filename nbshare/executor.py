@@ -15,14 +15,14 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from nbshare.arguments import checked_count, checked_initializer
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
-from nbshare.engine.task import Arguments, run_chunk, run_task
 from nbshare.engine.tasks import TaskQueue
+from nbshare.memory.cpus import usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.worker import is_worker
-from nbshare.worker.context import current_context
-from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.orders import Policy
+from nbshare.wire import is_worker
+from nbshare.wire.context import current_context
+from nbshare.wire.orders import Policy
+from nbshare.wire.task import Arguments, run_chunk, run_task
 
 __all__ = ["Executor"]
 

@@ -16,9 +16,9 @@ from joblib.parallel import ParallelBackendBase
 from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
-from nbshare.worker import is_worker
-from nbshare.worker.blas import limit_threads, thread_variables
-from nbshare.worker.cpus import usable_cpus
+from nbshare.memory.cpus import usable_cpus
+from nbshare.wire import is_worker
+from nbshare.wire.blas import limit_threads, thread_variables
 
 __all__ = ["NbshareBackend", "register_joblib"]
 

@@ -18,7 +18,7 @@ from nbshare.latest import remember
 from nbshare.notebook import Plot, Showing, check_display
 from nbshare.running import prepared, run_and_draw
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.worker import is_worker
+from nbshare.wire import is_worker
 
 __all__ = ["map_async", "parallel_map"]
 

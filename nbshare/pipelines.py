@@ -19,15 +19,6 @@ from nbshare.engine.local import dispatcher
 from nbshare.engine.pipe import Pipe, Stage
 from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stages import (
-    FRAME_NBYTES,
-    HEADER_NBYTES,
-    NO_BLOCK,
-    Place,
-    feed,
-    finish,
-    process,
-)
 from nbshare.engine.stats import StageStatistics
 from nbshare.functions import label_of
 from nbshare.job import unwrapped
@@ -44,7 +35,9 @@ from nbshare.stage_arguments import (
     taken_by,
 )
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.worker import is_worker
+from nbshare.wire import is_worker
+from nbshare.wire.stages import FRAME_NBYTES, HEADER_NBYTES, NO_BLOCK, Place
+from nbshare.worker.stages import feed, finish, process
 
 __all__ = ["PipelineResult", "pipeline"]
 

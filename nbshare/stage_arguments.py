@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from nbshare.engine.stages import n_arguments
 from nbshare.functions import bind_arguments, label_of, resolve
+from nbshare.worker.stages import n_arguments
 
 __all__ = [
     "check_functions",

@@ -23,7 +23,7 @@ from tqdm.contrib import concurrent as tqdm_concurrent
 import nbshare
 from nbshare import Executor
 from nbshare.joblib_backend import register_joblib
-from nbshare.worker.cpus import usable_cpus
+from nbshare.memory.cpus import usable_cpus
 
 register_joblib()
 

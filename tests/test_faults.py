@@ -862,7 +862,7 @@ except WorkerDiedError as error:
 def test_p1_what_threads_open_at_once_is_closed(lab):
     """Of what several calls begin with, at the same time, nothing stays open."""
     lab.run("""
-from nbshare.worker import context
+from nbshare.wire import context
 def held():
     return sum(os.path.realpath(f"/proc/self/fd/{fd}").endswith("status")
                for fd in os.listdir("/proc/self/fd"))

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
-from nbshare.worker.reports import Desk, reported
-from nbshare.worker.schedule import SINCE, Board
+from nbshare.wire.board import SINCE, Board, reported
+from nbshare.worker.reports import Desk
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import nbshare
 from nbshare import map_async, parallel_map
 from nbshare.errors import MixedResultsWarning
 from nbshare.memory import segment_of
-from nbshare.worker.blas import threads_per_worker
-from nbshare.worker.log import MAX_ALONE
+from nbshare.wire.blas import threads_per_worker
+from nbshare.worker.store import MAX_ALONE
 
 
 @pytest.fixture

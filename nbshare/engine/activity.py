@@ -7,8 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nbshare.worker.reports import reported
-from nbshare.worker.schedule import ITEM, ITEM_STOP, LOADED, N_ITEMS, NO_ITEM, PID, SINCE, Board
+from nbshare.wire.board import (
+    ITEM,
+    ITEM_STOP,
+    LOADED,
+    N_ITEMS,
+    NO_ITEM,
+    PID,
+    SINCE,
+    Board,
+    reported,
+)
 
 __all__ = ["WorkerActivity", "activity_of"]
 

@@ -12,7 +12,7 @@ from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import collect, masked
 from nbshare.engine.growing import GrowingArray
 from nbshare.engine.results import MISSING
-from nbshare.worker.output import OutputSpec, spec_for
+from nbshare.wire.results import OutputSpec, spec_for
 
 __all__ = ["BlockResults"]
 

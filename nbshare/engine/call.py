@@ -17,8 +17,8 @@ from nbshare.engine.request import Request
 from nbshare.engine.results import Results
 from nbshare.functions import Snapshot
 from nbshare.memory import Mode, Segment
-from nbshare.worker.orders import Brief, Order, Terms, pack_terms
-from nbshare.worker.schedule import Board
+from nbshare.wire.board import Board
+from nbshare.wire.orders import Brief, Order, Terms, pack_terms
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nbshare.arrays.apart import is_masked
 from nbshare.arrays.create import empty
 from nbshare.errors import MixedResultsWarning, warn
-from nbshare.worker.output import OutputSpec, spec_for
+from nbshare.wire.results import OutputSpec, spec_for
 
 __all__ = ["as_masked", "collect", "masked", "nothing", "stack"]
 

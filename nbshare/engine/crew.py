@@ -15,7 +15,7 @@ from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import FORK_S, LOOK_S, Nursery, WorkerProcess
 from nbshare.functions import Snapshot, Stamp, own_files, stamp_of
-from nbshare.worker.context import Context
+from nbshare.wire.context import Context
 
 __all__ = ["Crew"]
 

@@ -9,8 +9,8 @@ from typing import Protocol
 from nbshare.engine.call import Call
 from nbshare.engine.prints import WARNING
 from nbshare.engine.process import WorkerProcess
-from nbshare.worker.loading import LONG_S
-from nbshare.worker.reports import reported
+from nbshare.wire.board import reported
+from nbshare.wire.orders import LONG_LOADING_S
 
 __all__ = ["GRACE_S", "Deadlines"]
 
@@ -116,8 +116,8 @@ class Deadlines:
                 what = reported(call.board.row(slot).tolist())[1] or "loading the function"
                 call.request.prints.add(
                     WARNING,
-                    f"worker {slot + 1} has been {what} for {LONG_S:g} s. Nothing is ended: it may "
-                    "take as long as it needs. If it never ends, interrupt the run",
+                    f"worker {slot + 1} has been {what} for {LONG_LOADING_S:g} s. It may take as "
+                    "long as it needs; if it never ends, interrupt the run",
                 )
                 return
 
@@ -126,7 +126,7 @@ class Deadlines:
         """Yield when to tell of workers that load the function, and their slots."""
         for slot in () if call.has_told else call.workers.values():
             if (since := call.board.loading_since(slot)) is not None:
-                yield since + LONG_S + TOLD_S, slot
+                yield since + LONG_LOADING_S + TOLD_S, slot
 
     @staticmethod
     def _sleepers(call: Call) -> dict[WorkerProcess, float]:

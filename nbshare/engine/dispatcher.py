@@ -23,8 +23,7 @@ from nbshare.engine.call import Call
 from nbshare.engine.events import Events
 from nbshare.engine.foreman import Foreman
 from nbshare.engine.process import Nursery
-from nbshare.worker.claims import FileLock, give_back
-from nbshare.worker.schedule import IMPORTED
+from nbshare.wire.board import IMPORTED, FileLock, give_back
 
 __all__ = ["Dispatcher"]
 

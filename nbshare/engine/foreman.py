@@ -27,10 +27,10 @@ from nbshare.engine.losses import take_off
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import Nursery, WorkerProcess
 from nbshare.memory import Segment, segment_of
-from nbshare.worker.failures import Failure, rebuild
-from nbshare.worker.orders import CallMessage
-from nbshare.worker.output import OutputSpec
-from nbshare.worker.schedule import PRINTED
+from nbshare.wire.board import PRINTED
+from nbshare.wire.failures import Failure, rebuild
+from nbshare.wire.orders import CallMessage
+from nbshare.wire.results import OutputSpec
 
 __all__ = ["Foreman"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Segment
-from nbshare.worker.output import OutputSpec
+from nbshare.wire.results import OutputSpec
 
 __all__ = ["GrowingArray"]
 

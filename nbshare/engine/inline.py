@@ -17,10 +17,9 @@ import numpy.typing as npt
 from nbshare.engine.call import Call
 from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
-from nbshare.worker.failures import describe, explained, rebuild
-from nbshare.worker.log import LogKey
+from nbshare.wire.failures import describe, explained, rebuild
+from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker.mappings import Seen, are_gone
-from nbshare.worker.output import OutputSpec
 from nbshare.worker.remote import inputs_of
 from nbshare.worker.work import Work
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from nbshare.errors import is_interrupt
+from nbshare.wire.task import nbytes_of
 
-__all__ = ["MOST_BYTES", "InlineIntake", "Intake", "ThreadedIntake", "nbytes_of"]
+__all__ = ["MOST_BYTES", "InlineIntake", "Intake", "ThreadedIntake"]
 
 MOST_BYTES = 32 << 20  # of arrays and texts: of a window, and of what waits to be one
 
@@ -152,12 +151,3 @@ class ThreadedIntake(Intake):
 
 def _tell_nobody() -> None:
     pass
-
-
-def nbytes_of(item: Any) -> int:
-    """Return about how much memory an item takes; of what is no array or text, not much."""
-    if isinstance(item, tuple):
-        return sum(map(nbytes_of, item))
-    if isinstance(item, bytes | bytearray | str):
-        return len(item)
-    return int(item.nbytes) if isinstance(item, np.ndarray) else 64

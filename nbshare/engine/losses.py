@@ -7,8 +7,8 @@ from functools import partial
 
 from nbshare.engine.call import Call
 from nbshare.engine.process import WorkerProcess
-from nbshare.worker.failures import death_of, timed_out
-from nbshare.worker.schedule import ATTEMPTS, FAILED, SUSPECT
+from nbshare.wire.board import ATTEMPTS, FAILED, SUSPECT
+from nbshare.wire.failures import death_of, timed_out
 
 __all__ = ["take_off"]
 

@@ -28,7 +28,7 @@ from contextlib import closing
 
 from nbshare import errors
 from nbshare.engine.bell import Gong
-from nbshare.worker.messages import channel_pair
+from nbshare.wire.messages import channel_pair
 
 __all__ = ["check"]
 

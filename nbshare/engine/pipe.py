@@ -19,7 +19,10 @@ from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import State
 from nbshare.engine.ending import Ending
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stages import (
+from nbshare.engine.stats import StageStatistics, WorkerStats
+from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
+from nbshare.wire.results import unpack
+from nbshare.wire.stages import (
     BLOCK,
     BLOCK_SINCE,
     HEADER_NBYTES,
@@ -28,9 +31,6 @@ from nbshare.engine.stages import (
     STAGE_ENDED,
     Place,
 )
-from nbshare.engine.stats import StageStatistics, WorkerStats
-from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
-from nbshare.worker.log import unpack
 
 __all__ = ["Pipe", "Stage"]
 

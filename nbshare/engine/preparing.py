@@ -14,10 +14,10 @@ from nbshare.engine.call import MAX_REPLACED, Call, Entrance, Team
 from nbshare.engine.placing import Fixed, Placed, pack_fixed, pack_items, place
 from nbshare.engine.request import Request
 from nbshare.engine.results import Results
-from nbshare.worker.blas import threads_per_worker
-from nbshare.worker.cpus import usable_cpus
-from nbshare.worker.orders import Order, Task
-from nbshare.worker.schedule import Board
+from nbshare.memory.cpus import usable_cpus
+from nbshare.wire.blas import threads_per_worker
+from nbshare.wire.board import Board
+from nbshare.wire.orders import Order, Task
 
 __all__ = ["prepare", "prepare_open"]
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from nbshare.engine.events import Events
 from nbshare.errors import SlowLoadingWarning, warn_at_most
 from nbshare.memory.descriptors import with_room
-from nbshare.worker.orders import STREAMS
+from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess

@@ -19,9 +19,9 @@ from nbshare import errors
 from nbshare.memory import Segment, scratch_file
 from nbshare.memory.descriptors import owned, pidfd_of, with_room
 from nbshare.memory.processes import has_ended, is_out_of_time, state_of
-from nbshare.worker.blas import ONE_THREAD
-from nbshare.worker.messages import Channel, channel_pair
-from nbshare.worker.orders import STREAMS
+from nbshare.wire.blas import ONE_THREAD
+from nbshare.wire.messages import Channel, channel_pair
+from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code

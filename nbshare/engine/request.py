@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
-from nbshare.worker.context import Context
-from nbshare.worker.failures import text_of
-from nbshare.worker.orders import Policy
+from nbshare.wire.context import Context
+from nbshare.wire.failures import text_of
+from nbshare.wire.orders import Policy
 
 __all__ = ["Items", "Request", "has_rows"]
 

@@ -14,9 +14,18 @@ from nbshare.engine.collect import as_masked, collect, masked
 from nbshare.engine.request import Request
 from nbshare.errors import TaskError
 from nbshare.memory import pool, segment_of
-from nbshare.worker.log import Entry, LogReader, unpickled
-from nbshare.worker.output import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec, numbers_of
-from nbshare.worker.schedule import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
+from nbshare.wire.results import (
+    ASK,
+    IS_OBJECT,
+    KINDS,
+    OBJECTS,
+    Entry,
+    LogReader,
+    OutputSpec,
+    numbers_of,
+    unpickled,
+)
 
 __all__ = ["MISSING", "Results"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from nbshare.engine.base import Engine
 from nbshare.engine.call import Call, State
 from nbshare.engine.request import Request
-from nbshare.worker.schedule import IN_OUTPUT, N_ITEMS, WORKED
+from nbshare.wire.board import IN_OUTPUT, N_ITEMS, WORKED
 
 if TYPE_CHECKING:
     from nbshare.engine.activity import WorkerActivity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbshare.worker.schedule import (
+from nbshare.wire.board import (
     BEGUN,
     ENDED,
     N_ITEMS,

@@ -33,7 +33,7 @@ from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
 from nbshare.engine.stats import StageStatistics, WorkerStats, merged
-from nbshare.worker.failures import raised_by_source
+from nbshare.wire.failures import raised_by_source
 
 __all__ = ["Stream"]
 

@@ -43,10 +43,10 @@ from nbshare.engine.preparing import prepare, prepare_open
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.single import SingleRun
-from nbshare.engine.task import Arguments, run_task
 from nbshare.engine.window import OpenWindow, Task, TaskFuture, Window
-from nbshare.worker.context import current_context
-from nbshare.worker.failures import text_of
+from nbshare.wire.context import current_context
+from nbshare.wire.failures import text_of
+from nbshare.wire.task import Arguments, run_task
 
 __all__ = ["TaskQueue"]
 

@@ -20,10 +20,10 @@ from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.intake import MOST_BYTES
 from nbshare.engine.prints import Prints
 from nbshare.engine.single import SingleRun
-from nbshare.engine.task import Arguments
 from nbshare.tracebacks import shown_shortly
-from nbshare.worker.context import Context
-from nbshare.worker.schedule import FAILED, ITEM, ROUND
+from nbshare.wire.board import FAILED, ITEM, ROUND
+from nbshare.wire.context import Context
+from nbshare.wire.task import Arguments
 
 __all__ = ["OpenWindow", "Task", "TaskFuture", "Window"]
 

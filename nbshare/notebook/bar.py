@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import EMA, tqdm
 
 from nbshare.notebook.base import LIVE
-from nbshare.worker.loading import LONG_S
+from nbshare.wire.orders import LONG_LOADING_S
 
 if TYPE_CHECKING:
     from nbshare.notebook.base import JobView
@@ -94,7 +94,7 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
 
 def slow_loading(job: JobView) -> list[str]:
     """Say which workers have been loading what for long."""
-    if job.elapsed_s < LONG_S or job.state not in LIVE:
+    if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
         return []
     found = (worker for worker in job.activity if worker.report and not worker.items)
     return [f"worker {worker.number} is {worker.report}" for worker in found]

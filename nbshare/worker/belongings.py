@@ -1,6 +1,6 @@
 """What each call finds in a worker, whatever items have done: what its caller and initializer set.
 
-Settings that come with each call are applied by `nbshare.worker.context`; here are the others, and
+Settings that come with each call are applied by `nbshare.wire.context`; here are the others, and
 what an initializer has changed of any of them: that stays, since it is not run again.
 """
 
@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from nbshare.worker import context, streams
-from nbshare.worker.blas import limit_threads, thread_variables
+from nbshare.wire import context
+from nbshare.wire.blas import limit_threads, thread_variables
+from nbshare.worker import streams
 
 __all__ = ["Belongings", "changes_stay", "show_crashes"]
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
-from nbshare.worker.schedule import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STOP, Board
+from nbshare.wire.board import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STOP, Board
 
-with suppress(ImportError):  # Windows has none, and no workers yet
-    import fcntl
-
-__all__ = ["Claims", "FileLock", "give_back"]
+__all__ = ["Claims"]
 
 # A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
 # end no worker is left alone with more than that.
@@ -143,42 +140,3 @@ class Claims:
             return n_tasks
         stop = start + size
         return stop if size < self._step else stop - stop % self._step
-
-
-def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
-    """Let others claim what a worker that died had claimed, and what is to be tried again."""
-    if not items:
-        return
-    header, returned = board.header, board.returned
-    with lock:
-        n = header[RETURNED]
-        # It may have died in the middle of its claim, so that nothing has been taken away yet.
-        if items.start < header[NEXT] and items.start not in returned[:n, 0]:
-            returned[n] = items.start, items.stop
-            header[RETURNED] = n + 1
-
-
-class FileLock:
-    """A lock between processes, on one byte of a file, which the kernel releases if they die.
-
-    The file is opened once per process and never mapped or closed: closing any descriptor of it
-    would drop the lock. It does not exclude threads of one process.
-
-    Parameters
-    ----------
-    fd : int
-        Of the file.
-    byte : int
-        Its place in it; the file need not be as long.
-    """
-
-    def __init__(self, fd: int, byte: int) -> None:
-        self._place = fd, byte
-
-    def __enter__(self) -> None:
-        fd, byte = self._place
-        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
-
-    def __exit__(self, *_: object) -> None:
-        fd, byte = self._place
-        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)

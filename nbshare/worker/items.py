@@ -11,7 +11,7 @@ import numpy as np
 
 from nbshare.arrays.feed import FedBlocks
 from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
-from nbshare.worker.orders import Seed
+from nbshare.wire.orders import Seed
 
 __all__ = ["Source", "gather", "generator", "indices_of", "seeded"]
 

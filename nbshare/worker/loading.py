@@ -16,13 +16,11 @@ from types import FrameType
 
 from nbshare.errors import is_ours
 from nbshare.functions import is_installed
-from nbshare.worker.reports import write_text
-from nbshare.worker.schedule import BEGUN
+from nbshare.wire.board import BEGUN, write_text
+from nbshare.wire.orders import LONG_LOADING_S
 
-__all__ = ["LONG_S", "loading", "look"]
+__all__ = ["loading", "look"]
 
-# Long imports are legal: from then on they are shown, and warned of once. Tests set less.
-LONG_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 LOOK_S = 1.0
 
 _under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thread, what it does
@@ -42,12 +40,12 @@ def look() -> float:
     """Write down where loading is, if it takes long; returns in how many seconds to look again."""
     with suppress(IndexError):  # nothing is loaded
         row, thread, what = _under_way[-1]
-        left_s = row[BEGUN] / 1e9 + LONG_S - time.monotonic()
+        left_s = row[BEGUN] / 1e9 + LONG_LOADING_S - time.monotonic()
         if left_s > 0:
             return left_s
         write_text(row, _place(sys._current_frames()[thread], what))
         return LOOK_S
-    return LONG_S
+    return LONG_LOADING_S
 
 
 def _place(frame: FrameType, what: str) -> str:

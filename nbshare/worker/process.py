@@ -19,10 +19,11 @@ from typing import NamedTuple, NoReturn
 
 from nbshare.functions import ImportLog, use_snapshot
 from nbshare.memory import hush
-from nbshare.worker import become_worker, orphans, streams
+from nbshare.wire import become_worker
+from nbshare.wire.messages import Channel
+from nbshare.worker import orphans, streams
 from nbshare.worker.belongings import Belongings, show_crashes
 from nbshare.worker.mappings import KEEP_S, Mappings
-from nbshare.worker.messages import Channel
 from nbshare.worker.remote import work_on
 
 __all__ = ["Endowment", "run"]

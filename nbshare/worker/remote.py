@@ -16,17 +16,15 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.functions import ImportLog
 from nbshare.memory import Segment, View
+from nbshare.wire.board import NO_ITEM, Board, FileLock
+from nbshare.wire.context import apply_context
+from nbshare.wire.failures import describe
+from nbshare.wire.messages import Channel
+from nbshare.wire.orders import Brief, CallMessage, Order, unpack_terms
+from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings
-from nbshare.worker.claims import FileLock
-from nbshare.worker.context import apply_context
-from nbshare.worker.failures import describe
-from nbshare.worker.log import LogKey
 from nbshare.worker.mappings import Mappings
-from nbshare.worker.messages import Channel
-from nbshare.worker.orders import Brief, CallMessage, Order, unpack_terms
-from nbshare.worker.output import OutputSpec
-from nbshare.worker.schedule import NO_ITEM, Board
 from nbshare.worker.work import Work
 
 __all__ = ["inputs_of", "work_on"]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from nbshare.wire.board import (
+    FRACTION,
+    ITEM,
+    MILLIONTHS,
+    NO_ITEM,
+    REPORTED,
+    SINCE,
+    UNKNOWN,
+    write_text,
+)
 
-from nbshare.worker.schedule import FRACTION, ITEM, NO_ITEM, REPORT_TEXT, REPORTED, SINCE
-
-__all__ = ["Desk", "note_block", "present_item", "report", "reported", "write_text"]
-
-UNKNOWN = 0  # fractions are stored in millionths, from 1 on
-MILLIONTHS = 1_000_000
-CUT = "…".encode()
+__all__ = ["Desk", "note_block", "present_item", "report"]
 
 
 def report(fraction: float, text: str = "") -> None:
@@ -82,7 +84,7 @@ class Desk:
     Parameters
     ----------
     row : memoryview
-        Of `nbshare.worker.schedule.Board.row`.
+        Of `nbshare.wire.board.Board.row`.
     first : int
         Index of the call's first item.
     """
@@ -140,26 +142,3 @@ def note_block(block: int | None) -> None:
 def present_item() -> int | None:
     """Return the index of the item that this thread runs; None outside of items."""
     return None if _present.desk is None else _present.desk.item
-
-
-def write_text(row: memoryview, text: str) -> None:
-    """Write a text into a worker's row."""
-    place = row[REPORT_TEXT:].cast("B")
-    place[:] = _encoded(text, len(place))
-
-
-def _encoded(text: str, nbytes: int) -> bytes:
-    """Return a text in so many bytes of UTF-8, filled up or cut."""
-    data = text[: nbytes + 1].encode("utf-8", "replace")
-    if len(data) > nbytes:
-        data = data[: nbytes - len(CUT)] + CUT
-    return data.ljust(nbytes, b"\0")
-
-
-def reported(row: Sequence[int]) -> tuple[float | None, str]:
-    """Read what the item that a worker is in has reported: fraction, if any, and text."""
-    if row[REPORTED] != row[SINCE]:
-        return None, ""
-    fraction = None if row[FRACTION] == UNKNOWN else (row[FRACTION] - 1) / MILLIONTHS
-    data = np.array(row[REPORT_TEXT:], np.int64).tobytes()
-    return fraction, data.rstrip(b"\0").decode("utf-8", "ignore")

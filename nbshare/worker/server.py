@@ -20,9 +20,9 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from nbshare.wire.messages import Channel
 from nbshare.worker import orphans
 from nbshare.worker import process as worker
-from nbshare.worker.messages import Channel
 
 __all__ = ["serve", "spawned"]
 

@@ -15,7 +15,7 @@ with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
     import termios
 
-from nbshare.worker.orders import STREAMS
+from nbshare.wire.orders import STREAMS
 from nbshare.worker.reports import present_item
 
 if TYPE_CHECKING:

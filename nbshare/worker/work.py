@@ -19,17 +19,7 @@ from nbshare.arrays.inputs import Inputs
 from nbshare.errors import noted
 from nbshare.functions import label_of
 from nbshare.memory import Segment
-from nbshare.worker import streams
-from nbshare.worker.belongings import changes_stay
-from nbshare.worker.claims import Claims
-from nbshare.worker.failures import leave, text_of
-from nbshare.worker.items import Source, gather, indices_of, seeded
-from nbshare.worker.loading import loading
-from nbshare.worker.log import LogKey
-from nbshare.worker.orders import Order
-from nbshare.worker.output import OutputSpec, ResultStore
-from nbshare.worker.reports import Desk
-from nbshare.worker.schedule import (
+from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
     ENDED,
@@ -54,6 +44,16 @@ from nbshare.worker.schedule import (
     WORKED,
     Board,
 )
+from nbshare.wire.failures import leave, text_of
+from nbshare.wire.orders import Order
+from nbshare.wire.results import LogKey, OutputSpec
+from nbshare.worker import streams
+from nbshare.worker.belongings import changes_stay
+from nbshare.worker.claims import Claims
+from nbshare.worker.items import Source, gather, indices_of, seeded
+from nbshare.worker.loading import loading
+from nbshare.worker.reports import Desk
+from nbshare.worker.store import ResultStore
 
 __all__ = ["Caller", "Work"]
 

@@ -8,82 +8,88 @@ lost when results turn out to differ.
 
 from __future__ import annotations
 
+import itertools
+import os
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import noted
 from nbshare.functions import dumps_apart
-from nbshare.memory import Segment
-from nbshare.worker.log import OUT_OF_BAND, LogKey, LogWriter
-from nbshare.worker.schedule import IN_LOG, IN_OUTPUT, NUMBER_BYTES, Board
+from nbshare.memory import Segment, aligned
+from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board
+from nbshare.wire.results import (
+    ASK,
+    IN_MEMORYVIEW,
+    KIND_OF,
+    KINDS,
+    OUT_OF_BAND,
+    Entry,
+    LogKey,
+    OutputSpec,
+    numbers_of,
+    parts_of,
+    spec_for,
+)
 
-__all__ = [
-    "ASK",
-    "IS_OBJECT",
-    "KINDS",
-    "OBJECTS",
-    "OutputSpec",
-    "ResultStore",
-    "fill_row",
-    "numbers_of",
-    "spec_for",
-]
+__all__ = ["LogWriter", "ResultStore", "fill_row"]
 
+LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
+# A large entry has a log to itself, and so is freed with its array; but every log costs the caller
+# a descriptor, so that later ones share logs that become larger and larger.
+LARGE = 1 << 20
+MAX_ALONE = 32
 
-class OutputSpec(NamedTuple):
-    """What one result looks like."""
-
-    dtype: np.dtype[Any] | None  # None: objects, which go to the logs
-    shape: tuple[int, ...]
-    number: type | None  # Python's own number class that fits, for scalars
-    is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
-
-    def holds(self, value: Any) -> bool:
-        """Whether an output of this kind holds a result as it is."""
-        if self.dtype is None:
-            return False
-        if type(value) is self.number is not int:  # ints are of two dtypes
-            return True
-        if type(value) is np.ndarray and value.dtype == self.dtype:  # soon found out
-            return bool(value.shape == self.shape)
-        found = spec_for(value)
-        # NumPy takes None for float64 where dtypes are compared.
-        return found.dtype is not None and found[:2] == self[:2]
+_numbers = itertools.count()
 
 
-OBJECTS = OutputSpec(None, (), None)
+class LogWriter:
+    """A worker's side.
 
-# Kinds of results that workers agree on by themselves: objects, and numbers, which have room on the
-# board. With arrays one of them has to ask the caller, which takes the time of some hundred tiny
-# items.
-ASK, IS_OBJECT = 1, 2
-KINDS = {IS_OBJECT: OBJECTS} | {
-    IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
-    for code, t in enumerate([bool, int, float, *"?bBhHiIqQlLefdF"])
-    if np.dtype(t).itemsize <= NUMBER_BYTES
-}
-IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
-_KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
+    Parameters
+    ----------
+    announce : callable
+        ``announce(key, segment)`` tells the caller of a new log.
+    """
+
+    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
+        self._announce = announce
+        self._log: Segment | None = None
+        self._key: LogKey = (0, 0)
+        self._position = 0  # bytes
+        self._n_alone = 0
+        self._n_bytes = 0  # written so far
+
+    def append(self, data: bytes, buffers: list[memoryview]) -> Entry:
+        """Write the pickle of a result and its buffers; returns what finds it again."""
+        parts, nbytes = parts_of(data, buffers)
+        self._n_bytes += nbytes
+        if nbytes >= LARGE and self._n_alone < MAX_ALONE:
+            self._n_alone += 1
+            key = self._new_key()
+            self._announce(key, Segment.filled(nbytes, parts, sealed=False))
+            return _entry(key, 0, nbytes)
+        if self._log is None or self._position + nbytes > self._log.nbytes:
+            self._log, self._key = Segment.create(max(LOG_BYTES, self._n_bytes)), self._new_key()
+            self._announce(self._key, self._log)
+            self._position = 0
+        start = self._position
+        for offset, part in parts:
+            self._log[start + offset : start + offset + part.nbytes] = part
+        self._position = aligned(start + nbytes)
+        return _entry(self._key, start, nbytes)
+
+    @staticmethod
+    def _new_key() -> LogKey:
+        return os.getpid(), next(_numbers)
 
 
-def spec_for(value: Any) -> OutputSpec:
-    """Return the output that a first result asks for."""
-    if type(value) in (bool, int, float, complex):
-        dtype = np.asarray(value).dtype
-        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
-    if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
-        # Of strings and records only arrays are stacked: single ones are objects to their users.
-        is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
-        if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
-            # As NumPy stacks them: of native byte order.
-            return OutputSpec(np.promote_types(value.dtype, value.dtype), value.shape, None)
-    return OBJECTS
+def _entry(key: LogKey, offset: int, nbytes: int) -> Entry:
+    return (key[0] << 32) + key[1], offset, nbytes
 
 
 class ResultStore:
@@ -164,14 +170,14 @@ class ResultStore:
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """Learn, with the first result, where results go."""
-        kind = self._board.agree(_KIND_OF.get(wanted, ASK), self._lock)
+        kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
             self._spec, self._out = self._ask(wanted)
         else:
             self._spec = KINDS[kind]
             self._out = numbers_of(self._board, self._spec)
         spec = self._spec
-        if spec.dtype is not None and not spec.is_given and spec in _KIND_OF:
+        if spec.dtype is not None and not spec.is_given and spec in KIND_OF:
             self.number = spec.number or spec.dtype.type
         return spec
 
@@ -197,13 +203,6 @@ def _remedy(value: Any) -> str:
             return "run it, and return what asyncio.run(...) gives"
         return "return what it gives, list(...) of it"
     return "return numbers, arrays, or other objects that can be pickled"
-
-
-def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:
-    """Return the place on the board of results that are numbers; None for objects."""
-    if spec.dtype is None:
-        return None
-    return board.numbers(spec.dtype)
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:

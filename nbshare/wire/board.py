@@ -21,7 +21,8 @@ its ``done`` byte.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -30,7 +31,23 @@ import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
 
-__all__ = ["FAILED", "IN_LOG", "IN_OUTPUT", "NOT_DONE", "NO_ITEM", "UNKNOWN", "Board"]
+with suppress(ImportError):  # Windows has none, and no workers yet
+    import fcntl
+
+__all__ = [
+    "FAILED",
+    "IN_LOG",
+    "IN_OUTPUT",
+    "MILLIONTHS",
+    "NOT_DONE",
+    "NO_ITEM",
+    "UNKNOWN",
+    "Board",
+    "FileLock",
+    "give_back",
+    "reported",
+    "write_text",
+]
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
@@ -46,7 +63,9 @@ REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
 SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
-UNKNOWN = 0  # as KIND: before the first result
+UNKNOWN = 0  # as KIND: before the first result; as FRACTION: not told
+MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
+CUT = "…".encode()
 NO_ITEM = -1
 ONE = 0  # as ITEM_STOP: the one after ITEM
 NUMBER_BYTES = 8
@@ -275,3 +294,65 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[tuple[int, ...], int]:
         offsets.append(end)
         end = aligned(end + size)
     return tuple(offsets), end
+
+
+def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
+    """Let others claim what a worker that died had claimed, and what is to be tried again."""
+    if not items:
+        return
+    header, returned = board.header, board.returned
+    with lock:
+        n = header[RETURNED]
+        # It may have died in the middle of its claim, so that nothing has been taken away yet.
+        if items.start < header[NEXT] and items.start not in returned[:n, 0]:
+            returned[n] = items.start, items.stop
+            header[RETURNED] = n + 1
+
+
+class FileLock:
+    """A lock between processes, on one byte of a file, which the kernel releases if they die.
+
+    The file is opened once per process and never mapped or closed: closing any descriptor of it
+    would drop the lock. It does not exclude threads of one process.
+
+    Parameters
+    ----------
+    fd : int
+        Of the file.
+    byte : int
+        Its place in it; the file need not be as long.
+    """
+
+    def __init__(self, fd: int, byte: int) -> None:
+        self._place = fd, byte
+
+    def __enter__(self) -> None:
+        fd, byte = self._place
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
+
+    def __exit__(self, *_: object) -> None:
+        fd, byte = self._place
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+
+
+def reported(row: Sequence[int]) -> tuple[float | None, str]:
+    """Read what the item that a worker is in has reported: fraction, if any, and text."""
+    if row[REPORTED] != row[SINCE]:
+        return None, ""
+    fraction = None if row[FRACTION] == UNKNOWN else (row[FRACTION] - 1) / MILLIONTHS
+    data = np.array(row[REPORT_TEXT:], np.int64).tobytes()
+    return fraction, data.rstrip(b"\0").decode("utf-8", "ignore")
+
+
+def write_text(row: memoryview, text: str) -> None:
+    """Write a text into a worker's row."""
+    place = row[REPORT_TEXT:].cast("B")
+    place[:] = _encoded(text, len(place))
+
+
+def _encoded(text: str, nbytes: int) -> bytes:
+    """Return a text in so many bytes of UTF-8, filled up or cut."""
+    data = text[: nbytes + 1].encode("utf-8", "replace")
+    if len(data) > nbytes:
+        data = data[: nbytes - len(CUT)] + CUT
+    return data.ljust(nbytes, b"\0")

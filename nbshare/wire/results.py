@@ -1,33 +1,43 @@
-"""Results that fit no array: pickled into segments of the worker's own, its logs.
+"""How results travel: what an output array holds, and entries of logs for all that fits none.
 
-An entry is the pickle and the large buffers in it, each in its place: arrays come out of a log as
-views of it, without another copy::
+Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, a
+segment of its worker's: the pickle and the large buffers in it, each in its place. Arrays come out
+of a log as views of it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
 from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
+from nbshare.wire.board import NUMBER_BYTES, Board
 
 __all__ = [
+    "ASK",
+    "IN_MEMORYVIEW",
+    "IS_OBJECT",
+    "KINDS",
+    "KIND_OF",
+    "OBJECTS",
     "OUT_OF_BAND",
     "Entry",
     "LogKey",
     "LogReader",
-    "LogWriter",
+    "OutputSpec",
+    "numbers_of",
     "pack",
+    "parts_of",
+    "spec_for",
     "unpack",
     "unpickled",
 ]
@@ -35,55 +45,64 @@ __all__ = [
 LogKey = tuple[int, int]  # process id, and which of that process's logs
 Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, size in bytes
 
-LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
 OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
-# A large entry has a log to itself, and so is freed with its array; but every log costs the caller
-# a descriptor, so that later ones share logs that become larger and larger.
-LARGE = 1 << 20
-MAX_ALONE = 32
-
-_numbers = itertools.count()
 
 
-class LogWriter:
-    """A worker's side.
+class OutputSpec(NamedTuple):
+    """What one result looks like."""
 
-    Parameters
-    ----------
-    announce : callable
-        ``announce(key, segment)`` tells the caller of a new log.
-    """
+    dtype: np.dtype[Any] | None  # None: objects, which go to the logs
+    shape: tuple[int, ...]
+    number: type | None  # Python's own number class that fits, for scalars
+    is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
 
-    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
-        self._announce = announce
-        self._log: Segment | None = None
-        self._key: LogKey = (0, 0)
-        self._position = 0  # bytes
-        self._n_alone = 0
-        self._n_bytes = 0  # written so far
+    def holds(self, value: Any) -> bool:
+        """Whether an output of this kind holds a result as it is."""
+        if self.dtype is None:
+            return False
+        if type(value) is self.number is not int:  # ints are of two dtypes
+            return True
+        if type(value) is np.ndarray and value.dtype == self.dtype:  # soon found out
+            return bool(value.shape == self.shape)
+        found = spec_for(value)
+        # NumPy takes None for float64 where dtypes are compared.
+        return found.dtype is not None and found[:2] == self[:2]
 
-    def append(self, data: bytes, buffers: list[memoryview]) -> Entry:
-        """Write the pickle of a result and its buffers; returns what finds it again."""
-        parts, nbytes = _together(data, buffers)
-        self._n_bytes += nbytes
-        if nbytes >= LARGE and self._n_alone < MAX_ALONE:
-            self._n_alone += 1
-            key = self._new_key()
-            self._announce(key, Segment.filled(nbytes, parts, sealed=False))
-            return _entry(key, 0, nbytes)
-        if self._log is None or self._position + nbytes > self._log.nbytes:
-            self._log, self._key = Segment.create(max(LOG_BYTES, self._n_bytes)), self._new_key()
-            self._announce(self._key, self._log)
-            self._position = 0
-        start = self._position
-        for offset, part in parts:
-            self._log[start + offset : start + offset + part.nbytes] = part
-        self._position = aligned(start + nbytes)
-        return _entry(self._key, start, nbytes)
 
-    @staticmethod
-    def _new_key() -> LogKey:
-        return os.getpid(), next(_numbers)
+OBJECTS = OutputSpec(None, (), None)
+
+# Kinds of results that workers agree on by themselves: objects, and numbers, which have room on the
+# board. With arrays one of them has to ask the caller, which takes the time of some hundred tiny
+# items.
+ASK, IS_OBJECT = 1, 2
+KINDS = {IS_OBJECT: OBJECTS} | {
+    IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
+    for code, t in enumerate([bool, int, float, *"?bBhHiIqQlLefdF"])
+    if np.dtype(t).itemsize <= NUMBER_BYTES
+}
+IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
+KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
+
+
+def spec_for(value: Any) -> OutputSpec:
+    """Return the output that a first result asks for."""
+    if type(value) in (bool, int, float, complex):
+        dtype = np.asarray(value).dtype
+        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
+    if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
+        # Of strings and records only arrays are stacked: single ones are objects to their users.
+        is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
+        if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
+            # As NumPy stacks them: of native byte order.
+            return OutputSpec(np.promote_types(value.dtype, value.dtype), value.shape, None)
+    return OBJECTS
+
+
+def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:
+    """Return the place on the board of results that are numbers; None for objects."""
+    if spec.dtype is None:
+        return None
+    return board.numbers(spec.dtype)
 
 
 class LogReader:
@@ -125,7 +144,7 @@ class LogReader:
 
 def pack(value: Any) -> tuple[list[tuple[int, memoryview]], int]:
     """Return the parts of an entry with their offsets, and its size in bytes."""
-    return _together(*dumps_apart(value, OUT_OF_BAND))
+    return parts_of(*dumps_apart(value, OUT_OF_BAND))
 
 
 def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
@@ -158,7 +177,7 @@ def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
         ) from error
 
 
-def _together(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
+def parts_of(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
     """Return the parts of an entry with their offsets, and its size in bytes."""
     parts = list(_placed([memoryview(data), *buffers]))
     return parts, parts[-1][0] + parts[-1][1].nbytes
@@ -172,7 +191,3 @@ def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
     for part in parts:
         yield at, part
         at = aligned(at + part.nbytes)
-
-
-def _entry(key: LogKey, offset: int, nbytes: int) -> Entry:
-    return (key[0] << 32) + key[1], offset, nbytes

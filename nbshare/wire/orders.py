@@ -5,6 +5,7 @@ Apart from what they do then, which their owner need not import.
 
 from __future__ import annotations
 
+import os
 import pickle
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -13,6 +14,7 @@ from nbshare.arrays.inputs import Packed
 from nbshare.memory import Mode
 
 __all__ = [
+    "LONG_LOADING_S",
     "STREAMS",
     "Brief",
     "CallMessage",
@@ -25,6 +27,8 @@ __all__ = [
     "unpack_terms",
 ]
 
+# Long imports are legal: from then on they are shown, and warned of once. Tests set less.
+LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 STREAMS = ("stdout", "stderr")  # for which they are born with pipes
 KEPT = 8  # terms, of some kB each: of who calls one function again and again, or a few in turn
 
@@ -67,7 +71,7 @@ class Order(NamedTuple):
 class Terms(NamedTuple):
     """What all workers are told of a call, and is the same for one like it."""
 
-    settings: bytes  # of the caller's, see `nbshare.worker.context`
+    settings: bytes  # of the caller's, see `nbshare.wire.context`
     task: Task
 
 

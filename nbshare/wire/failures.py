@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from nbshare import errors
 from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
 from nbshare.functions import dumps
-from nbshare.worker import is_worker
+from nbshare.wire import is_worker
 
 __all__ = [
     "Failure",
@@ -39,7 +39,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Where the frames between a worker's loop and the user's function are: tasks and stages are there,
 # and what loads function and items.
 _ROOMS = tuple(
-    os.path.join(_PACKAGE, room, "") for room in ("worker", "engine", "arrays", "functions")
+    os.path.join(_PACKAGE, room, "") for room in ("worker", "wire", "arrays", "functions")
 )
 
 

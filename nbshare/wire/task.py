@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbshare.engine.intake import nbytes_of
 from nbshare.errors import cut
 from nbshare.functions import label_of
 from nbshare.memory import segment_of
-from nbshare.worker.failures import safe_repr
+from nbshare.wire.failures import safe_repr
 
-__all__ = ["Arguments", "run_chunk", "run_task"]
+__all__ = ["Arguments", "nbytes_of", "run_chunk", "run_task"]
 
 
 N_WEIGHED = 8  # of many, which are the items of a chunk or a batch, and much alike
@@ -67,3 +66,12 @@ def _nbytes_to_copy(value: Any, depth: int) -> int:
         return _weigh(value, depth - 1)
     is_shared = isinstance(value, np.ndarray) and segment_of(value) is not None
     return 0 if is_shared else nbytes_of(value)
+
+
+def nbytes_of(item: Any) -> int:
+    """Return about how much memory an item takes; of what is no array or text, not much."""
+    if isinstance(item, tuple):
+        return sum(map(nbytes_of, item))
+    if isinstance(item, bytes | bytearray | str):
+        return len(item)
+    return int(item.nbytes) if isinstance(item, np.ndarray) else 64

@@ -17,7 +17,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,41 +26,21 @@ from nbshare.arrays.lease import Lease
 from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError
-from nbshare.worker.failures import safe_repr
-from nbshare.worker.log import pack
+from nbshare.wire.failures import safe_repr
+from nbshare.wire.results import pack
+from nbshare.wire.stages import (
+    BLOCK,
+    BLOCK_SINCE,
+    FRAME_NBYTES,
+    HEADER_NBYTES,
+    NO_BLOCK,
+    STAGE_BEGUN,
+    STAGE_ENDED,
+    Place,
+)
 from nbshare.worker.reports import note_block
 
-__all__ = [
-    "BLOCK",
-    "BLOCK_SINCE",
-    "FRAME_NBYTES",
-    "HEADER_NBYTES",
-    "NO_BLOCK",
-    "STAGE_BEGUN",
-    "STAGE_ENDED",
-    "Place",
-    "Station",
-    "feed",
-    "finish",
-    "n_arguments",
-    "process",
-]
-
-FRAME_NBYTES = 1 << 18  # of a result, in one slot
-HEADER_NBYTES = 24  # block, size of the whole, offset
-
-BLOCK, BLOCK_SINCE, STAGE_BEGUN, STAGE_ENDED = range(4)  # places in a row, which is a worker's
-NO_BLOCK = -1
-
-
-class Place(NamedTuple):
-    """The item of a stage's map: a worker for as long as the pipeline runs."""
-
-    stage: str
-    worker: int
-
-    def __repr__(self) -> str:
-        return f"worker {self.worker} of stage {self.stage!r}"
+__all__ = ["Station", "feed", "finish", "n_arguments", "process"]
 
 
 class Station:
