@@ -1,24 +1,29 @@
 """Parallel maps for notebooks, on NumPy arrays in shared memory.
 
-The layers; imports point down only::
+Write a function in a module file and call it for many items, on all CPUs::
 
-    __main__, demo     the main job, headless
-    magics             %%workerfile: a cell that becomes a module file
-    joblib_backend     joblib's Parallel on an Executor
-    mapping, executor  parallel_map: a request, checked once, handed down; the face of an executor
-    pipelines          load, process, store: stages joined by ring buffers
-    running            a map from its request to its result, drawn meanwhile
-    arguments          what a user gives, checked before anything starts
-    notebook           what draws: the bar and the live picture
-    job                one running map: partial results, stop
-    latest             the newest job that did not simply succeed
-    engine             the owner of workers: start, place, assign, collect, recover
-    worker             a worker process: claim, run, store; the board that it shares with its owner
-    arrays             arrays and objects in shared memory, and how they travel
-    functions          the function a worker can import, and whether it is fresh
-    memory             bytes that several processes map
-    tracebacks         what a notebook shows of a failure
-    errors             every exception and warning
+    from nbshare import parallel_map
+    from workers import horizon
+
+    maps = parallel_map(horizon, azimuths, shared={"elevation": dem}, plot="image")
+
+``elevation`` is copied to shared memory once and is read-only in the workers. ``maps`` is an array
+in shared memory with one row per item. A progress display and a plot show the results while they
+arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
+
+=================================  ================================================================
+`parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` at once
+`share`, `empty`, `zeros`, `full`  arrays in shared memory, and any view of them, sent by reference
+`SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
+`RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
+`Executor`                         a `concurrent.futures.Executor` on the same workers
+`report`, `LivePlot`               how far a long item is; plots with labels and units
+`last_job`, `shutdown`             the newest job that did not simply succeed; end the workers
+`errors`                           all exceptions and warnings
+=================================  ================================================================
+
+In a notebook, ``%load_ext nbshare`` adds ``%%workerfile workers.py``, which writes a cell to a
+module file and imports it. ``python -m nbshare demo`` runs an example without a notebook.
 """
 
 import typing
