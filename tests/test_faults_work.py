@@ -457,9 +457,16 @@ def test_c3_a_warning_made_an_error_ends_no_run(lab):
     """Where warnings are errors, that of an import that takes long is said all the same."""
     lab.environ["NBSHARE_LONG_LOADING_S"] = "0.2"
     subject = lab.run("""
-import warnings
+import io, warnings
+
+class Ends(io.TextIOBase):
+    def write(self, text):
+        sys.__stderr__.write(text)
+        if "SlowLoadingWarning" in text:
+            raise_flag("on")
+
+sys.stderr = Ends()
 warnings.simplefilter("error")
-threading.Timer(2, raise_flag, ("on",)).start()
 found = quiet(tasks.double, range(4), initializer=await_flag, initargs=("on",))
 assert found.tolist() == [0, 2, 4, 6]
 """)

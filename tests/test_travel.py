@@ -349,10 +349,11 @@ executor = nbshare.Executor(2)
 assert executor.submit(tasks.double, 2).result() == 4
 tasks.check_double()  # workers are there before anybody has a key
 import multiprocessing as mp
+from multiprocessing.managers import SyncManager
 def drained(queue, n):
     return sorted(queue.get(timeout=faultlab.SOON_S) for _ in range(n))
 if __name__ == "__main__":
-    with mp.Manager() as manager:
+    with SyncManager(("localhost", 0)) as manager:  # a socket's path may be too long
         queue = manager.Queue()
         executor.submit(tasks.put_two, queue).result()
         assert drained(queue, 2) == [0, 1]
