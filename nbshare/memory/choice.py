@@ -2,10 +2,11 @@
 
 The environment variable ``NBSHARE_MEMORY`` says ``memfd``, ``named``, ``file`` (in the directory
 for temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
-whenever memory is made. Without it a memfd is taken; where the system refuses those, POSIX shared
-memory, and a file for what has no room there; which is said once.
+whenever memory is made. Without it a memfd is taken; where the system refuses those, a file in
+``/dev/shm``, and one in the directory for temporary files for what has no room there; which is said
+once.
 
-Linux is tested; other systems that have POSIX shared memory are not, and Windows is not built yet.
+Linux is tested; other systems are not, and Windows is not built yet.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from functools import cache
 from typing import NamedTuple
 
 from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
-from nbshare.memory import budget, names
+from nbshare.memory import budget
 from nbshare.memory.alignment import aligned
 from nbshare.memory.descriptors import Descriptor
-from nbshare.memory.kinds import Kind, MappedFile, Memfd, Named
+from nbshare.memory.kinds import Kind, MappedFile, Memfd
 
 __all__ = ["NewFile", "choice", "hush", "new_file", "reserve", "scratch_file"]
 
@@ -42,7 +43,6 @@ class NewFile(NamedTuple):
 
     file: Descriptor
     nbytes: int
-    name: str
     kind: Kind
 
 
@@ -88,10 +88,7 @@ def new_file(nbytes: int) -> NewFile:
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
     kinds, _ = _automatic()  # not the setting: that is where large data lie, maybe on a network
-    name = names.new_name()
-    file = kinds[0].open(name)
-    names.drop(name)
-    return file
+    return kinds[0].open()
 
 
 def choice() -> tuple[Kind, ...]:
@@ -121,12 +118,8 @@ def _chosen() -> Choice:
     kind, _, folder = setting.partition(":")
     if not setting:
         return _automatic()
-    if setting == "memfd":
-        return (Memfd(),), ()
-    if setting == "named":
-        return (Named(),), ()
-    if setting == "file":
-        return (_temporary(),), ()
+    if setting in _KINDS:
+        return (_KINDS[setting](),), ()
     if kind == "file" and os.path.isabs(folder):
         return (MappedFile(folder),), ()
     raise ValueError(
@@ -148,15 +141,11 @@ def _automatic() -> Choice:
     """Find out what works; after a memfd, whose room is all memory, there is nothing to try."""
     kinds: list[Kind] = []
     refusals: list[str] = []
-    makers: list[Callable[[], Kind]] = [Memfd, Named, _temporary]
-    for setting, maker in zip(("memfd", "named", "file"), makers, strict=True):
+    for setting, kind_of in _KINDS.items():
         try:
-            kind = maker()
+            kind = kind_of()
             new = _make(kind, mmap.PAGESIZE)
-            try:  # not every file system lets its files be mapped
-                mmap.mmap(new.file.fileno(), new.nbytes).close()
-            finally:
-                names.drop(new.name)
+            mmap.mmap(new.file.fileno(), new.nbytes).close()  # not every file system allows that
         except OSError as error:
             if error.errno in SHORT:
                 raise
@@ -180,18 +169,21 @@ def _temporary() -> MappedFile:
     return MappedFile(os.path.abspath(tempfile.gettempdir()))
 
 
+# By their settings, the best one first.
+_KINDS: dict[str, Callable[[], Kind]] = {
+    "memfd": Memfd,
+    "named": lambda: MappedFile("/dev/shm", "named"),  # noqa: S108
+    "file": _temporary,
+}
+
+
 def _make(kind: Kind, nbytes: int) -> NewFile:
-    name = names.new_name()
     try:
-        file = kind.open(name)
-        try:
-            reserve(kind, file.fileno(), nbytes)
-        except BaseException:
-            names.drop(name)
-            raise
+        file = kind.open()
+        reserve(kind, file.fileno(), nbytes)
     except (ImportError, AttributeError) as error:  # this system's Python has not the call
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
-    return NewFile(file, nbytes, name, kind)
+    return NewFile(file, nbytes, kind)
 
 
 def reserve(kind: Kind, fd: int, nbytes: int) -> None:

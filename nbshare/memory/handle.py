@@ -1,10 +1,9 @@
 """A handle: how a process that is not ours finds a segment, and makes sure it is the right one.
 
 Our own workers are sent the descriptor itself. Anybody else (another pool's worker, a queue's
-reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc`` (or, without
-that, POSIX shared memory by its name). By then the sender may have ended, its descriptor number may
-mean another file and its process number another process, so a handle says everything that can be
-compared.
+reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
+sender may have ended, its descriptor number may mean another file and its process number another
+process, so a handle says everything that can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.descriptors import Descriptor, opened
-from nbshare.memory.names import name_of, open_shm
+from nbshare.memory.names import name_of
 from nbshare.memory.processes import start_of
 from nbshare.memory.receipts import Receipt, receipts
 from nbshare.memory.segment import Mode, Segment, known_segment
@@ -34,7 +33,6 @@ class Handle(NamedTuple):
     inode: int
     nbytes: int
     name: str  # of the file: random, so that it proves the rest
-    has_name: bool  # it is found by that, for want of /proc
     mode: Mode
     receipt: Receipt
 
@@ -43,17 +41,15 @@ def handle_of(segment: Segment) -> Handle:
     """Return a handle, and hold the segment here until its receiver has arrived."""
     segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
     status = os.fstat(segment.fd)
-    namespace, started = (0, 0) if segment.has_name else (_namespace(), start_of(os.getpid()))
     return Handle(
         pid=os.getpid(),
-        started=started,
-        namespace=namespace,
+        namespace=_namespace(),
+        started=start_of(os.getpid()),
         fd=segment.fd,
         device=status.st_dev,
         inode=status.st_ino,
         nbytes=segment.nbytes,
         name=segment.name,
-        has_name=segment.has_name,
         mode="r" if segment.is_sealed else segment.mode,
         receipt=receipts.hold(segment),
     )
@@ -70,8 +66,7 @@ def open_handle(handle: Handle) -> Segment:
     """
     segment = known_segment(handle.name)
     if segment is None:
-        name = handle.name if handle.has_name else None
-        segment = Segment.attach(_open(handle), handle.mode, name=name)
+        segment = Segment.attach(_open(handle), handle.mode)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # asking makes it known here
     receipts.acknowledge(handle.pid, handle.receipt)
@@ -79,9 +74,8 @@ def open_handle(handle: Handle) -> Segment:
 
 
 def _open(handle: Handle) -> Descriptor:
-    access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
     try:
-        found = open_shm(handle.name, access) if handle.has_name else _find(handle)
+        found = _find(handle)
     except PermissionError:
         raise StaleReferenceError(
             f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
@@ -93,15 +87,15 @@ def _open(handle: Handle) -> Descriptor:
             "in the sender until it has been received, or send a copy: numpy.array(x)."
         ) from None
     status = os.fstat(found.fileno())
-    name = handle.name if handle.has_name else name_of(found.fileno())
-    proof = (status.st_dev, status.st_ino, status.st_size, name)
+    proof = (status.st_dev, status.st_ino, status.st_size, name_of(found.fileno()))
     expected = (handle.device, handle.inode, handle.nbytes, handle.name)
     if not stat.S_ISREG(status.st_mode) or proof != expected:
         raise StaleReferenceError(
             f"process {handle.pid} has let go of the array. Keep it there until it has been "
             "received, or send a copy: numpy.array(x)."
         )
-    return found if handle.has_name else opened(os.open, f"/proc/self/fd/{found.fileno()}", access)
+    access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
+    return opened(os.open, f"/proc/self/fd/{found.fileno()}", access)
 
 
 def _find(handle: Handle) -> Descriptor:

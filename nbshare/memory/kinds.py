@@ -1,15 +1,16 @@
 """The kinds of memory that processes can share. Each is a file, had by its descriptor only.
 
-======  ========================  ====================  ===================================
-kind    made of                   room                  others cannot write to it because of
-======  ========================  ====================  ===================================
-memfd   anonymous memory          memory                a seal
-named   POSIX shared memory       memory, ``/dev/shm``  read-only descriptors
-file    a file in a directory     the directory's       read-only descriptors
-======  ========================  ====================  ===================================
+======  ======================  ====================  ===================================
+kind    made of                 room                  others cannot write to it because of
+======  ======================  ====================  ===================================
+memfd   anonymous memory        memory                a seal
+named   a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
+file    a file in a directory   the directory's       read-only descriptors
+======  ======================  ====================  ===================================
 
 Without a seal, a process of the same user that means to can still write: it changes the file's
-mode and opens the descriptor anew through ``/proc``. A bug will not, malice may.
+mode and opens the descriptor anew through ``/proc``. A bug will not, malice may. Read-only
+descriptors are opened through ``/proc``, so without it a memfd is the only kind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Protocol
 from nbshare.memory import budget, names
 from nbshare.memory.descriptors import Descriptor, opened
 
-__all__ = ["Kind", "MappedFile", "Memfd", "Named", "keeps_size"]
+__all__ = ["Kind", "MappedFile", "Memfd", "keeps_size"]
 
 # From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -48,7 +49,7 @@ class Kind(Protocol):
     def can_be_huge(self) -> bool:
         """Whether its fresh pages may become huge ones."""
 
-    def open(self, name: str) -> Descriptor:
+    def open(self) -> Descriptor:
         """Make an empty file."""
 
     def reserve(self, fd: int, nbytes: int) -> None:
@@ -59,25 +60,27 @@ class Kind(Protocol):
 
 
 class _Equal:
-    """Equal to those of its kind in the same folder: no dataclass, which takes 1 ms to define."""
+    """Equal to what the same setting means: no dataclass, which takes 1 ms to define."""
 
-    folder = ""
+    setting: str
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.folder == self.folder
+        return isinstance(other, _Equal) and other.setting == self.setting
 
     def __hash__(self) -> int:
-        return hash((type(self), self.folder))
+        return hash(self.setting)
 
 
 class Memfd(_Equal):
     """Anonymous memory: never has a name, and can be sealed."""
 
     setting = "memfd"
+    folder = ""
     can_be_huge = True
 
-    def open(self, name: str) -> Descriptor:  # noqa: D102
-        return opened(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def open(self) -> Descriptor:  # noqa: D102
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return opened(os.memfd_create, names.new_name(), flags)
 
     def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
         import fcntl  # late: not on every system
@@ -92,13 +95,23 @@ class Memfd(_Equal):
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
 
-class _InFolder(_Equal):
-    """What has room of its own, and lets the size be changed by whoever may write."""
+class MappedFile(_Equal):
+    """A file without a name; its room is its own, and whoever may write may change its size."""
 
     can_be_huge = False  # the pages are there when the size has been reserved
 
-    def reserve(self, fd: int, nbytes: int) -> None:
-        if self.folder and nbytes > budget.free_in(self.folder):
+    def __init__(self, folder: str, setting: str = "") -> None:
+        self.folder = folder
+        self.setting = setting or f"file:{folder}"
+
+    def open(self) -> Descriptor:  # noqa: D102
+        if not names.has_proc():
+            raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
+        names.sweep(self.folder)
+        return names.opened_without_name(os.path.join(self.folder, names.new_name()))
+
+    def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
+        if nbytes > budget.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
         if hasattr(os, "posix_fallocate"):
@@ -106,43 +119,9 @@ class _InFolder(_Equal):
             for start in range(0, nbytes, PIECE):
                 os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
-    def protect(self, fd: int) -> None:
+    def protect(self, fd: int) -> None:  # noqa: D102
         with suppress(OSError):  # not every file system has modes
             os.fchmod(fd, 0o400)
-
-
-class Named(_InFolder):
-    """POSIX shared memory, without the name where that can be done without."""
-
-    setting = "named"
-    folder = "/dev/shm" if os.path.isdir("/dev/shm") else ""  # noqa: S108
-
-    def open(self, name: str) -> Descriptor:  # noqa: D102
-        if self.folder:
-            names.sweep(self.folder)
-        if names.has_proc():
-            import _posixshmem  # type: ignore[import-not-found]  # late: some systems have none
-
-            opener, unlink = _posixshmem.shm_open, _posixshmem.shm_unlink
-            return names.opened_without_name(f"/{name}", os.O_RDWR, opener, unlink)
-        names.keep(name)
-        return names.open_shm(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
-
-
-class MappedFile(_InFolder):
-    """A file without a name."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    @property
-    def setting(self) -> str:  # noqa: D102
-        return f"file:{self.folder}"
-
-    def open(self, name: str) -> Descriptor:  # noqa: D102
-        names.sweep(self.folder)
-        path = os.path.join(self.folder, name)
-        return names.opened_without_name(path, os.O_RDWR | os.O_CLOEXEC, os.open, os.unlink)
 
 
 def keeps_size(fd: int) -> bool:
@@ -153,7 +132,7 @@ def keeps_size(fd: int) -> bool:
         seals = fcntl.fcntl(fd, F_GET_SEALS)
     except (ImportError, OSError):
         seals = 0
-    if seals & F_SEAL_SHRINK or not names.has_proc():
+    if seals & F_SEAL_SHRINK:
         return True
     # Other kinds cannot be sealed, but are known by their names.
     link = os.readlink(f"/proc/self/fd/{fd}")

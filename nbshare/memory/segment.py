@@ -62,8 +62,6 @@ class Segment(mmap.mmap):
         What it is made of; None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
-    has_name : bool
-        Whether other processes find it by its name, for want of ``/proc``.
     n_borrowed : int
         Workers that have been sent the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
@@ -81,12 +79,10 @@ class Segment(mmap.mmap):
     mode: Mode
     kind: Kind | None
     is_sealed: bool
-    has_name: bool
     n_borrowed: int
     was_kept_elsewhere: bool
     _file: Descriptor | None
     _name: str | None
-    _standing: names.Standing | None
 
     def __new__(cls, file: Descriptor, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
@@ -111,10 +107,9 @@ class Segment(mmap.mmap):
         self.mode = mode
         self.kind = None
         self.is_sealed = False
-        self.has_name = False
         self.n_borrowed = 0
         self.was_kept_elsewhere = False
-        self._name = self._standing = None
+        self._name = None
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
@@ -168,7 +163,7 @@ class Segment(mmap.mmap):
         copying.run(jobs)
 
     @classmethod
-    def attach(cls, file: Descriptor | int, mode: Mode, *, name: str | None = None) -> Self:
+    def attach(cls, file: Descriptor | int, mode: Mode) -> Self:
         """Map a segment whose descriptor was opened or received; takes the descriptor over.
 
         Parameters
@@ -177,8 +172,6 @@ class Segment(mmap.mmap):
             Descriptor that allows what `mode` says.
         mode : {"r+", "r", "c"}
             As `Segment.mode`.
-        name : str, optional
-            By which the segment was found, if descriptors do not tell.
 
         Raises
         ------
@@ -189,22 +182,12 @@ class Segment(mmap.mmap):
         fd = file.fileno()
         if not keeps_size(fd):
             raise ValueError(f"descriptor {fd} is not sealed against shrinking")
-        self = cls(file, os.fstat(fd).st_size, mode)
-        if name is not None:
-            self._name, self.has_name = name, True
-        return self
+        return cls(file, os.fstat(fd).st_size, mode)
 
     @classmethod
     def _own(cls, new: NewFile) -> Self:
-        try:
-            self = cls(new.file, new.nbytes, "r+")
-        except BaseException:
-            names.drop(new.name)
-            raise
+        self = cls(new.file, new.nbytes, "r+")
         self.kind = new.kind
-        if names.is_kept(new.name):
-            self._name, self.has_name = new.name, True
-            self._standing = names.Standing(new.name)
         return self
 
     def grown(self, needed: int, nbytes: int) -> Segment:
@@ -228,8 +211,6 @@ class Segment(mmap.mmap):
         reserve(self.kind, self.fd, size)
         larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind
-        larger._name, larger.has_name = self._name, self.has_name
-        larger._standing = self._standing
         return larger
 
     def array(
@@ -258,9 +239,7 @@ class Segment(mmap.mmap):
         """Open a descriptor through which the segment can only be read."""
         if names.has_proc():
             return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        if self.has_name:
-            return names.open_shm(self.name, os.O_RDONLY)
-        return opened(os.dup, self.fd)  # read-only by its seal, or by good will
+        return opened(os.dup, self.fd)  # of a memfd: read-only by its seal, or by good will
 
 
 # The segments of this process that have been asked for their name, by it.

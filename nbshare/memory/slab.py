@@ -13,7 +13,6 @@ from collections import deque
 
 from nbshare.memory.alignment import aligned
 from nbshare.memory.choice import choice
-from nbshare.memory.names import has_proc
 from nbshare.memory.segment import Segment
 
 __all__ = ["Slab", "array_slab", "slab"]
@@ -45,8 +44,7 @@ class Slab:
 
     def take(self, nbytes: int) -> tuple[Segment, int]:
         """Return a segment and the offset of `nbytes` in it that are zero and nobody else's."""
-        # Without /proc others find a segment by its name, which stands as long as we hold it.
-        if nbytes > LARGEST or not has_proc():
+        if nbytes > LARGEST:
             return Segment.create(nbytes), 0
         try:
             present, offset = self._present.pop()  # from now on nobody else has it
