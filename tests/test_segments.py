@@ -974,8 +974,9 @@ def huge_bytes(mapped):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Let huge pages be waited for, however slowly they come."""
-    monkeypatch.setattr(huge, "_trials", {False: huge._Trial(1), True: huge._Trial(1)})
+    """Let huge pages be taken, however slowly they come."""
+    monkeypatch.setattr(huge, "SLOWEST", 1)
+    monkeypatch.setattr(huge, "_resume_at", -math.inf)
 
 
 @needs_huge_pages
@@ -985,7 +986,7 @@ def test_large_memory_that_is_filled_has_huge_pages():
     data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
     filled = Segment.filled(len(data), [(0, data)])
     assert np.array_equal(filled.array(np.uint8, data.shape), data)
-    if huge._trials[False].pauses and ctypes.get_errno() in {
+    if huge._is_paused() and ctypes.get_errno() in {
         errno.ENOMEM,
         errno.EAGAIN,
         errno.EBUSY,
@@ -997,22 +998,27 @@ def test_large_memory_that_is_filled_has_huge_pages():
     assert huge_bytes(seen) == 8 << 20
 
 
-@needs_huge_pages
-def test_huge_pages_that_come_slowly_are_done_without(monkeypatch):
-    """What is there is right all the same, and for a while no more are asked for.
+WAYS = {
+    "input of a call": lambda data: pool.filled(len(data), [(0, data)]),
+    "share": nbshare.share,
+    "share, read-only": lambda data: nbshare.share(data, mode="r"),
+    "share, object": lambda data: nbshare.share({"data": data})["data"],
+}
 
-    Unless what is there is to last.
-    """
+
+@needs_huge_pages
+@pytest.mark.parametrize("way", WAYS)
+def test_huge_pages_that_come_slowly_are_done_without(way, monkeypatch):
+    """What is there is right all the same, and for a while no more are asked for."""
     monkeypatch.setattr(huge, "SLOWEST", math.inf)
     monkeypatch.setattr(huge, "PATIENCE_S", 0)
-    monkeypatch.setattr(huge, "_trials", {False: huge._Trial(math.inf), True: huge._Trial(1)})
+    monkeypatch.setattr(huge, "_resume_at", -math.inf)
     data = np.random.default_rng(3).integers(0, 256, 9 << 20, np.uint8)
-    for lasting, allowed in ((False, 2 << 20), (False, 0), (True, 8 << 20)):
-        filled = Segment.filled(len(data), [(0, data)], lasting=lasting)
-        assert np.array_equal(filled.array(np.uint8, data.shape), data)
-        assert huge_bytes(filled) <= allowed
-    if not huge._trials[True].pauses:  # it has not failed
-        assert huge_bytes(filled) == allowed
+    for allowed in (2 << 20, 0):
+        pool.drop()
+        array = WAYS[way](data)
+        assert np.array_equal(array[: len(data)], data)
+        assert huge_bytes(segment_of(array)[0]) <= allowed
 
 
 @pytest.mark.usefixtures("patient")

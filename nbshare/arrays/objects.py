@@ -90,7 +90,7 @@ def place(obj: Any, mode: Mode) -> SharedObject:
     """
     arena = Arena(copies_files=True)
     packed = arena.pack(obj, "the object")
-    segment = Segment.filled(*arena.contents(), lasting=True)
+    segment = Segment.filled(*arena.contents())
     # The mapping that could still write goes.
     segments = [Segment.attach(segment.read_only(), mode)]
     for other, other_mode in arena.segments:

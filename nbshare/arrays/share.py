@@ -81,9 +81,8 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     changes in the caller while it is being copied is copied as it happens to be. A `numpy.memmap`
     is copied, too; given to a call itself, it goes by its file without a copy.
 
-    What is shared is thought to be used again and again. So huge pages, which are read faster, are
-    waited for, up to a second per GB where a virtual machine's host brings them slowly; elsewhere
-    sharing takes less time with them than without. For a single call, give it the array itself.
+    Sharing an array first and then using it in one call takes as long as giving the call the array
+    itself; each later call saves the copy.
 
     Of an object, what pickle can hand out goes to shared memory: arrays of any stride, masked
     arrays, subclasses of ndarray that do not pickle in a way of their own, and buffers of
@@ -114,9 +113,9 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     if plain.flags.f_contiguous and not plain.flags.c_contiguous:
         return shared_view(_share_array(plain.T, mode).T)
     if mode == "r+":
-        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False, lasting=True)
+        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
-    segment = Segment.filled(plain.nbytes, [(0, plain)], lasting=True)
+    segment = Segment.filled(plain.nbytes, [(0, plain)])
     # The mapping that could still write goes.
     segment = Segment.attach(segment.read_only(), mode)
     return shared_view(segment.array(dtype, plain.shape))

@@ -17,7 +17,6 @@ import math
 import mmap
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -34,10 +33,8 @@ LARGEST = 32 << 20  # of a huge page: of larger ones, as some ARM machines have,
 SETTINGS = "/sys/kernel/mm/transparent_hugepage"
 # Bytes per second; small pages come at about that rate. Huge ones do at five times that, unless
 # memory is fragmented, or the host of a virtual machine has taken them back and brings them anew.
+# Those that come more slowly cost more than all that reads them gains.
 SLOWEST = 1.5e9
-# For what lasts slower ones pay too: with all of them, maps that stride through 200 MB, once per
-# item, take a tenth less each. The host of a virtual machine was seen to bring 0.4e9 a thread.
-SLOWEST_LASTING = 1e9
 PATIENCE_S = 6e-3  # with one that is slow among many: the host brings it in 5 ms
 BUSY = 20  # times as long on the clock, since others may have the CPU
 PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 15 ms
@@ -45,6 +42,8 @@ MADV_COLLAPSE = 25  # from linux/mman.h
 _FAILED: Any = ctypes.c_void_p(-1).value  # as mmap(2) says it
 
 M = TypeVar("M", bound=mmap.mmap)
+
+_resume_at = -math.inf  # on the monotonic clock; until then huge pages are not asked for
 
 
 @cache
@@ -73,23 +72,13 @@ def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
 
     Notes
     -----
-    Safe from any thread: one that maps something at the same moment may take the gap, and the
-    mapping lies elsewhere.
+    Safe from any thread. If one that maps something at the same moment takes the gap, or if the
+    kernel prefers another one that fits, the mapping is elsewhere and has small pages.
     """
     page = _page_bytes()
     if not page or nbytes < max(SMALLEST, page):
         return map_it()
     nbytes = aligned(nbytes, mmap.PAGESIZE)
-    first = _in_a_gap(nbytes, page, map_it)
-    if _address(np.frombuffer(first, np.uint8)) % page == 0:
-        return first
-    # It has found a gap of about its size, which another that was unmapped has left.
-    with suppress(OSError):
-        return _in_a_gap(nbytes, page, map_it)
-    return first
-
-
-def _in_a_gap(nbytes: int, page: int, map_it: Callable[[], M]) -> M:
     libc, begin = _libc(), _FAILED
     # Not to be read or written, so it counts as nobody's memory.
     args = None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
@@ -106,55 +95,38 @@ def _in_a_gap(nbytes: int, page: int, map_it: Callable[[], M]) -> M:
             libc.munmap(gap + nbytes, begin + page - gap)
 
 
-class _Trial:
-    """Until when not to ask for huge pages again.
-
-    Parameters
-    ----------
-    waits_for : float
-        Bytes per second, on the whole: slow ones are waited for if they come at that rate.
-    """
-
-    def __init__(self, waits_for: float) -> None:
-        self.waits_for = waits_for
-        self.resume_at = -math.inf  # on the monotonic clock
-
-    @property
-    def pauses(self) -> bool:
-        return time.monotonic() < self.resume_at
-
-
-_trials = {False: _Trial(math.inf), True: _Trial(SLOWEST_LASTING)}  # by whether memory is to last
-
-
-def make_huge(memory: npt.NDArray[np.uint8], *, lasting: bool) -> bool:
+def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
     """Give a fresh shared mapping huge pages, but for what fills none; whether it has them.
 
-    Where they do not come quickly, or soon if it is `lasting`, the memory is as good as before.
+    Where they do not come as quickly as small ones, the memory is as good as before.
     """
-    page, trial = _page_bytes(), _trials[lasting]
+    page = _page_bytes()
     fits = page and memory.nbytes >= max(SMALLEST, page) and _address(memory) % page == 0
-    if not fits or trial.pauses:
+    if not fits or _is_paused():
         return False
     end, step = memory.nbytes // page * page, max(copying.PIECE, page)
     pieces = [memory[start : min(start + step, end)] for start in range(0, end, step)]
-    until_s = time.monotonic() + end / trial.waits_for
-    copying.run([partial(_collapse, piece, page, trial, until_s) for piece in pieces])
-    return not trial.pauses
+    copying.run([partial(_collapse, piece, page) for piece in pieces])
+    return not _is_paused()
 
 
-def _collapse(memory: npt.NDArray[np.uint8], page: int, trial: _Trial, until_s: float) -> None:
+def _is_paused() -> bool:
+    return time.monotonic() < _resume_at
+
+
+def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
+    global _resume_at
     begin, since_s, began_s = _address(memory), time.monotonic(), time.thread_time()
     for offset in range(0, len(memory), page):
-        if trial.pauses:
+        if _is_paused():
             return
         memory.item(offset)  # where nothing is, nothing collapses
         has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
         limit_s = PATIENCE_S + (offset + page) / SLOWEST
         is_slow = time.thread_time() - began_s > limit_s
         is_stuck = time.monotonic() - since_s > BUSY * limit_s  # asleep in the kernel
-        if has_failed or ((is_slow or is_stuck) and time.monotonic() > until_s):
-            trial.resume_at = time.monotonic() + PAUSE_S
+        if has_failed or is_slow or is_stuck:
+            _resume_at = time.monotonic() + PAUSE_S
 
 
 def _address(memory: npt.NDArray[np.uint8]) -> int:

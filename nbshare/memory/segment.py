@@ -131,9 +131,8 @@ class Segment(mmap.mmap):
         parts: Iterable[tuple[int, Any]],
         *,
         sealed: bool = True,
-        lasting: bool = False,
     ) -> Self:
-        """Memory holding `parts` (offset, buffer or array), `lasting` longer than a call or not.
+        """Memory holding `parts` (offset, buffer or array).
 
         If `sealed`, nobody else can ever write to it: the caller's own mapping stays writable,
         every later mapping and descriptor is read-only by the kernel's hand, as far as the kind of
@@ -141,7 +140,7 @@ class Segment(mmap.mmap):
         """
         new = new_file(nbytes)
         self = cls._own(new)
-        if new.kind.can_be_huge and make_huge(View(self).root, lasting=lasting):
+        if new.kind.can_be_huge and make_huge(View(self).root):
             self.refill(parts)
         else:
             # write(2) into fresh pages costs half of what page faults through a mapping do.

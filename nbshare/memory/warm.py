@@ -76,7 +76,6 @@ class WarmPool:
         parts: Iterable[tuple[int, Any]],
         *,
         sealed: bool = True,
-        lasting: bool = False,
     ) -> Lease:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
         if nbytes <= LARGEST and not sealed:
@@ -85,7 +84,7 @@ class WarmPool:
             return np.frombuffer(slab, np.uint8, nbytes, start)
         segment = self._take(nbytes, sealed=sealed)
         if segment is None:
-            return self._lease(Segment.filled(nbytes, parts, sealed=sealed, lasting=lasting))
+            return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
         lease = self._lease(segment)  # before an interrupt can come
         try:
             segment.refill(parts)
