@@ -12,12 +12,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from nbshare.arguments import checked_count, checked_initializer
 from nbshare.engine.prints import Prints
 from nbshare.engine.request import Request
 from nbshare.engine.tasks import TaskQueue
 from nbshare.memory.cpus import usable_cpus
 from nbshare.notebook.prints import Printer
+from nbshare.options import checked_count, checked_initializer
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
 from nbshare.wire.context import current_context

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import checked_request
 from nbshare.engine.collect import nothing
 from nbshare.functions import label_of
 from nbshare.job import Job, unwrapped
 from nbshare.latest import remember
 from nbshare.notebook import Plot, Showing, check_display
+from nbshare.options import MapOptions, checked_request
 from nbshare.running import prepared, run_and_draw
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
 
 __all__ = ["map_async", "parallel_map"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @shown_from_the_call
@@ -192,24 +195,24 @@ def parallel_map(
     in the text. An initializer may set streams of its own, such as a log file; what items do to
     them is undone after the call.
     """
-    options: dict[str, Any] = {
-        "shared": shared,
-        "out": out,
-        "max_workers": max_workers,
-        "chunksize": chunksize,
-        "on_error": on_error,
-        "retries": retries,
-        "timeout": timeout,
-        "seed": seed,
-        "initializer": initializer,
-        "initargs": initargs,
-        "checkpoint": checkpoint,
-        "backend": backend,
-    }
+    options = MapOptions(
+        shared=shared,
+        out=out,
+        max_workers=max_workers,
+        chunksize=chunksize,
+        on_error=on_error,
+        retries=retries,
+        timeout=timeout,
+        seed=seed,
+        initializer=initializer,
+        initargs=initargs,
+        checkpoint=checkpoint,
+        backend=backend,
+    )
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, **options)
+    request, source, where = checked_request(func, iterables, options)
     if source is None and request.n_tasks == 0:
         return nothing(request.out, with_errors=on_error == "return")
     label = progress if isinstance(progress, str) else label_of(request.func)
@@ -219,29 +222,14 @@ def parallel_map(
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
-class MapOptions(TypedDict, total=False):
-    """The keyword arguments of `map_async`: those of `parallel_map`, but for what is drawn."""
-
-    shared: Mapping[str, Any] | None
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None
-    max_workers: int | None
-    chunksize: int | None
-    on_error: Literal["raise", "return"]
-    retries: int
-    timeout: float | None
-    seed: int | np.random.SeedSequence | None
-    initializer: Callable[..., Any] | None
-    initargs: Sequence[Any]
-    checkpoint: str | os.PathLike[str] | None
-    backend: Any
-    progress: bool | str | type | None
-    plot: Plot
+def _typed_as(_model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a function the argument types of another, for type checkers and editors."""
+    return lambda function: function
 
 
 @shown_from_the_call
-def map_async(
-    func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Unpack[MapOptions]
-) -> Job:
+@_typed_as(parallel_map)
+def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any) -> Job:
     """Start a map and return at once; see `parallel_map` for the arguments.
 
     Parameters
@@ -283,16 +271,16 @@ def map_async(
     A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
     are in the style that matplotlib is set to, which is one for all threads.
     """
-    unknown = options.keys() - MapOptions.__annotations__.keys()
+    progress, plot = options.pop("progress", None), options.pop("plot", None)
+    unknown = options.keys() - set(MapOptions._fields)
     if unknown:
         raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
-    progress, plot = options.pop("progress", None), options.pop("plot", None)
     check_display(progress, plot)
     if options.get("backend") == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, **cast(Any, options))
+    request, source, where = checked_request(func, iterables, MapOptions(**options))
     remember(None)
     shown = Showing(plot)
     job = Job(

@@ -11,7 +11,6 @@ from typing import Any, Never, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arguments import checked_count, checked_policy, checked_request, checked_shared
 from nbshare.arrays.create import full
 from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.share import share
@@ -24,6 +23,13 @@ from nbshare.functions import label_of
 from nbshare.job import unwrapped
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import Plot, check_display
+from nbshare.options import (
+    MapOptions,
+    checked_count,
+    checked_request,
+    checked_shared,
+    checked_timeout,
+)
 from nbshare.running import run_and_draw
 from nbshare.stage_arguments import (
     check_functions,
@@ -196,7 +202,7 @@ def pipeline(
     functions = functions_of(load, stages)
     keywords = taken_by(functions, checked_shared(shared))
     check_functions(functions, keywords)
-    timeout_s = checked_policy("raise", 0, timeout, None).timeout_s
+    timeout_s = checked_timeout(timeout)
     n_stages = len(stages)
     counts = one_each("workers", workers, n_stages, isinstance(workers, list | tuple))
     n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
@@ -245,9 +251,8 @@ def _stages(
             what = finish if k == len(functions) - 1 else process
             loop = partial(what, func, rings[k - 1], rings[k], stations)
         items = [Place(name, worker) for worker in range(n)]
-        request, _, _ = checked_request(
-            loop, [items], shared=shared, out="list", max_workers=n, chunksize=1
-        )
+        options = MapOptions(shared=shared, out="list", max_workers=n, chunksize=1)
+        request, _, _ = checked_request(loop, [items], options)
         if stages:  # what all print is shown by the one who waits
             request = request._replace(prints=stages[0].run.request.prints)
         stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), stations))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nbshare.arguments import Backend
 from nbshare.engine.base import Engine
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
@@ -18,6 +17,7 @@ from nbshare.errors import MapInterrupted
 from nbshare.job import NAP_S, Job
 from nbshare.latest import remember
 from nbshare.notebook import Display, Showing, open_display
+from nbshare.options import Backend
 
 __all__ = ["prepared", "run_and_draw"]
 

@@ -27,7 +27,7 @@ from faultlab import wait_until
 import nbshare
 from nbshare import Job, last_job, map_async, parallel_map
 from nbshare.errors import PartialResultWarning
-from nbshare.mapping import MapOptions
+from nbshare.options import MapOptions
 
 LONG_S = 60.0
 FORKS = pytest.mark.filterwarnings(
@@ -399,10 +399,10 @@ def test_wrong_use_is_refused_at_once():
 
 
 def test_the_arguments_are_those_of_parallel_map():
-    """The options that are declared are the keyword arguments of `parallel_map`."""
+    """The options of both have the names and the defaults that `parallel_map` shows."""
     parameters = inspect.signature(parallel_map).parameters.values()
-    keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert set(MapOptions.__annotations__) == keywords
+    keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert MapOptions()._asdict() | {"progress": None, "plot": None} == keywords
 
 
 def test_an_interrupt_ends_the_wait_and_not_the_map(script):

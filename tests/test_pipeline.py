@@ -17,12 +17,12 @@ from plumbing import ROWS
 
 import nbshare
 from nbshare import last_job
-from nbshare.arguments import checked_request
 from nbshare.engine import pipe
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
 from nbshare.errors import TaskError
+from nbshare.options import MapOptions, checked_request
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 
@@ -321,7 +321,7 @@ def test_a_loader_that_is_no_function_is_refused():
 def test_a_call_that_is_stopped_before_it_is_submitted_never_begins():
     """One stage may fail before the others have begun; the engine goes on."""
     engine = dispatcher()
-    request, _, _ = checked_request(plumbing.total, [range(3)])
+    request, _, _ = checked_request(plumbing.total, [range(3)], MapOptions())
     run = SingleRun(prepare(request, engine.warm_up), engine)
     run.stop()
     run.start()

@@ -1,4 +1,4 @@
-"""The arguments of a map, checked before anything starts: what was wrong, and what to do."""
+"""The options of a map, checked before anything starts: what was wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,43 +26,46 @@ from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
 
-__all__ = ["Backend", "checked_request"]
+__all__ = ["Backend", "MapOptions", "checked_request"]
 
 Backend = Literal["local", "serial", "threads"]
 
 
+class MapOptions(NamedTuple):
+    """The options of `parallel_map` and their defaults, without `progress` and `plot`."""
+
+    shared: Mapping[str, Any] | None = None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None
+    max_workers: int | None = None
+    chunksize: int | None = None
+    on_error: Literal["raise", "return"] = "raise"
+    retries: int = 0
+    timeout: float | None = None
+    seed: int | np.random.SeedSequence | None = None
+    initializer: Callable[..., Any] | None = None
+    initargs: Sequence[Any] = ()
+    checkpoint: str | os.PathLike[str] | None = None
+    backend: Any = None
+
+
 def checked_request(
-    func: Callable[..., Any] | str,
-    iterables: Sequence[Iterable[Any]],
-    *,
-    shared: Mapping[str, Any] | None = None,
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
-    max_workers: int | None = None,
-    chunksize: int | None = None,
-    on_error: Literal["raise", "return"] = "raise",
-    retries: int = 0,
-    timeout: float | None = None,
-    seed: int | np.random.SeedSequence | None = None,
-    initializer: Callable[..., Any] | None = None,
-    initargs: Sequence[Any] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
-    backend: Any = None,
+    func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Items | None, Backend]:
     """Return what is asked for, checked before anything starts, and where it is to run.
 
     In between, if one of the iterables has no length, what all of them give.
     """
-    if checkpoint is not None:
-        raise NotBuiltYetError(f"checkpoint={checkpoint!r} is not built yet; leave it out")
+    if options.checkpoint is not None:
+        raise NotBuiltYetError(f"checkpoint={options.checkpoint!r} is not built yet; leave it out")
     # A worker runs its own maps inline: no more processes than were asked for.
-    where = checked_backend(backend, timeout, is_nested=is_worker())
-    policy = checked_policy(on_error, retries, timeout, seed)
+    where = checked_backend(options.backend, options.timeout, is_nested=is_worker())
+    policy = checked_policy(options)
     function = resolve(func)
-    keywords = checked_shared(shared)
+    keywords = checked_shared(options.shared)
     extra = () if policy.seed is None else ("rng",)
     bind_arguments(function, len(iterables), keywords, extra)
-    workers = checked_count("max_workers", max_workers) or usable_cpus()
-    size = checked_count("chunksize", chunksize)
+    workers = checked_count("max_workers", options.max_workers) or usable_cpus()
+    size = checked_count("chunksize", options.chunksize)
     for iterable in iterables:
         check_iterable(iterable)
     source: Items | None = None
@@ -80,10 +83,10 @@ def checked_request(
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
         prints=Prints(Printer()),
-        out=checked_out(out, n_tasks if source is None else None),
+        out=checked_out(options.out, n_tasks if source is None else None),
         context=current_context(),
         policy=policy,
-        initializer=checked_initializer(initializer, initargs),
+        initializer=checked_initializer(options.initializer, options.initargs),
     )
     return request, source, where
 
@@ -113,20 +116,28 @@ def checked_count(name: str, value: int | None) -> int | None:
     return count
 
 
-def checked_policy(on_error: Any, retries: Any, timeout: Any, seed: Any) -> Policy:
-    """Return what a call does about failures, and with chance; raise for what makes no sense."""
+def checked_policy(options: MapOptions) -> Policy:
+    """Return what a call does about failures, and how it seeds; raise ValueError if wrong."""
+    on_error, retries = options.on_error, options.retries
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
     if not isinstance(retries, int | np.integer) or retries < 0:
         raise ValueError(f"retries={retries!r}: must be an integer of 0 or more")
-    if timeout is not None and not (isinstance(timeout, Real) and float(timeout) > 0):
-        raise ValueError(f"timeout={timeout!r}: must be a number of seconds above 0, or None")
     return Policy(
-        on_error=on_error,  # type: ignore[arg-type]
+        on_error=on_error,
         retries=int(retries),
-        timeout_s=None if timeout is None else float(timeout),
-        seed=_checked_seed(seed),
+        timeout_s=checked_timeout(options.timeout),
+        seed=_checked_seed(options.seed),
     )
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """Return seconds above 0, or None for no limit; raise ValueError for others."""
+    if timeout is None:
+        return None
+    if not (isinstance(timeout, Real) and float(timeout) > 0):
+        raise ValueError(f"timeout={timeout!r}: must be a number of seconds above 0, or None")
+    return float(timeout)
 
 
 def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
