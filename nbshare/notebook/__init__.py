@@ -1,6 +1,6 @@
 """Everything that draws: the row of a running map, and its picture.
 
-A map is seen only through its job (:class:`~nbshare.notebook.base.JobView`), and drawing happens
+A map is seen only through its job (:class:`~nbshare.job.Job`), and drawing happens
 only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map;
 a job in the background has one for that. A display that fails costs one warning, never the map.
 
@@ -35,7 +35,8 @@ from nbshare.notebook.showing import Showing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbshare.notebook.base import Drawer, JobView
+    from nbshare.job import Job
+    from nbshare.notebook.base import Drawer
     from nbshare.notebook.environment import KernelOutput
 
 __all__ = [
@@ -168,7 +169,7 @@ def check_display(progress: Any, plot: Any) -> None:
 
 
 def open_display(
-    job: JobView, *, progress: Any = None, plot: Any = None, in_background: bool = False
+    job: Job, *, progress: Any = None, plot: Any = None, in_background: bool = False
 ) -> Display:
     """Decide what is shown of a job, and where.
 

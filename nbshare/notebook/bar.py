@@ -16,7 +16,7 @@ from nbshare.notebook.base import LIVE
 from nbshare.wire.orders import LONG_LOADING_S
 
 if TYPE_CHECKING:
-    from nbshare.notebook.base import JobView
+    from nbshare.job import Job
 
 _TERMINAL_INTERVAL_S = 0.1
 _SHORTEST_S = 0.1  # a rate of less is noise
@@ -27,7 +27,7 @@ _LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
 class Pace:
     """Elapsed time, rate and time left of a job, by tqdm's smoothing."""
 
-    def __init__(self, job: JobView) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._counted_at = time.monotonic()
         self._counted = job.n_done
@@ -62,7 +62,7 @@ class Pace:
         return (n_tasks - self._counted) / rate if rate and n_tasks is not None else None
 
 
-def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
+def describe(job: Job, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
     """Put a job's state into words: the count, and what is known besides.
 
     Parameters
@@ -92,7 +92,7 @@ def describe(job: JobView, pace: Pace, *, timed: bool = True) -> tuple[str, str]
     return count, "".join(f" · {detail}" for detail in details) + failed
 
 
-def slow_loading(job: JobView) -> list[str]:
+def slow_loading(job: Job) -> list[str]:
     """Say which workers have been loading what for long."""
     if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
         return []
@@ -100,7 +100,7 @@ def slow_loading(job: JobView) -> list[str]:
     return [f"worker {worker.number} is {worker.report}" for worker in found]
 
 
-def stage_lines(job: JobView) -> list[str]:
+def stage_lines(job: Job) -> list[str]:
     """Return a line for each stage of a pipeline; none for a map."""
     return [
         f"  {s.name}: {s.n_blocks} blocks, {queue}{s.busy:.0%} busy"
@@ -113,7 +113,7 @@ def stage_lines(job: JobView) -> list[str]:
 class TerminalBar:
     """tqdm as it is, fed with what is done."""
 
-    def __init__(self, job: JobView, label: str) -> None:
+    def __init__(self, job: Job, label: str) -> None:
         self._job = job
         self._label = label
         self._bar: tqdm[Any] | None = None
@@ -154,7 +154,7 @@ class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
 class LogLines:
     """Plain lines on stderr: now and then, and one at the end."""
 
-    def __init__(self, job: JobView, label: str) -> None:
+    def __init__(self, job: Job, label: str) -> None:
         self._job, self._label = job, label
         self._pace = Pace(job)
         self._told_at, self._told = time.monotonic(), job.n_done
@@ -177,7 +177,7 @@ class LogLines:
 class ForeignBar:
     """The user's own tqdm class, used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
 
-    def __init__(self, job: JobView, label: str, bar_class: type) -> None:
+    def __init__(self, job: Job, label: str, bar_class: type) -> None:
         self._job = job
         self._label = label
         self._bar_class: Any = bar_class

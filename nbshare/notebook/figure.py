@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
-    from nbshare.notebook.base import JobView
+    from nbshare.job import Job
     from nbshare.notebook.live_plot import LivePlot
 
 # Pixels of one plot, by the number of columns: what the page keeps free, whatever the resolution.
@@ -86,9 +86,7 @@ class LiveFigure:
         Whether matplotlib's settings are left as they are.
     """
 
-    def __init__(
-        self, job: JobView, plot: Any, label: str, *, in_users_style: bool = False
-    ) -> None:
+    def __init__(self, job: Job, plot: Any, label: str, *, in_users_style: bool = False) -> None:
         self._job, self._label = job, label
         self._in_users_style = in_users_style
         self._plots = as_plots(plot)
@@ -208,7 +206,7 @@ class LiveFigure:
         self.figure.set_layout_engine("none")
 
 
-def render(job: JobView, plot: Any = "image") -> bytes:
+def render(job: Job, plot: Any = "image") -> bytes:
     """Draw a job as it is now.
 
     Parameters

@@ -11,7 +11,7 @@ from nbshare.notebook.environment import Bundle, KernelOutput, is_static
 from nbshare.notebook.live_plot import Plot, as_plots
 
 if TYPE_CHECKING:
-    from nbshare.notebook.base import JobView
+    from nbshare.job import Job
     from nbshare.notebook.figure import Frame, LiveFigure
 
 _SHARE = 0.15  # of the time goes into drawing
@@ -36,7 +36,7 @@ class LiveFrames:
         Whether the user may be drawing meanwhile.
     """
 
-    def __init__(self, job: JobView, plot: Plot, label: str, *, in_background: bool) -> None:
+    def __init__(self, job: Job, plot: Plot, label: str, *, in_background: bool) -> None:
         self._job, self._plot, self._label = job, plot, label
         self._in_background = in_background
         self.output = KernelOutput("picture")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbshare.engine.activity import WorkerActivity
-    from nbshare.notebook.base import JobView, State
+    from nbshare.job import Job, State
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
@@ -58,7 +58,7 @@ class NotebookRow:
         Whether cells go on meanwhile.
     """
 
-    def __init__(self, job: JobView, label: str, *, timed: bool, in_background: bool) -> None:
+    def __init__(self, job: Job, label: str, *, timed: bool, in_background: bool) -> None:
         self._job, self._label, self._timed = job, label, timed
         self._pace = Pace(job)
         self.output = KernelOutput("row")
@@ -191,7 +191,7 @@ def _report(worker: WorkerActivity) -> str:
     return " ".join(filter(None, [far, html.escape(_cut(worker.report))]))
 
 
-def _failures(job: JobView) -> str:
+def _failures(job: Job) -> str:
     errors = job.errors
     lines = [
         f"item {i}: {html.escape(_cut(f'{type(errors[i]).__name__}: {errors[i]}'))}"

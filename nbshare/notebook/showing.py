@@ -18,8 +18,8 @@ from nbshare import threads
 from nbshare.notebook.environment import cell_number, surroundings
 
 if TYPE_CHECKING:
+    from nbshare.job import Job
     from nbshare.notebook import Display
-    from nbshare.notebook.base import JobView
 
 __all__ = ["Showing"]
 
@@ -44,7 +44,7 @@ class Showing:
         self._live: list[Display] = []  # the last one is shown again
         self._lock = threading.RLock()  # a plot function may wait for its job
 
-    def begin(self, job: JobView, progress: Any) -> None:
+    def begin(self, job: Job, progress: Any) -> None:
         """Show a job that has just begun, as far as ``progress=`` and ``plot=`` want it."""
         place = surroundings()
         if progress is None:
@@ -53,7 +53,7 @@ class Showing:
             self._cell = cell_number()
         self._was_begun = self._show(job, progress)
 
-    def show(self, job: JobView) -> bool:
+    def show(self, job: Job) -> bool:
         """Show the job in the present cell; returns False if there is none, or no need."""
         if surroundings() != "kernel":
             return False
@@ -70,7 +70,7 @@ class Showing:
             while self._live:
                 self._live.pop().close()
 
-    def _show(self, job: JobView, progress: Any) -> bool:
+    def _show(self, job: Job, progress: Any) -> bool:
         """Draw it in the present cell, and until it is over; returns False if nothing is wanted."""
         from nbshare.notebook import open_display
 

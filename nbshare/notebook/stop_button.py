@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from nbshare.notebook.base import LIVE
 
 if TYPE_CHECKING:
-    from nbshare.notebook.base import JobView
+    from nbshare.job import Job
     from nbshare.notebook.environment import KernelOutput
 
 _MESSAGE = "nbshare_stop"
@@ -50,7 +50,7 @@ class StopButton:
     `press` is called in the kernel's control thread, all else in the one that waits for the map.
     """
 
-    def __init__(self, job: JobView, output: KernelOutput, *, in_loop: bool) -> None:
+    def __init__(self, job: Job, output: KernelOutput, *, in_loop: bool) -> None:
         self._job, self._cell = job, output.cell if in_loop else None
         self._is_pressed = False
         kernel_id = _kernel_id()
