@@ -186,6 +186,16 @@ def test_prints_appear_while_the_map_runs(tmp_path):
     wait_until(lambda: text.getvalue() == "before 0\nafter 0\n", what="its end is not shown")
 
 
+def test_a_pipe_that_a_program_has_enlarged_is_read_to_its_end(tmp_path):
+    """As some programs do to be quicker; all appears while the program goes on."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        shared = {"path": str(tmp_path / "flag"), "nbytes": 500_000}
+        job = map_async(talkers.by_a_larger_pipe, [0], shared=shared)
+    wait_until(lambda: len(text.getvalue()) == 500_000, what="not all is shown")
+    (tmp_path / "flag").touch()
+    job.result()
+
+
 def test_streams_that_an_initializer_has_set_are_kept(tmp_path, capsys):
     """A log file of each worker takes the prints of later calls as well."""
     options = {"initializer": talkers.redirect, "initargs": (str(tmp_path / "log"),)}
@@ -239,6 +249,29 @@ pair(tasks.surroundings, [0])
     assert len(dropped) >= 2  # workers
     n_shown = len(re.sub(r"\n\[.*\]\n", "", subject.stdout).removesuffix("tidy\n"))
     assert n_shown + n_dropped == 2 * 100_000 * 100
+
+
+def test_a_program_that_prints_waits_for_its_reader(lab):
+    """The owner keeps some megabytes that nobody has read, and not all; in the end all arrives."""
+    subject = lab.start(
+        """
+def flood(i):
+    for k in range(160):  # 100 kB each, as other programs and C code print
+        os.write(1, b"x" * 99_999 + b"\\n")
+        raise_flag(f"written-{k}")
+pair(flood, [0])
+""",
+        stdout=subprocess.PIPE,
+    )
+    lab.await_flag("written-39")  # about what the owner keeps
+    stdout = subject.popen.stdout.fileno()
+    n_read = sum(len(os.read(stdout, 1 << 16)) for _ in range(20))
+    assert not lab.folder.joinpath("written-159").exists()
+    while chunk := os.read(stdout, 1 << 20):
+        n_read += len(chunk)
+    subject.popen.stdout.close()
+    assert subject.wait() == 0, subject.stderr
+    assert n_read == 160 * 100_000
 
 
 # ------------------------------------------------------------------------------ terminals

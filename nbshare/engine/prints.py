@@ -8,9 +8,9 @@
                          pipes
 
 Pipes in the place of the worker's file descriptors 1 and 2 catch what a replaced ``sys.stdout``
-would miss, and what a worker that crashes says last. Nothing is lost between: a pipe is not read
-while much waits to be shown, so that a quick printer goes at its reader's speed, as it would by
-itself. Who prints in Python waits for no reader for long (`nbshare.worker.streams`).
+would miss, and what a worker that crashes says last. The dispatcher drops nothing: it does not read
+a pipe while much waits to be shown, so a worker prints at its reader's speed. Only the worker
+drops: what Python prints there waits half a second for its reader (`nbshare.worker.streams`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import itertools
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -161,11 +161,11 @@ class _Pipe:
         self._rest = ""  # a line that has not ended
 
     def read(self) -> bool:
-        """Read what there is; returns whether its other end is still open."""
+        """Read what there is; returns whether there may be more: a program may enlarge its pipe."""
         try:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:
-            return True
+            return False
         self.prints.is_any |= bool(data)
         text = self._rest + self._decoder.decode(data)
         # A bar of the worker's own ends lines by a return only.
@@ -175,7 +175,7 @@ class _Pipe:
         self._rest = text[n:]
         if n:
             self.prints.add(self.name, text[:n])
-        return bool(data)
+        return len(data) == PIPE_BYTES
 
     def end_line(self) -> None:
         """Let go of the beginning of a line: its end will not come."""
@@ -209,7 +209,6 @@ class PrintPipes:
         self._events = events
         self._epoll = with_room(select.epoll)
         self._pipes: dict[int, _Pipe] = {}
-        self._paused: dict[int, _Pipe] = {}
         self.is_reading = False
         events.watch(self._epoll.fileno(), self.read)
 
@@ -217,7 +216,8 @@ class PrintPipes:
         """Read what a worker prints from now on."""
         for fd, name in zip(worker.output_fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name)
-            self._epoll.register(fd, select.EPOLLIN)
+            # Told once of what is new: what is left in a pipe on purpose does not wake us.
+            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def turn(self, worker: WorkerProcess, prints: Prints) -> None:
         """Take what a worker prints from now on as that of another map."""
@@ -228,28 +228,26 @@ class PrintPipes:
                 pipe.prints = prints
 
     def read(self) -> None:
-        """Take what has been printed."""
+        """Take what is new, unless much waits to be shown."""
+        if not self._epoll.closed:
+            self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
+
+    def _read(self, pipes: Iterable[_Pipe]) -> None:
         self.is_reading = True
-        self._read()
+        for pipe in pipes:
+            if pipe.prints.is_full:
+                pipe.prints.call_when_drained(self._read_later)
+            elif pipe.read():
+                self._read_later()
         self.is_reading = False
 
-    def _read(self) -> None:
-        if self._epoll.closed:
-            return
-        for fd, _ in self._epoll.poll(0):
-            pipe = self._pipes[fd]
-            if pipe.prints.is_full:
-                self._epoll.unregister(fd)
-                self._paused[fd] = pipe
-                pipe.prints.call_when_drained(lambda: self._events.post(self._resume))
-            elif not pipe.read():
-                self._epoll.unregister(fd)
+    def _read_later(self) -> None:
+        self._events.post(lambda: self._read(self._pipes.values()))
 
     def read_all(self) -> None:
         """Take what has been printed so far, however much waits to be shown."""
         self.is_reading = True
-        self._read()
-        for pipe in self._paused.values():
+        for pipe in self._pipes.values():
             pipe.read()
         self.is_reading = False
 
@@ -264,9 +262,7 @@ class PrintPipes:
         """Take the last words of a worker that is dead, and close its pipes."""
         for fd in worker.output_fds:
             pipe = self._pipes.pop(fd)
-            self._paused.pop(fd, None)
-            with suppress(OSError):  # not there while paused
-                self._epoll.unregister(fd)
+            self._epoll.unregister(fd)
             pipe.read()
             pipe.end_line()
             os.close(fd)
@@ -274,8 +270,3 @@ class PrintPipes:
     def close(self) -> None:
         """Close what is left."""
         self._epoll.close()
-
-    def _resume(self) -> None:
-        for fd in self._paused:
-            self._epoll.register(fd, select.EPOLLIN)
-        self._paused.clear()

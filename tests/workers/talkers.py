@@ -1,6 +1,7 @@
 """Functions that print, in all the ways there are."""
 
 import ctypes
+import fcntl
 import logging
 import os
 import signal
@@ -66,6 +67,14 @@ def flood(i, n_lines):
     for _ in range(n_lines):
         sys.stdout.write(line)
     return i
+
+
+def by_a_larger_pipe(i, path, nbytes):
+    """Write much in one go, and wait until a file is there."""
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(1, b"x" * (nbytes - 1) + b"\n")
+    while not Path(path).exists():
+        time.sleep(0.01)
 
 
 def after(i, path):
