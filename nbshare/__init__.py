@@ -11,7 +11,20 @@ Write a function in a module file and call it for many items, on all CPUs::
 in shared memory with one row per item. A progress display and a plot show the results while they
 arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 
-=================================  ========================================================="""
+=================================  ================================================================
+`parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` at once
+`share`, `empty`, `zeros`, `full`  arrays in shared memory, and any view of them, sent by reference
+`SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
+`RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
+`Executor`                         a `concurrent.futures.Executor` on the same workers
+`report`, `LivePlot`               how far a long item is; plots with labels and units
+`last_job`, `shutdown`             the newest job that did not simply succeed; end the workers
+`errors`                           all exceptions and warnings
+=================================  ================================================================
+
+In a notebook, ``%load_ext nbshare`` adds ``%%workerfile workers.py``, which writes a cell to a
+module file and imports it. ``python -m nbshare demo`` runs an example without a notebook.
+"""
 
 import typing
 
@@ -30,8 +43,7 @@ if typing.TYPE_CHECKING:
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
     from nbshare.functions import import_file
-    from nbshare.job import Job
-    from nbshare.latest import last_job
+    from nbshare.job import Job, last_job
     from nbshare.mapping import map_async, parallel_map
     from nbshare.notebook import LivePlot
     from nbshare.pipelines import PipelineResult, pipeline
@@ -83,8 +95,7 @@ _HOMES = {
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],
     "functions": ["import_file"],
-    "job": ["Job"],
-    "latest": ["last_job"],
+    "job": ["Job", "last_job"],
     "magics": ["load_ipython_extension", "unload_ipython_extension"],
     "mapping": ["map_async", "parallel_map"],
     "notebook": ["LivePlot"],

@@ -20,20 +20,22 @@ from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
-from nbshare.latest import last_job, remember
 from nbshare.tracebacks import shown_as, shown_shortly
 
 if TYPE_CHECKING:
     from nbshare.engine.activity import WorkerActivity
     from nbshare.engine.stats import StageStatistics, WorkerStats
 
-__all__ = ["Job", "unwrapped"]
+__all__ = ["Job", "last_job", "remember", "unwrapped"]
 
 SHOW_S = 0.01  # between looks for what workers print, while they do
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 LOOK_S = 0.02  # between looks for results that somebody iterates over
 
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+
+
+_last_job: Job | None = None  # the newest that did not simply succeed
 
 
 class Shown(Protocol):
@@ -546,3 +548,28 @@ def unwrapped(result: Any, error: BaseException | None) -> Any:
         raise shown_shortly(error)
     finally:
         del error  # a cycle with its traceback would keep all of this alive
+
+
+def last_job() -> Job | None:
+    """Return the newest job, if it runs, was stopped, interrupted or failed; else None.
+
+    Its results are kept until the next call.
+
+    Returns
+    -------
+    Job or None
+        Its ``partial()`` has the results, its ``errors`` what went wrong.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.last_job() is None
+    True
+    """
+    return _last_job
+
+
+def remember(job: Job | None) -> None:
+    """Make a job the last one; None forgets the one before."""
+    global _last_job
+    _last_job = job

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from nbshare.engine.collect import nothing
 from nbshare.functions import label_of
-from nbshare.job import Job, unwrapped
-from nbshare.latest import remember
+from nbshare.job import Job, remember, unwrapped
 from nbshare.notebook import Plot, Showing, check_display
 from nbshare.options import MapOptions, checked_request
 from nbshare.running import prepared, run_and_draw

@@ -14,8 +14,7 @@ from nbshare.engine.request import Items, Request
 from nbshare.engine.run import Run
 from nbshare.engine.single import SingleRun
 from nbshare.errors import MapInterrupted
-from nbshare.job import NAP_S, Job
-from nbshare.latest import remember
+from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Showing, open_display
 from nbshare.options import Backend
 
