@@ -4,7 +4,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
     CALLER'S THREAD
       mapping.parallel_map
-        arguments.checked_request     everything that can be refused is refused here
+        options.checked_request       everything that can be refused is refused here
         running.prepared
           preparing.prepare           function, shared objects and items packed in an Arena,
             placing, arrays.arena     which is copied into one segment; the Board is created
