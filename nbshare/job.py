@@ -23,8 +23,7 @@ from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_as, shown_shortly
 
 if TYPE_CHECKING:
-    from nbshare.engine.activity import WorkerActivity
-    from nbshare.engine.stats import StageStatistics, WorkerStats
+    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
 __all__ = ["Job", "last_job", "remember", "unwrapped"]
 
@@ -176,7 +175,7 @@ class Job:
         return self._run.activity()
 
     @property
-    def stages(self) -> list[StageStatistics]:
+    def stages(self) -> list[StageStats]:
         """What each stage of a pipeline has done so far; empty for a map."""
         return self._run.stages()
 

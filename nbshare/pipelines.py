@@ -18,7 +18,7 @@ from nbshare.engine.local import dispatcher
 from nbshare.engine.pipe import Pipe, Stage
 from nbshare.engine.preparing import prepare
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stats import StageStatistics
+from nbshare.engine.stats import StageStats
 from nbshare.functions import label_of
 from nbshare.job import unwrapped
 from nbshare.memory import file_of, segment_of
@@ -59,12 +59,12 @@ class PipelineResult:
     ----------
     results : SharedArray or list
         What the last stage returned, in the order of the blocks; as of `parallel_map`.
-    stages : tuple of StageStatistics
+    stages : tuple of StageStats
         For each stage, the loader first, what it did and what it waited for.
     """
 
     results: Any
-    stages: tuple[StageStatistics, ...]
+    stages: tuple[StageStats, ...]
 
     def __repr__(self) -> str:
         kind = type(self.results).__name__

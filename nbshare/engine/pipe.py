@@ -14,12 +14,11 @@ import numpy.typing as npt
 
 from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.block_results import BlockResults
 from nbshare.engine.call import State
 from nbshare.engine.ending import Ending
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stats import StageStatistics, WorkerStats
+from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
 from nbshare.wire.results import unpack
 from nbshare.wire.stages import (
@@ -84,7 +83,7 @@ class Pipe(Ending):
         self._lock = _thread.allocate_lock()
         self._n_open = len(stages)
         self._n_given = 0
-        self._last_look: list[StageStatistics] = []
+        self._last_look: list[StageStats] = []
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -113,18 +112,18 @@ class Pipe(Ending):
         block = self._failed_block
         return {} if self.error is None or block is None else {block: self.error}
 
-    def stages(self) -> list[StageStatistics]:  # noqa: D102
+    def stages(self) -> list[StageStats]:  # noqa: D102
         rings = list(self._rings)  # they go while others look
         return self._look(rings) if rings else self._last_look
 
-    def _look(self, rings: Sequence[RingBuffer]) -> list[StageStatistics]:
+    def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
         figures = [ring.statistics() for ring in rings]
         looks = []
         for k, stage in enumerate(self._stages):
             before, behind = figures[k - 1] if k else None, figures[k]
             is_last = k == len(self._stages) - 1
             looks.append(
-                StageStatistics(
+                StageStats(
                     name=stage.name,
                     workers=len(stage.stations),
                     n_blocks=self.n_done if is_last else behind.n_put,

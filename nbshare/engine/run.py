@@ -12,8 +12,7 @@ from nbshare.engine.call import State
 from nbshare.engine.request import Request
 
 if TYPE_CHECKING:
-    from nbshare.engine.activity import WorkerActivity
-    from nbshare.engine.stats import StageStatistics, WorkerStats
+    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
 __all__ = ["Run"]
 
@@ -68,7 +67,7 @@ class Run(Protocol):
     def activity(self) -> list[WorkerActivity]:
         """Return what the workers do at this moment."""
 
-    def stages(self) -> list[StageStatistics]:
+    def stages(self) -> list[StageStats]:
         """Return what the stages of a pipeline did; of a map nothing."""
 
     def item(self, i: int) -> tuple[Any, ...]:

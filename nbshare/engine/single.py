@@ -16,8 +16,7 @@ from nbshare.engine.request import Request
 from nbshare.wire.board import IN_OUTPUT, N_ITEMS, WORKED
 
 if TYPE_CHECKING:
-    from nbshare.engine.activity import WorkerActivity
-    from nbshare.engine.stats import StageStatistics, WorkerStats
+    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
 __all__ = ["SingleRun"]
 
@@ -82,11 +81,11 @@ class SingleRun:
         return stats_of(rows, call.begun_ns, call.request.first, call.request.text_of)
 
     def activity(self) -> list[WorkerActivity]:  # noqa: D102
-        from nbshare.engine.activity import activity_of  # late: most calls do without
+        from nbshare.engine.stats import activity_of  # late: most calls do without
 
         return activity_of(self.call.board, self.call.request.first, self.call.request.text_of)
 
-    def stages(self) -> list[StageStatistics]:  # noqa: D102
+    def stages(self) -> list[StageStats]:  # noqa: D102
         return []
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102

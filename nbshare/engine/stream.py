@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
-from nbshare.engine.activity import WorkerActivity
 from nbshare.engine.base import Engine
 from nbshare.engine.call import State, Team
 from nbshare.engine.ending import Ending
@@ -32,7 +31,7 @@ from nbshare.engine.placing import Fixed, Placed, pack_fixed, place
 from nbshare.engine.preparing import prepare
 from nbshare.engine.request import Items, Request
 from nbshare.engine.single import SingleRun
-from nbshare.engine.stats import StageStatistics, WorkerStats, merged
+from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats, merged
 from nbshare.wire.failures import raised_by_source
 
 __all__ = ["Stream"]
@@ -134,7 +133,7 @@ class Stream(Ending):
     def activity(self) -> list[WorkerActivity]:  # noqa: D102
         return [worker for window in self._open() for worker in window.activity()]
 
-    def stages(self) -> list[StageStatistics]:  # noqa: D102
+    def stages(self) -> list[StageStats]:  # noqa: D102
         return []
 
     def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102

@@ -17,7 +17,7 @@ from nbshare.notebook.stop_button import StopButton
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbshare.engine.activity import WorkerActivity
+    from nbshare.engine.stats import WorkerActivity
     from nbshare.job import Job, State
 
 _INTERVAL_S = 1 / 3
