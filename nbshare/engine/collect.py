@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from itertools import chain
 from typing import Any
@@ -15,6 +16,8 @@ from nbshare.errors import MixedResultsWarning, warn
 from nbshare.wire.results import OutputSpec, spec_for
 
 __all__ = ["as_masked", "collect", "masked", "nothing", "stack"]
+
+BLOCK_NBYTES = 1 << 20  # of values that are copied and compared at once
 
 
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
@@ -99,8 +102,11 @@ def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
 
     Masked, if there are more values than `specs`.
     """
-    shape, *others = {s.shape for s in specs.values()}
-    dtypes = {s.dtype for s in specs.values()}
+    groups: dict[OutputSpec, list[int]] = {}
+    for i, spec in specs.items():
+        groups.setdefault(spec, []).append(i)
+    shape, *others = {s.shape for s in groups}
+    dtypes = {s.dtype for s in groups}
     if others or None in dtypes:
         return None
     try:
@@ -110,11 +116,15 @@ def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
     array = empty((len(values), *shape), dtype)
     missing = np.ones(len(values), np.bool_)
     with np.errstate(all="ignore"):  # of casts of what does not survive
-        for i in specs:
-            array[i] = values[i]
-            missing[i] = False
-            if not _survives(np.asarray(array[i]), np.asarray(values[i])):
-                return None
+        for spec, places in groups.items():
+            assert spec.dtype is not None
+            size = max(1, BLOCK_NBYTES // max(1, spec.dtype.itemsize * math.prod(shape)))
+            for block in (places[k : k + size] for k in range(0, len(places), size)):
+                rows = np.array([values[i] for i in block], spec.dtype)
+                array[block] = rows
+                missing[block] = False
+                if not _survives(np.asarray(array[block]), rows):
+                    return None
     return masked(array, missing) if missing.any() else array
 
 

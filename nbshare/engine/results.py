@@ -24,7 +24,7 @@ from nbshare.wire.results import (
     LogReader,
     OutputSpec,
     numbers_of,
-    unpickled,
+    thawed,
 )
 
 __all__ = ["MISSING", "Results"]
@@ -75,7 +75,7 @@ class Results:
         self._array = array
         if spec is not None:
             board.header[KIND] = IS_OBJECT if array is None else ASK  # it is decided already
-        self.logs = LogReader()
+        self.logs = LogReader(board.small)
         self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
         self._is_fresh = True
         self.is_over = False  # nobody writes any more
@@ -168,17 +168,34 @@ class Results:
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
-        values = []
-        for i, state in enumerate(self._board.done.tolist()):
+        values: list[Any] = []
+        states = self._board.done.tobytes()
+        while (i := len(values)) < len(states):
             try:
-                values.append(self._get(i, state))
+                batch = self._rest_of_batch(i, states)
+                if batch and bytearray not in set(map(type, batch)):
+                    values += batch
+                    continue
+                for value in batch:
+                    values.append(thawed(self._first + len(values), value))
+                if not batch:
+                    values.append(self._get(i, states[i]))
             except TaskError as error:
+                i = len(values)
                 self._board.done[i] = FAILED  # what cannot be loaded is not there
                 self.errors[i] = error.with_traceback(None)
                 if not gaps and not with_errors:
                     raise
                 values.append(error if with_errors else MISSING)
         return values
+
+    def _rest_of_batch(self, i: int, states: bytes) -> list[Any]:
+        """Return the results, frozen, of items that were stored with item `i`, from it on."""
+        if states[i] != IN_LOG or not self.logs.has(entry := self._entry(i)):
+            return []
+        batch = self.logs.rest_of_batch(self._first + i, entry)
+        there = states[i : i + len(batch)]  # the states may have been read while it was stored
+        return batch[: len(there) - len(there.lstrip(bytes([IN_LOG])))]
 
     def get(self, i: int) -> Any:
         """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
@@ -190,8 +207,7 @@ class Results:
         if state == FAILED:
             return i in self.errors
         if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
-            entry = self._entry(i)
-            return entry[0] == 0 or self.logs.has(entry)
+            return self.logs.has(self._entry(i))
         return state == IN_OUTPUT
 
     def _get(self, i: int, state: int) -> Any:
@@ -205,11 +221,9 @@ class Results:
             return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
-        key, _, nbytes = entry = self._entry(i)
-        if key == 0:  # on the board itself
-            return unpickled(self._first + i, self._board.small[i, :nbytes].data)
+        entry = self._entry(i)
         return self.logs.load(self._first + i, entry) if self.logs.has(entry) else MISSING
 
     def _entry(self, i: int) -> Entry:
-        log, offset, nbytes = self._board.index[i].tolist()
-        return log, offset, nbytes
+        log, offset, nbytes, place = self._board.index[:, i].tolist()
+        return log, offset, nbytes, place

@@ -27,10 +27,11 @@ from typing import Any
 from nbshare.errors import UnsendableError
 from nbshare.functions.freshness import is_installed
 
-__all__ = ["MAINS", "dumps", "dumps_apart", "plainly_or_by_value", "value_pickler"]
+__all__ = ["MAINS", "MAIN_PART", "dumps", "dumps_apart", "plainly_or_by_value", "value_pickler"]
 
 # The names of the caller's script; it has the second too in a process that multiprocessing spawned.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
+MAIN_PART = b"_main__"  # in every pickle that refers to it
 
 
 def dumps(value: Any) -> bytes:

@@ -4,15 +4,16 @@
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed, how often items have come after a pause, whether
-             anything has been imported
+             anything has been imported, how much of ``small`` is taken
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
-    index    per item: which log, offset, bytes   (untouched, so free, while nothing is in a log)
+    index    per item: which log, offset, bytes, place in the batch that is there; a row each
+             (untouched, so free, while nothing is in a log)
     attempts per item: how often it has failed, or its worker died   (likewise)
     numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
-    small    per item, if they are few: the result's pickle, if it is a small one
+    small    the first log of all workers: what a call of few objects needs
 
 Workers claim chunks by themselves (`nbshare.worker.claims`); the caller only reads. Each byte and
 word has one writer at a time, and on x86-64 others see writes in their order: a result first, then
@@ -51,8 +52,9 @@ __all__ = [
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED = range(8)  # header words
-HEADER_WORDS = 8
+# Header words.
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, SMALL_TAKEN = range(9)
+HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
@@ -69,9 +71,9 @@ CUT = "…".encode()
 NO_ITEM = -1
 ONE = 0  # as ITEM_STOP: the one after ITEM
 NUMBER_BYTES = 8
-# A log costs half a millisecond, which calls with few items would notice.
-SMALL_BYTES, SMALL_TASKS = 20 << 10, 128  # of all items' places together; items
-MOST_SMALL = 1024  # bytes of one place
+# A worker's own log costs half a millisecond, which calls with few items would notice.
+SMALL_BYTES = 20 << 10  # of the log on the board, at most
+MOST_SMALL = 1024  # bytes of it per item
 # Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 
@@ -114,7 +116,7 @@ class Board:
     @cached_property
     def index(self) -> npt.NDArray[np.int64]:
         """Where results are that lie in logs."""
-        return self._array(np.int64, (self.n_tasks, 3), self._places[4])
+        return self._array(np.int64, (4, self.n_tasks), self._places[4])
 
     @cached_property
     def attempts(self) -> npt.NDArray[np.int32]:
@@ -122,10 +124,20 @@ class Board:
         return self._array(np.int32, (self.n_tasks,), self._places[6])
 
     @cached_property
-    def small(self) -> npt.NDArray[np.uint8]:
-        """Room for the pickles of small results."""
-        shape = (self.n_tasks, _small_nbytes(self.n_tasks))
-        return self._array(np.uint8, shape, self._places[7])
+    def small(self) -> memoryview:
+        """The log that all workers share."""
+        return self._memory[self._places[7] :][: _small_nbytes(self.n_tasks)]
+
+    def take_small(self, nbytes: int, lock: AbstractContextManager[Any]) -> int | None:
+        """Take room in the log that all workers share; returns where, None if it is full."""
+        if self.header[SMALL_TAKEN] + nbytes > len(self.small):  # the lock takes far longer
+            return None
+        with lock:
+            start = self.header[SMALL_TAKEN]
+            if start + nbytes > len(self.small):
+                return None
+            self.header[SMALL_TAKEN] = start + nbytes
+        return start
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
@@ -272,8 +284,8 @@ class Board:
 
 
 def _small_nbytes(n_tasks: int) -> int:
-    """Return how large the place of each item for its result's pickle is, in bytes."""
-    return min(MOST_SMALL, SMALL_BYTES // n_tasks) if 0 < n_tasks <= SMALL_TASKS else 0
+    """Return how large the log on the board is, in bytes."""
+    return min(MOST_SMALL * n_tasks, SMALL_BYTES)
 
 
 @lru_cache(16)  # twice for each call, and small ones are much alike
@@ -284,10 +296,10 @@ def _layout(n_tasks: int, n_slots: int) -> tuple[tuple[int, ...], int]:
         RETURNED_PER_SLOT * n_slots * 16,
         n_slots * SLOT_WORDS * 8,
         n_tasks,
-        n_tasks * 24,
+        n_tasks * 32,
         n_tasks * NUMBER_BYTES,
         n_tasks * 4,
-        n_tasks * _small_nbytes(n_tasks),
+        _small_nbytes(n_tasks),
     ]
     offsets, end = [], 0
     for size in sizes:

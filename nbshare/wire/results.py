@@ -5,6 +5,10 @@ segment of its worker's: the pickle and the large buffers in it, each in its pla
 of a log as views of it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
+
+An entry without large buffers is the pickle alone. Results of tiny items are pickled together, as a
+list, their batch: a bytearray in it is the pickle of one that may not, or cannot, be loaded with
+others. The first log, of small entries, is on the board.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ from nbshare.memory import Segment, aligned
 from nbshare.wire.board import NUMBER_BYTES, Board
 
 __all__ = [
+    "ALONE",
     "ASK",
     "IN_MEMORYVIEW",
     "IS_OBJECT",
     "KINDS",
     "KIND_OF",
     "OBJECTS",
+    "ON_BOARD",
     "OUT_OF_BAND",
     "Entry",
     "LogKey",
@@ -38,12 +44,15 @@ __all__ = [
     "pack",
     "parts_of",
     "spec_for",
+    "thawed",
     "unpack",
-    "unpickled",
 ]
 
-LogKey = tuple[int, int]  # process id, and which of that process's logs
-Entry = tuple[int, int, int]  # three words: both numbers of the key, offset, size in bytes
+LogKey = int  # process id << 32, plus which of that process's logs; or
+ON_BOARD: LogKey = 0
+# Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
+Entry = tuple[LogKey, int, int, int]
+ALONE = -1  # as the place in a batch: the entry is the one result
 
 OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
 
@@ -70,6 +79,7 @@ class OutputSpec(NamedTuple):
 
 
 OBJECTS = OutputSpec(None, (), None)
+NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
 # Kinds of results that workers agree on by themselves: objects, and numbers, which have room on the
 # board. With arrays one of them has to ask the caller, which takes the time of some hundred tiny
@@ -86,9 +96,11 @@ KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
 
 def spec_for(value: Any) -> OutputSpec:
     """Return the output that a first result asks for."""
-    if type(value) in (bool, int, float, complex):
+    if type(value) in NUMBERS:
+        if type(value) is not int or -(1 << 63) <= value < 1 << 63:
+            return NUMBERS[type(value)]
         dtype = np.asarray(value).dtype
-        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), type(value))
+        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), int)
     if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
         # Of strings and records only arrays are stacked: single ones are objects to their users.
         is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
@@ -106,14 +118,23 @@ def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:
 
 
 class LogReader:
-    """The caller's side: the logs of all workers."""
+    """The caller's side: the logs of all workers.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    small : memoryview
+        The log on the board.
+    """
+
+    def __init__(self, small: memoryview) -> None:
         self._logs: dict[LogKey, Segment] = {}
+        self._memory = {ON_BOARD: small}
+        self._last: tuple[tuple[LogKey, int], Any] = (ON_BOARD, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:
         """Take a worker's next log."""
         self._logs[key] = log
+        self._memory[key] = memoryview(log)
 
     @property
     def n(self) -> int:
@@ -127,19 +148,45 @@ class LogReader:
 
     def has(self, entry: Entry) -> bool:
         """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
-        return (entry[0] >> 32, entry[0] & 0xFFFFFFFF) in self._logs
+        return entry[0] in self._memory
 
     def load(self, i: int, entry: Entry) -> Any:
-        """Return the result of item `i`; its large arrays are views of the log.
+        """Return the result of item `i`, nobody else's; its large arrays are views of the log.
 
         Raises
         ------
         TaskError
             If it cannot be unpickled here.
         """
-        key, offset, nbytes = entry
-        log = self._logs[key >> 32, key & 0xFFFFFFFF]
-        return unpack(i, log.array(np.uint8, (nbytes,), offset))
+        place = entry[3]
+        if place == ALONE:
+            return self._load(i, entry)
+        last = self._last
+        if last[0] != entry[:2]:
+            self._last = last = entry[:2], self._load(i, entry)
+        value = last[1][place]
+        return value.copy() if type(value) in (dict, list) else thawed(i, value)
+
+    def rest_of_batch(self, i: int, entry: Entry) -> list[Any]:
+        """Return the results, frozen, of item `i` and those after it; empty if it is alone."""
+        return [] if entry[3] == ALONE else self._load(i, entry)[entry[3] :]
+
+    def _load(self, i: int, entry: Entry) -> Any:
+        key, offset, nbytes, _ = entry
+        if nbytes < 0:
+            return unpack(i, self._logs[key].array(np.uint8, (-nbytes,), offset))
+        return _unpickled(i, self._memory[key][offset : offset + nbytes])
+
+
+def thawed(i: int, value: Any) -> Any:
+    """Return the result of item `i` as it was before it was frozen for a batch.
+
+    Raises
+    ------
+    TaskError
+        If it cannot be unpickled here.
+    """
+    return _unpickled(i, value) if type(value) is bytearray else value
 
 
 def pack(value: Any) -> tuple[list[tuple[int, memoryview]], int]:
@@ -155,10 +202,10 @@ def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
     for size in sizes:
         parts.append(entry[at : at + size].data)
         at = aligned(at + size)
-    return unpickled(i, parts[0], parts[1:])
+    return _unpickled(i, parts[0], parts[1:])
 
 
-def unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
+def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
     """Return the result of item `i`, from its pickle.
 
     Raises

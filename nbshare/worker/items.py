@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -11,11 +12,26 @@ import numpy as np
 
 from nbshare.arrays.feed import FedBlocks
 from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
+from nbshare.functions import MAIN_PART
 from nbshare.wire.orders import Seed
+from nbshare.wire.results import OUT_OF_BAND
 
-__all__ = ["Source", "gather", "generator", "indices_of", "seeded"]
+__all__ = ["CLOCK_EVERY", "Source", "gather", "gather_objects", "generator", "indices_of", "seeded"]
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
+MOST_BYTES = 1 << 20  # of a result's pickle that waits for others
+SCALARS = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        *(np.dtype(t).type for t in "?bhilqBHILQfd"),
+    }
+)
 
 
 class Source:
@@ -97,13 +113,66 @@ def gather(
         if kind is not number:
             odd.append(next(group))
             return False
-        while True:
-            n_before = len(values)
-            values.extend(islice(group, CLOCK_EVERY))  # noqa: B031 - it goes on where it was
-            if len(values) - n_before < CLOCK_EVERY:
-                break
-            if time.monotonic() > until_s:
-                return False
+        if not _take(group, values, until_s):
+            return False
+    return True
+
+
+def gather_objects(
+    results: Iterable[Any], values: list[Any], odd: list[Any], until_s: float
+) -> bool:
+    """Append results, frozen, until time is up, or one comes that cannot be frozen quickly.
+
+    That one is put into `odd`. Each is frozen before the next item runs, which may change it, and
+    by itself: two items may return the same object. Returns whether there are no more.
+    """
+    try:
+        return _take(map(_frozen, results), values, until_s)
+    except _UnfitError as unfit:
+        odd += unfit.args
+        return False
+
+
+def _take(results: Iterator[Any], values: list[Any], until_s: float) -> bool:
+    """Append results until time is up; returns whether there are no more."""
+    while True:
+        n_before = len(values)
+        values.extend(islice(results, CLOCK_EVERY))
+        if len(values) - n_before < CLOCK_EVERY:
+            return True
+        if time.monotonic() > until_s:
+            return False
+
+
+class _UnfitError(Exception):
+    """A result, the only argument, that is to be pickled with more care."""
+
+
+def _frozen(value: Any) -> Any:
+    """Return what nobody can change: a copy of plain values, or a bytearray with the pickle.
+
+    Plain ones may be pickled together: nobody can tell what they share, and all can be unpickled.
+    """
+    kind = type(value)
+    if kind in SCALARS:
+        return value
+    if kind is dict:
+        if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
+            return value.copy()
+    elif (kind is tuple or kind is list) and SCALARS.issuperset(map(type, value)):
+        return value[:]
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=_is_small)
+    except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
+        raise _UnfitError(value) from None
+    if len(data) > MOST_BYTES or MAIN_PART in data:  # the latter is to be sent by value
+        raise _UnfitError(value)
+    return bytearray(data)
+
+
+def _is_small(buffer: pickle.PickleBuffer) -> bool:
+    if buffer.raw().nbytes >= OUT_OF_BAND:
+        raise _UnfitError
     return True
 
 

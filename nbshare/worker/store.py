@@ -1,15 +1,15 @@
 """Where results go: an array in shared memory that all workers fill, or the workers' logs.
 
 The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
-does not fit it, and any other object, is pickled into a segment of the worker's own, its log, or,
-if it is small and items are few, onto the board; the board says where each one lies. So no work is
-lost when results turn out to differ.
+does not fit it, and any other object, is pickled and appended to a log; the board says where each
+one lies. So no work is lost when results turn out to differ.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -23,10 +23,12 @@ from nbshare.functions import dumps_apart
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board
 from nbshare.wire.results import (
+    ALONE,
     ASK,
     IN_MEMORYVIEW,
     KIND_OF,
     KINDS,
+    ON_BOARD,
     OUT_OF_BAND,
     Entry,
     LogKey,
@@ -48,48 +50,68 @@ _numbers = itertools.count()
 
 
 class LogWriter:
-    """A worker's side.
+    """A worker's side: what it appends lies on the board while there is room, then in its own logs.
 
     Parameters
     ----------
+    board : Board
+        Of the call.
     announce : callable
         ``announce(key, segment)`` tells the caller of a new log.
+    lock : context manager
+        Held to agree with the other workers.
     """
 
-    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
-        self._announce = announce
+    def __init__(
+        self,
+        board: Board,
+        announce: Callable[[LogKey, Segment], None],
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._board, self._announce, self._lock = board, announce, lock
         self._log: Segment | None = None
-        self._key: LogKey = (0, 0)
+        self._key = ON_BOARD
         self._position = 0  # bytes
         self._n_alone = 0
         self._n_bytes = 0  # written so far
 
-    def append(self, data: bytes, buffers: list[memoryview]) -> Entry:
+    def append(self, data: bytes) -> tuple[LogKey, int]:
+        """Write one or several pickles; returns in which log they are, and where."""
+        nbytes = len(data)
+        if self._log is None and (start := self._board.take_small(nbytes, self._lock)) is not None:
+            self._board.small[start : start + nbytes] = data
+            return ON_BOARD, start
+        log, start = self._room_for(nbytes)
+        log[start : start + nbytes] = data
+        return self._key, start
+
+    def append_parts(self, data: bytes, buffers: list[memoryview]) -> Entry:
         """Write the pickle of a result and its buffers; returns what finds it again."""
         parts, nbytes = parts_of(data, buffers)
-        self._n_bytes += nbytes
         if nbytes >= LARGE and self._n_alone < MAX_ALONE:
             self._n_alone += 1
-            key = self._new_key()
+            key = _new_key()
             self._announce(key, Segment.filled(nbytes, parts, sealed=False))
-            return _entry(key, 0, nbytes)
-        if self._log is None or self._position + nbytes > self._log.nbytes:
-            self._log, self._key = Segment.create(max(LOG_BYTES, self._n_bytes)), self._new_key()
-            self._announce(self._key, self._log)
-            self._position = 0
-        start = self._position
+            return key, 0, -nbytes, ALONE
+        log, start = self._room_for(nbytes)
         for offset, part in parts:
-            self._log[start + offset : start + offset + part.nbytes] = part
-        self._position = aligned(start + nbytes)
-        return _entry(self._key, start, nbytes)
+            log[start + offset : start + offset + part.nbytes] = part
+        return self._key, start, -nbytes, ALONE
 
-    @staticmethod
-    def _new_key() -> LogKey:
-        return os.getpid(), next(_numbers)
+    def _room_for(self, nbytes: int) -> tuple[Segment, int]:
+        """Return a log with so much room, and where that begins."""
+        start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
+        log = self._log
+        if log is None or start + nbytes > log.nbytes:
+            log, start = Segment.create(max(LOG_BYTES, self._n_bytes)), 0
+            self._log, self._key = log, _new_key()
+            self._announce(self._key, log)
+        self._position = start + nbytes
+        return log, start
 
 
-def _entry(key: LogKey, offset: int, nbytes: int) -> Entry:
-    return (key[0] << 32) + key[1], offset, nbytes
+def _new_key() -> LogKey:
+    return (os.getpid() << 32) + next(_numbers)
 
 
 class ResultStore:
@@ -111,6 +133,8 @@ class ResultStore:
     ----------
     number : type or None
         The class of results that `put_numbers` takes; None for none, or before the first.
+    takes_objects : bool
+        Whether results have come that are no such numbers: more will, and go with `put_objects`.
     """
 
     def __init__(
@@ -122,10 +146,11 @@ class ResultStore:
     ) -> None:
         self._board, self._lock = board, lock
         self._ask = ask
-        self._log = LogWriter(announce)
+        self._log = LogWriter(board, announce, lock)
         self._spec: OutputSpec | None = None
         self._out: Any = None
         self.number: type | None = None
+        self.takes_objects = False
 
     @property
     def number_places(self) -> tuple[type | None, Any, Any]:
@@ -139,11 +164,7 @@ class ResultStore:
         return number, self._out.data, self._board.done.data
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
-        """Store the results of several items, if all are such numbers."""
-        if not values:
-            return True
-        if type(values[-1]) is not self.number:  # the others are
-            return False
+        """Store the results of several items, which are such numbers, if the dtype holds all."""
         out = self._out[items.start : items.stop]
         try:
             # An assignment would look for the dtype of each value: three and two times as long.
@@ -182,18 +203,37 @@ class ResultStore:
         return spec
 
     def _append(self, i: int, value: Any) -> None:
-        board = self._board
         try:
             data, buffers = dumps_apart(value, OUT_OF_BAND)
         except Exception as error:
             noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
             raise
-        if len(data) <= board.small.shape[1] and not buffers:
-            board.small[i, : len(data)] = np.frombuffer(data, np.uint8)
-            board.index[i] = 0, 0, len(data)
+        self.takes_objects = self.number is not None or self._out is None
+        if buffers:
+            entry = self._log.append_parts(data, buffers)
         else:
-            board.index[i] = self._log.append(data, buffers)
-        board.done[i] = IN_LOG
+            entry = (*self._log.append(data), len(data), ALONE)
+        self._board.index[:, i] = entry
+        self._board.done[i] = IN_LOG
+
+    def put_objects(self, items: range, values: list[Any]) -> bool:
+        """Store the results of several items, frozen, if there is memory for all."""
+        try:
+            self._put_batch(items, values)
+        except (MemoryError, OSError):
+            return False
+        return True
+
+    def put_object(self, i: int, value: Any) -> None:
+        """Store the result of item `i`, frozen."""
+        self._put_batch(range(i, i + 1), [value])
+
+    def _put_batch(self, items: range, values: list[Any]) -> None:
+        data = pickle.dumps(values, 5)
+        key, start = self._log.append(data)
+        index = self._board.index[:, items.start : items.stop]
+        index[0], index[1], index[2], index[3] = key, start, len(data), range(len(items))
+        self._board.done[items.start : items.stop] = IN_LOG
 
 
 def _remedy(value: Any) -> str:

@@ -50,7 +50,7 @@ from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import changes_stay
 from nbshare.worker.claims import Claims
-from nbshare.worker.items import Source, gather, indices_of, seeded
+from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
 from nbshare.worker.loading import loading
 from nbshare.worker.reports import Desk
 from nbshare.worker.store import ResultStore
@@ -151,6 +151,7 @@ class Work:
             self._func = partial(seeded, self._func, task.policy.seed, order.first)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
+        self._is_odd = False  # most results of this chunk are to be stored one by one
         self._round = board.header[ROUND]
         self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
@@ -184,6 +185,7 @@ class Work:
         if self._round != self._board.header[ROUND]:
             self._round = self._board.header[ROUND]
             self._caller.tidy_up()
+        self._is_odd = False
         start_ns = time.monotonic_ns()
         with self._desk:
             goes_on = bool(chunk) and self._run_chunk(chunk)
@@ -239,7 +241,10 @@ class Work:
 
     def _n_together(self, position: int) -> int:
         """Return how many items to run together, 0 if they are to be run one by one."""
-        if not 0 < self._item_s < TINY_S or self._store.number is None or streams.is_marking():
+        store = self._store
+        if not 0 < self._item_s < TINY_S or self._is_odd or streams.is_marking():
+            return 0
+        if store.number is None and not store.takes_objects:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._step > WINDOW:
@@ -306,34 +311,50 @@ class Work:
         return n
 
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        values: list[Any] = []
+        values: list[Any] = []  # numbers, or frozen objects
         odd: list[Any] = []
-        number, until_s = self._store.number, time.monotonic() + 2 * TOGETHER_S
-        assert number is not None
+        store, until_s = self._store, time.monotonic() + 2 * TOGETHER_S
+        are_objects = store.takes_objects
         try:
             results = map(self._func, *columns)
             try:
-                is_end = gather(results, number, values, odd, until_s)
+                if are_objects:
+                    is_end = gather_objects(results, values, odd, until_s)
+                else:
+                    assert store.number is not None
+                    is_end = gather(results, store.number, values, odd, until_s)
             finally:
                 self._end_copy()
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
         except BaseException as error:  # noqa: BLE001
             n = len(values)
-            if (n_stored := self._store_all(items[:n], values)) != n:
+            if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
             n_more = self._overcome(items[n], error)
-            return None if n_more is None else n + n_more
-        values += odd
-        return self._store_all(items, values)
+        else:
+            n = len(values)
+            if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
+                return n_stored
+            self._is_odd = are_objects and bool(odd) and n < CLOCK_EVERY
+            n_more = self._store_singly(items[n:], odd, store.put)
+        return None if n_more is None else n + n_more
 
-    def _store_all(self, items: range, values: list[Any]) -> int | None:
+    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int | None:
         """Store results; returns how many are done, None to stop."""
-        if self._store.put_numbers(items[: len(values)], values):
+        store = self._store
+        put_all = store.put_objects if are_objects else store.put_numbers
+        if not values or put_all(items, values):
             return len(values)
+        return self._store_singly(items, values, store.put_object if are_objects else store.put)
+
+    def _store_singly(
+        self, items: range, values: list[Any], put: Callable[[int, Any], None]
+    ) -> int | None:
+        """Store results; returns how many are done, None to stop."""
         for n, value in enumerate(values):
             try:
-                self._store.put(items[n], value)
+                put(items[n], value)
             except BaseException as error:  # noqa: BLE001 - pickling runs users' code
                 n_more = self._overcome(items[n], error)
                 if n_more is None:

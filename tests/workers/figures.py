@@ -78,3 +78,37 @@ def local(n: int) -> Local:
 
 def shared(n: int) -> np.ndarray:
     return nbshare.full(n * 50_000, n)
+
+
+def record(i: int) -> dict[str, float]:
+    return {"i": i, "x": i / 2}
+
+
+_KEPT: dict[str, Any] = {"i": 0, "last": [0, 0]}
+
+
+def kept_record(i: int) -> dict[str, Any]:
+    """Return one dict for all items, with a list in it that is one for all too."""
+    _KEPT["i"] = i
+    _KEPT["last"].append(i)
+    del _KEPT["last"][:-2]
+    return _KEPT
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def record_or_unloadable(i: int, bad: int) -> Any:
+    return Unloadable() if i == bad else record(i)
+
+
+def number_or_none(i: int) -> float | None:
+    return None if i % 3 == 0 else i / 2
+
+
+def pair_of_numbers(i: int) -> tuple[int, float]:
+    return i, i / 2
