@@ -22,6 +22,7 @@ _TERMINAL_INTERVAL_S = 0.1
 _SHORTEST_S = 0.1  # a rate of less is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
+_MOST_LOADING = 2  # workers that are named; sixteen import the same
 
 
 class Pace:
@@ -96,8 +97,10 @@ def slow_loading(job: Job) -> list[str]:
     """Say which workers have been loading what for long."""
     if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
         return []
-    found = (worker for worker in job.activity if worker.report and not worker.items)
-    return [f"worker {worker.number} is {worker.report}" for worker in found]
+    found = [worker for worker in job.activity if worker.report and not worker.items]
+    notes = [f"worker {worker.number} is {worker.report}" for worker in found[:_MOST_LOADING]]
+    n_more = len(found) - len(notes)
+    return [*notes, f"{n_more} more workers too"] if n_more else notes
 
 
 def stage_lines(job: Job) -> list[str]:
