@@ -17,6 +17,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`                         a `concurrent.futures.Executor` on the same workers
+`explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               how far a long item is; plots with labels and units
 `last_job`, `shutdown`             the newest job that did not simply succeed; end the workers
 `errors`                           all exceptions and warnings
@@ -34,18 +35,18 @@ if typing.TYPE_CHECKING:
     from nbshare.arrays.buffer import SharedBuffer
     from nbshare.arrays.create import empty, empty_like, full, zeros, zeros_like
     from nbshare.arrays.lock import SharedLock
-    from nbshare.arrays.objects import SharedObject
     from nbshare.arrays.ring import RingBuffer
-    from nbshare.arrays.share import share
+    from nbshare.arrays.share import SharedObject, share
     from nbshare.arrays.shared_array import SharedArray
     from nbshare.engine.local import shutdown
     from nbshare.engine.results import MISSING
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
-    from nbshare.functions import import_file
-    from nbshare.job import Job, last_job
+    from nbshare.functions.files import import_file
+    from nbshare.job import Job, jobs, last_job
     from nbshare.mapping import map_async, parallel_map
     from nbshare.notebook import LivePlot
+    from nbshare.notebook.explore import explore
     from nbshare.pipelines import PipelineResult, pipeline
     from nbshare.worker.reports import report
 
@@ -66,8 +67,10 @@ __all__ = [
     "empty",
     "empty_like",
     "errors",
+    "explore",
     "full",
     "import_file",
+    "jobs",
     "last_job",
     "map_async",
     "parallel_map",
@@ -86,19 +89,19 @@ _HOMES = {
     "arrays.buffer": ["SharedBuffer"],
     "arrays.create": ["empty", "empty_like", "full", "zeros", "zeros_like"],
     "arrays.lock": ["SharedLock"],
-    "arrays.objects": ["SharedObject"],
     "arrays.ring": ["RingBuffer"],
-    "arrays.share": ["share"],
+    "arrays.share": ["SharedObject", "share"],
     "arrays.shared_array": ["SharedArray"],
     "engine.local": ["shutdown"],
     "engine.results": ["MISSING"],
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],
-    "functions": ["import_file"],
-    "job": ["Job", "last_job"],
+    "functions.files": ["import_file"],
+    "job": ["Job", "jobs", "last_job"],
     "magics": ["load_ipython_extension", "unload_ipython_extension"],
     "mapping": ["map_async", "parallel_map"],
     "notebook": ["LivePlot"],
+    "notebook.explore": ["explore"],
     "pipelines": ["PipelineResult", "pipeline"],
     "worker.reports": ["report"],
 }

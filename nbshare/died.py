@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nbshare.errors import NbshareError
 
 try:
@@ -26,9 +24,6 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
     def __init__(self, message: str, index: int = -1) -> None:
         super().__init__(message)
         self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.args[0], self.index))
 
 
 WorkerDiedError.__module__ = NbshareError.__module__

@@ -141,9 +141,6 @@ class RingAbortedError(NbshareError, RuntimeError):
         super().__init__(message)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.args[0], self.reason))
-
 
 class RingTimeoutError(NbshareError, TimeoutError):
     """A ring buffer had no slot within the time-out."""
@@ -171,9 +168,6 @@ class TaskError(NbshareError, RuntimeError):
         self.item = item
         self.type_name = type_name
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.args[0], self.index, self.item, self.type_name))
-
 
 class TaskTimeoutError(NbshareError, TimeoutError):
     """An item took longer than ``timeout=``; its worker was ended and replaced.
@@ -187,9 +181,6 @@ class TaskTimeoutError(NbshareError, TimeoutError):
     def __init__(self, message: str, index: int = -1) -> None:
         super().__init__(message)
         self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.args[0], self.index))
 
 
 class MapInterrupted(KeyboardInterrupt):

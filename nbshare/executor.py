@@ -13,16 +13,12 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from nbshare.engine.prints import Prints
-from nbshare.engine.request import Request
 from nbshare.engine.tasks import TaskQueue
-from nbshare.memory.cpus import usable_cpus
 from nbshare.notebook.prints import Printer
-from nbshare.options import checked_count, checked_initializer
+from nbshare.options import MapOptions, checked_count, checked_request
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
-from nbshare.wire.context import current_context
-from nbshare.wire.orders import Policy
-from nbshare.wire.task import Arguments, run_chunk, run_task
+from nbshare.wire.task import Task, run_chunk, run_task
 
 __all__ = ["Executor"]
 
@@ -115,25 +111,26 @@ class Executor(futures.Executor):
         *,
         max_tasks_per_child: None = None,
     ) -> None:
-        _refuse(mp_context=mp_context, max_tasks_per_child=max_tasks_per_child)
-        self._max_workers = checked_count("max_workers", max_workers) or usable_cpus()
-        self._initializer = checked_initializer(initializer, initargs)
+        given = {"mp_context": mp_context, "max_tasks_per_child": max_tasks_per_child}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value!r}: nbshare starts and keeps its workers by itself, for all "
+                    "calls; leave it out"
+                )
+        options = MapOptions(
+            max_workers=max_workers,
+            chunksize=1,  # tasks may wait for each other: none is kept behind another
+            out="list",
+            on_error="return",
+            initializer=initializer,
+            initargs=initargs,
+        )
+        request, _ = checked_request(run_task, [iter(())], options)
+        self._initializer = request.initializer
         self._pid = os.getpid()
         self._tasks = TaskQueue(
-            Request(
-                func=run_task,
-                shared={},
-                iterables=(),
-                n_tasks=0,
-                max_workers=self._max_workers,
-                chunksize=1,  # tasks may wait for each other: none is kept behind another
-                out="list",
-                context=current_context(),
-                policy=Policy(on_error="return"),
-                initializer=self._initializer,
-                prints=Prints(),
-            ),
-            lambda: Prints(Printer()),
+            request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
         )
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
@@ -156,30 +153,28 @@ class Executor(futures.Executor):
         RuntimeError
             After `shutdown`, when the interpreter ends, and in a forked process.
         """
-        return self._submit(fn, Arguments(args, kwargs))
+        return self._submit(Task(fn, args, kwargs))
 
-    def _submit(
-        self, fn: Callable[..., T], arguments: Arguments, *, more: bool = False
-    ) -> futures.Future[T]:
+    def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
                 "was forked; make another one here"
             )
         if is_worker():  # no more processes than were asked for
-            return self._run_here(fn, arguments)
-        return self._tasks.put(fn, arguments, more=more)
+            return self._run_here(task)
+        return self._tasks.put(task, more=more)
 
-    def _run_here(self, fn: Callable[..., T], arguments: Arguments) -> futures.Future[T]:
+    def _run_here(self, task: Task) -> futures.Future[Any]:
         self._tasks.check_open()
-        future: futures.Future[T] = futures.Future()
+        future: futures.Future[Any] = futures.Future()
         future.set_running_or_notify_cancel()
         try:
             if self._initializer is not None:
                 initializer, initargs = self._initializer
                 initializer(*initargs)
                 self._initializer = None
-            result = run_task(fn, arguments)
+            result = run_task(task)
         except BaseException as error:  # noqa: BLE001 - as in a worker's worker
             future.set_exception(error)
         else:
@@ -242,9 +237,9 @@ class Executor(futures.Executor):
         until_s: float | None,
     ) -> Iterator[T]:
         first = itertools.islice(arguments, n_ahead)
-        ahead = deque(self._submit(fn, Arguments(args, {}), more=more) for args in first)
+        ahead = deque(self._submit(Task(fn, args, {}), more=more) for args in first)
         if ahead:
-            self._tasks.begin()
+            self._tasks.wake()
 
         def results() -> Iterator[T]:
             try:
@@ -273,7 +268,7 @@ class Executor(futures.Executor):
         if cancel_futures:
             self._tasks.cancel_waiting()
         if wait:
-            self._tasks.wait()
+            self._tasks.join()
 
     def terminate_workers(self) -> None:
         """Shut down at once: cancel what is queued, and end the workers that are at a task.
@@ -309,12 +304,3 @@ def _result(future: futures.Future[T], until_s: float | None) -> T:
     finally:
         future.cancel()  # if it is not there in time
         del future  # an error's traceback would keep it, and it the error
-
-
-def _refuse(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r}: nbshare starts and keeps its workers by itself, for all calls; "
-                "leave it out"
-            )

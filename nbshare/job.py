@@ -8,46 +8,34 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
-from nbshare.engine.run import Run
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
-from nbshare.tracebacks import shown_as, shown_shortly
+from nbshare.job_state import JobState
+from nbshare.tracebacks import shown_as, unwrapped
 
 if TYPE_CHECKING:
-    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
+    from nbshare.engine.call import Call
+    from nbshare.engine.pipe import Pipe
 
-__all__ = ["Job", "last_job", "remember", "unwrapped"]
+__all__ = ["Job", "JobList", "jobs", "last_job", "remember"]
 
-SHOW_S = 0.01  # between looks for what workers print, while they do
+SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
-LOOK_S = 0.02  # between looks for results that somebody iterates over
+LOOK_S = 0.02  # between looks of whoever iterates, or awaits in a coroutine
 
-State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+MOST_STARTED = 1000  # jobs, before those that are over are left out
 
-
+# Not a WeakSet, whose callbacks an interrupt may break.
+_started: list[weakref.ref[Job]] = []
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
-class Shown(Protocol):
-    """What is drawn of a job."""
-
-    def show(self, job: Job) -> bool:
-        """Show it in the present cell; returns False if there is none."""
-
-    def close(self) -> None:
-        """Draw the last state of a job that is over."""
-
-
-class Job:
+class Job(JobState):
     """A map that is running, has ended, or was ended early.
 
     Given by `map_async` and `last_job`; not made by hand. It has a Future's methods with a
@@ -86,135 +74,13 @@ class Job:
     SharedArray([1., 2., 3.])
     """
 
-    def __init__(self, run: Run, label: str, shown: Shown) -> None:
-        self._owners_run, self._pid = run, os.getpid()
-        self._shown = shown
-        self._begun_at = self._ended_at = math.nan  # on the monotonic clock
-        self.was_interrupted = False
-        self.label = label
-        self.n_workers = run.request.max_workers
+    def __init__(self, run: Call | Pipe, label: str, shown: Any) -> None:
+        super().__init__(run, label)
+        self._shown = shown  # a `nbshare.notebook.Showing`, which draws it
+        self.is_shown = False  # in a row that says how it ends
         self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
         self._forsaken: weakref.finalize[[], Job] | None = None  # tells the run that this is gone
-
-    @property
-    def _run(self) -> Run:
-        """What this is about; in a forked child only if it was over before."""
-        # The child has its memory, but none of the threads that bring it to an end.
-        if os.getpid() != self._pid and not self._owners_run.is_over:
-            raise RuntimeError(
-                f"this Job belongs to process {self._pid}, from which process {os.getpid()} was "
-                "forked before the run was over. Use it there, or start another run here"
-            )
-        return self._owners_run
-
-    @property
-    def n_tasks(self) -> int | None:
-        """Number of items; None as long as a generator has not ended."""
-        return self._run.n_tasks
-
-    @property
-    def state(self) -> State:
-        """One of starting, running, done, stopped, interrupted, failed."""
-        state = self._run.state
-        if self.was_interrupted and state != "done":
-            return "interrupted"
-        if state == "starting" and self.n_done:  # whoever notes that workers are ready may wait
-            return "running"
-        return state
-
-    @property
-    def n_done(self) -> int:
-        """Number of results that are there."""
-        return self._run.n_done
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds from its beginning until now, or its end."""
-        ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
-        return ended_at - self._begun_at
-
-    @property
-    def n_ready(self) -> int:
-        """Number of workers that have started and are at work."""
-        return self._run.n_ready
-
-    @property
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are there: a bool array of shape (n_tasks,), True where done."""
-        return self._run.present()
-
-    @property
-    def errors(self) -> Mapping[int, BaseException]:
-        """The failures so far, by the index of their items.
-
-        Of a generator whose results have been given by iterating, the first 10 000 or some more.
-        """
-        return dict(self._run.errors)
-
-    def partial(self) -> Any:
-        """Return what is there now.
-
-        Returns
-        -------
-        numpy.ma.MaskedArray, list or None
-            Results that are one array: the shared output itself, not a copy, with the rows masked
-            that are not there. Other results: a list with `nbshare.MISSING` in the gaps. None
-            before the first result.
-        """
-        return self._run.partial()
-
-    @property
-    def stats(self) -> list[WorkerStats]:
-        """What each worker has done so far: start-up, working, waiting, slowest items."""
-        return self._run.stats()
-
-    @property
-    def activity(self) -> list[WorkerActivity]:
-        """What each worker is doing at this moment."""
-        return self._run.activity()
-
-    @property
-    def stages(self) -> list[StageStats]:
-        """What each stage of a pipeline has done so far; empty for a map."""
-        return self._run.stages()
-
-    @property
-    def inputs(self) -> Any:
-        """The items, if there is one sequence or array of them; else None."""
-        iterables = self._run.request.iterables
-        return iterables[0] if len(iterables) == 1 else None
-
-    def debug(self, i: int) -> Any:
-        """Run item `i` here, in this process and thread, with the same inputs and seed.
-
-        For the debugger: set a breakpoint in the function, or call ``%debug`` after an error.
-
-        Parameters
-        ----------
-        i : int
-            Index of the item.
-
-        Returns
-        -------
-        object
-            What the function returns; what it raises is raised.
-
-        Raises
-        ------
-        IndexError
-            If there is no such item.
-        LookupError
-            If the item is not kept: of a generator, or a block of a pipeline.
-        """
-        request = self._run.request
-        index = i if self.n_tasks is None else range(self.n_tasks)[i]
-        keywords = dict(request.shared)
-        if request.policy.seed is not None:
-            from nbshare.worker.items import generator  # late: the caller itself runs no items
-
-            keywords["rng"] = generator(request.policy.seed, index)
-        return request.func(*self._run.item(index), **keywords)
 
     # ------------------------------------------------------------ a Future's methods
 
@@ -327,34 +193,20 @@ class Job:
 
         As with a Future, other tasks that await the job are then cancelled too.
         """
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        over = loop.create_future()
-
-        def tell() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        def tell_loop(_: Job) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(tell)
-
-        naps: list[asyncio.TimerHandle] = []
-
-        def nap() -> None:  # the kernel's interrupt cancels a cell, but wakes no loop that sleeps
-            naps[:] = [loop.call_later(NAP_S, nap)]
-
-        self.add_done_callback(tell_loop)
-        nap()
+        look_s = 0.0
         try:
-            yield from over
+            while not self.done():  # the kernel's interrupt wakes no loop that sleeps
+                await asyncio.sleep(look_s)
+                look_s = _longer(look_s)
         except BaseException as error:
             self.interrupt()
             shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
-        finally:
-            naps[0].cancel()
         if self.state == "interrupted":  # elsewhere; a KeyboardInterrupt would end the event loop
             raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
         return self.result()
@@ -388,7 +240,7 @@ class Job:
                 yield new
             if is_over:
                 break
-            look_s = min(LOOK_S, 2 * look_s + 1e-3)
+            look_s = _longer(look_s)
         if self.state != "done":
             unwrapped(*self.outcome())
 
@@ -398,33 +250,53 @@ class Job:
             new = next(self._new_results, None)
             if new is None:  # of those that were there at the last look
                 if self._forsaken is None:
-                    self._forsaken = weakref.finalize(self, self._run.let_go)
+                    self._forsaken = weakref.finalize(self, self._run.release)
                     self._forsaken.atexit = False
                 self._new_results = self._run.new_results()
                 new = next(self._new_results, None)
             return new
+
+    def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
+        """Show the results one at a time in a notebook, also while the map runs.
+
+        A panel with a slider, a Play button, the newest result on request, and a Stop button.
+
+        Parameters
+        ----------
+        kind : {"image", "line", "hist"}, optional
+            How one result is drawn; default: by its shape.
+        axes : mapping of str to array_like, optional
+            The names and values of a grid's axes, each of which gets a slider.
+        plot : LivePlot, optional
+            Labels, units and coordinates; default: labels and unit of the job's own plot.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `nbshare.explore`, which has the details.
+        """
+        self._shown.explore(self, kind=kind, axes=axes, plot=plot)
 
     # -------------------------------------------------------------- for who runs it
 
     def start(self) -> None:
         """Hand the call to the workers."""
         self._begun_at = time.monotonic()
+        if len(_started) >= MOST_STARTED:
+            _started[:] = map(weakref.ref, jobs())
+        _started.append(weakref.ref(self))
         self._run.start()
 
     def tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the map is over."""
         refuse_to_wait_for_itself()
         self.fill_out()
-        prints = self._run.request.prints
-        is_over = self._run.wait(min(timeout_s, SHOW_S) if prints.show() else timeout_s)
+        has_news = self._run.request.prints.show() | self._run.load_ahead()
+        pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
+        is_over = self._run.wait(min(timeout_s, pause_s))
         if is_over:
             self._note_end()
         return is_over
-
-    @property
-    def error(self) -> BaseException | None:
-        """What the map has failed with."""
-        return self._run.error
 
     def leave_alone(self) -> None:
         """Do what is due though nobody waits: show prints, and in the end let go."""
@@ -482,36 +354,18 @@ class Job:
         except KeyboardInterrupt:
             self.was_interrupted = True
         if is_done:
-            self._run.let_go()  # not to be interrupted above: what it has may not be its own then
+            self._run.release()  # not to be interrupted above: what it has may not be its own then
             return result, None
         remember(self)
         if self.was_interrupted:
             return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
         if self.error is not None:
             return None, self.error
-        # Else the interpreter ends, and a thread that prints to its closing streams may abort it.
-        if not is_ending():
+        # While the interpreter ends a thread that prints to its closing streams may abort it.
+        if not (self.is_shown or is_ending()):
             warn(f"{self.label} was stopped: {self._count()}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * len(self.present) if partial is None else partial, None
-
-    def _results(self) -> Any:
-        request = self._run.request
-        out, with_errors = request.out, request.policy.returns_errors
-        if isinstance(out, np.ndarray):
-            return masked(out, ~self.present) if with_errors else out
-        if self.n_tasks == 0:
-            return nothing(out, with_errors=with_errors)
-        results = self._run.final()
-        if out != "stack":
-            return results
-        stacked = stack(results)
-        is_tuple = with_errors and isinstance(stacked, tuple)
-        return tuple(map(as_masked, stacked)) if is_tuple else stacked
-
-    def fill_out(self) -> None:
-        """Copy new rows into the plain array that the caller gave as ``out=``."""
-        self._run.fill_out()
 
     def _ipython_display_(self) -> None:
         """Be shown by IPython: in a notebook as a row of the present state, which goes on."""
@@ -528,25 +382,45 @@ class Job:
             shown_as(error, f"{type(error).__name__}: {where}; its cancel() ends it")
             raise
 
-    def _count(self, *, kept_in: str = "") -> str:
-        n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
-        kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
-        return f"{self.n_done}{n_tasks} items done{kept}"
 
-    def __repr__(self) -> str:
-        with contextlib.suppress(RuntimeError):
-            return f"<Job {self.label}: {self.state}, {self._count()}>"
-        return f"<Job {self.label}: of process {self._pid}>"
+def _longer(look_s: float) -> float:
+    return min(LOOK_S, 2 * look_s + 1e-3)
 
 
-def unwrapped(result: Any, error: BaseException | None) -> Any:
-    """Return a result, or raise the error there is instead."""
-    if error is None:
-        return result
-    try:
-        raise shown_shortly(error)
-    finally:
-        del error  # a cycle with its traceback would keep all of this alive
+class JobList(list[Job]):
+    """Some jobs; in a notebook each shows its row, with its Stop button."""
+
+    def _ipython_display_(self) -> None:
+        if not self:
+            raise NotImplementedError  # so that the repr is shown
+        for job in self:
+            job._ipython_display_()
+
+
+def jobs() -> JobList:
+    """Return the jobs that run, the oldest first.
+
+    Returns
+    -------
+    list of Job
+        At the end of a notebook's cell it shows the row of each, with a Stop button.
+
+    See Also
+    --------
+    last_job
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> job = nbshare.map_async(abs, [-1, 2])
+    >>> job.result()
+    SharedArray([1, 2])
+    >>> nbshare.jobs()
+    []
+    """
+    found = (reference() for reference in list(_started))
+    mine = (job for job in found if job is not None and job._pid == os.getpid())
+    return JobList(job for job in mine if job.running())
 
 
 def last_job() -> Job | None:

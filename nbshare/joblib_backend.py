@@ -16,9 +16,9 @@ from joblib.parallel import ParallelBackendBase
 from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
-from nbshare.memory.cpus import usable_cpus
+from nbshare.memory import usable_cpus
 from nbshare.wire import is_worker
-from nbshare.wire.blas import limit_threads, thread_variables
+from nbshare.wire.context import limit_threads, thread_variables
 
 __all__ = ["NbshareBackend", "register_joblib"]
 
@@ -74,8 +74,6 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
     supports_inner_max_num_threads = True
     default_n_jobs = -1
 
-    _executor: Executor | None = None
-
     def effective_n_jobs(self, n_jobs: int | None) -> int:  # noqa: D102
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
@@ -100,7 +98,6 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
     def submit(  # noqa: D102
         self, func: Any, callback: Callable[[Future[Any]], object] | None = None
     ) -> Future[Any]:
-        assert self._executor is not None
         func.items = [
             (f, tuple(map(self._place, args)), {k: self._place(v) for k, v in kwargs.items()})
             for f, args, kwargs in func.items
@@ -123,15 +120,12 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         return future.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: D102
-        if self._executor is not None:
-            self._executor.terminate_workers()
+        self._executor.terminate_workers()
         if ensure_ready:
             self._open()
 
     def terminate(self) -> None:  # noqa: D102
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
-        self._executor = None
+        self._executor.shutdown(wait=False)
         self._placed = {}
         self.reset_batch_stats()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nbshare.functions import import_file, imported_files, other_module
+from nbshare.functions.files import import_file, imported_files, other_module
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 

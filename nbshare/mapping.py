@@ -1,25 +1,37 @@
-"""parallel_map and map_async: what is asked for is checked once, then handed down."""
+"""parallel_map and map_async: checked once, then run, drawn meanwhile, interrupted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.collect import nothing
-from nbshare.functions import label_of
-from nbshare.job import Job, remember, unwrapped
-from nbshare.notebook import Plot, Showing, check_display
-from nbshare.options import MapOptions, checked_request
-from nbshare.running import prepared, run_and_draw
-from nbshare.tracebacks import shown_from_the_call
+from nbshare.engine.local import dispatcher
+from nbshare.engine.preparing import prepare
+from nbshare.engine.run import Engine, Request
+from nbshare.engine.supply import SourceSupply
+from nbshare.errors import MapInterrupted
+from nbshare.functions.reference import label_of
+from nbshare.job import NAP_S, Job, remember
+from nbshare.notebook import Display, Plot, Showing, check_display, open_display
+from nbshare.options import Backend, MapOptions, checked_request
+from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
-__all__ = ["map_async", "parallel_map"]
+if TYPE_CHECKING:
+    from nbshare.engine.call import Call
+    from nbshare.engine.pipe import Pipe
+
+__all__ = ["map_async", "parallel_map", "run_and_draw"]
+
+INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,9 +94,8 @@ def parallel_map(
         A picture in the notebook that is drawn again as results come, at most a few times a
         second: a line of results against items, an image, a histogram, or what a `LivePlot` says.
         ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far
-        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side. The last
-        frame is finished while the cell goes on with the results; a map of a second or two that
-        keeps all CPUs busy has no other.
+        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side. A run of a
+        second or two that keeps all CPUs busy has a last frame only.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the map and is raised as itself, with the
         worker's traceback and a note naming the item. ``"return"``: the map goes on; the result
@@ -211,13 +222,11 @@ def parallel_map(
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, options)
-    if source is None and request.n_tasks == 0:
-        return nothing(request.out, with_errors=on_error == "return")
+    request, where = checked_request(func, iterables, options)
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(prepared, request, source, where)
+    prepare_it = partial(_prepared, request, where)
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
@@ -279,17 +288,96 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, source, where = checked_request(func, iterables, MapOptions(**options))
+    request, where = checked_request(func, iterables, MapOptions(**options))
     remember(None)
     shown = Showing(plot)
     job = Job(
-        prepared(request, source, where, in_background=True),
+        _prepared(request, where, in_background=True),
         progress if isinstance(progress, str) else label_of(request.func),
         shown,
     )
     remember(job)
     job.leave_alone()
-    job.start()
     if not is_worker():  # no bar within a bar
         shown.begin(job, progress)
+    job.start()
+    shown.follow(job)
     return job
+
+
+def _engine_for(where: Backend) -> Engine:
+    """Return the engine that a map runs on."""
+    if where == "local":
+        return dispatcher()
+    from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: they have workers' code
+
+    return SerialEngine() if where == "serial" else ThreadEngine()
+
+
+def _prepared(request: Request, where: Backend, *, in_background: bool = False) -> Call:
+    """Place what is asked for in shared memory, for the engine that it runs on."""
+    engine = _engine_for(where)
+    may_feed = engine.can_be_fed and not in_background
+    call = prepare(request, engine, may_feed=may_feed)
+    if request.source is not None:
+        call.supply = SourceSupply(call, request.source, in_background=in_background)
+    return call
+
+
+def run_and_draw(
+    make: Callable[[], Call | Pipe], label: str, progress: Any, plot: Any
+) -> tuple[Any, BaseException | None]:
+    """Run a map and draw while waiting.
+
+    Returns the result and the error to raise. It is not raised here: notebooks keep the last
+    traceback, and with this frame the job with its memory.
+    """
+    remember(None)
+    job: Job | None = None
+    display: Display | None = None
+    try:
+        job = Job(make(), label, Showing(plot))
+        display = open_display(job, progress=progress, plot=plot)
+        job.is_shown = display.has_row
+        display.update()  # before anything that items print
+        job.start()
+        pause_s = 0.0
+        while not job.tick(min(pause_s, NAP_S)):
+            pause_s = display.update()
+    except KeyboardInterrupt:
+        if job is not None:
+            _settle(job)
+    except BaseException:
+        if job is not None:
+            job.stop()
+        raise
+    finally:
+        _show_end(job, display)
+    if job is None:
+        return None, MapInterrupted(f"{label}: interrupted before it had started")
+    return job.outcome()
+
+
+def _settle(job: Job) -> None:
+    """Stop an interrupted job and wait until nobody works on it, whatever else is pressed."""
+    deadline = time.monotonic() + INTERRUPT_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(KeyboardInterrupt):
+            job.interrupt()
+            if job.tick(left_s):
+                return
+
+
+def _show_end(job: Job | None, display: Display | None) -> None:
+    """Draw the last frame of a map, whatever else is pressed."""
+    for _ in range(MAX_PRESSES):
+        try:
+            if job is not None:
+                job.fill_out()
+            if display is not None:
+                display.close()
+        except KeyboardInterrupt:
+            if job is not None:
+                job.was_interrupted = True
+        else:
+            return

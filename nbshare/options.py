@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.apart import is_masked
+from nbshare.arrays.by_reference import is_masked
 from nbshare.engine.prints import Prints
-from nbshare.engine.request import Items, Request, has_rows
+from nbshare.engine.run import Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut, is_interrupt
-from nbshare.functions import bind_arguments, label_of, resolve
-from nbshare.memory.cpus import usable_cpus
+from nbshare.functions.reference import bind_arguments, label_of, resolve
+from nbshare.memory import usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.wire import is_worker
 from nbshare.wire.context import current_context
@@ -50,11 +50,8 @@ class MapOptions(NamedTuple):
 
 def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
-) -> tuple[Request, Items | None, Backend]:
-    """Return what is asked for, checked before anything starts, and where it is to run.
-
-    In between, if one of the iterables has no length, what all of them give.
-    """
+) -> tuple[Request, Backend]:
+    """Return what is asked for, checked before anything starts, and where it is to run."""
     if options.checkpoint is not None:
         raise NotBuiltYetError(f"checkpoint={options.checkpoint!r} is not built yet; leave it out")
     # A worker runs its own maps inline: no more processes than were asked for.
@@ -68,27 +65,23 @@ def checked_request(
     size = checked_count("chunksize", options.chunksize)
     for iterable in iterables:
         check_iterable(iterable)
-    source: Items | None = None
-    if all(isinstance(iterable, Sized) for iterable in iterables):
-        columns, n_tasks = sources(iterables)
-    else:
-        source = items_of(iterables)
-        columns, n_tasks = [], 0
-    n_workers = workers if source is not None else max(1, min(workers, n_tasks))
+    columns, source, n_tasks = items_of(iterables)
+    n_workers = workers if n_tasks is None else max(1, min(workers, n_tasks))
     request = Request(
         func=function,
         shared=keywords,
         iterables=columns,
+        source=source,
         n_tasks=n_tasks,
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
         prints=Prints(Printer()),
-        out=checked_out(options.out, n_tasks if source is None else None),
+        out=checked_out(options.out, n_tasks),
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
     )
-    return request, source, where
+    return request, where
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -244,28 +237,29 @@ def check_iterable(iterable: Any) -> None:
         )
 
 
-def items_of(iterables: Sequence[Any]) -> Items:
-    """Return what iterables give of which not all have a length."""
-    columns = [x if has_rows(x) else None for x in iterables]
-    others = zip(*(x for x in iterables if not has_rows(x)), strict=False)
+def items_of(
+    iterables: Sequence[Any],
+) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
+    """Return what can be indexed by item, what comes by and by, and how many items there are.
+
+    Iterables that have a length, such as a set, are gone through now, if all have one. Of others
+    the column is None, and so is the number of items.
+    """
+    columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)
-    return Items(islice(others, shortest), columns)
-
-
-def sources(iterables: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return sequences of one length for the iterables, and that length: that of the shortest."""
-    shortest = min((len(x) for x in iterables if has_rows(x)), default=None)
-    others = [x for x in iterables if not has_rows(x)]
-    columns: Iterator[list[Any]] = iter(())
-    if others:
+    others = islice(zip(*(x for x in iterables if not has_rows(x)), strict=False), shortest)
+    if not all(isinstance(x, Sized) for x in iterables):
+        return columns, others, None
+    if any(x is None for x in columns):
         gone_through: list[tuple[Any, ...]] = []
         try:
-            gone_through.extend(islice(zip(*others, strict=False), shortest))
+            gone_through.extend(others)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             raise raised_by_source(error, len(gone_through))  # noqa: B904 - mostly itself
         shortest = len(gone_through)
-        columns = iter([[items[k] for items in gone_through] for k in range(len(others))])
-    sources = [x[:shortest] if has_rows(x) else next(columns) for x in iterables]
-    return sources, shortest or 0
+        n_others = sum(x is None for x in columns)
+        taken = iter([[items[k] for items in gone_through] for k in range(n_others)])
+        columns = [next(taken) if x is None else x for x in columns]
+    return [x[:shortest] for x in columns], None, shortest or 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,44 +12,39 @@ from typing import Any, Never, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.create import full
 from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.share import share
 from nbshare.engine.local import dispatcher
-from nbshare.engine.pipe import Pipe, Stage
+from nbshare.engine.pipe import Pipe
 from nbshare.engine.preparing import prepare
-from nbshare.engine.single import SingleRun
+from nbshare.engine.run import Request
 from nbshare.engine.stats import StageStats
-from nbshare.functions import label_of
-from nbshare.job import unwrapped
+from nbshare.functions.reference import label_of, resolve
+from nbshare.mapping import run_and_draw
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import Plot, check_display
-from nbshare.options import (
-    MapOptions,
-    checked_count,
-    checked_request,
-    checked_shared,
-    checked_timeout,
-)
-from nbshare.running import run_and_draw
-from nbshare.stage_arguments import (
-    check_functions,
-    functions_of,
-    is_list_of_dtypes,
-    is_list_of_shapes,
-    one_each,
-    refuse,
-    taken_by,
-)
-from nbshare.tracebacks import shown_from_the_call
+from nbshare.options import MapOptions, checked_count, checked_request, checked_shared
+from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
-from nbshare.wire.stages import FRAME_NBYTES, HEADER_NBYTES, NO_BLOCK, Place
-from nbshare.worker.stages import feed, finish, process
+from nbshare.wire.stages import Stage
+from nbshare.worker.stages import n_arguments
 
 __all__ = ["PipelineResult", "pipeline"]
 
-RESULT_SLOTS = 4
 Shape = SupportsIndex | Sequence[SupportsIndex]
+
+INSTEAD = {
+    "max_workers": "say workers=, one number for all stages or one for each",
+    "chunksize": "the loader decides how large a block is, shape= how large it may be",
+    "out": "write to an array or file in the last stage",
+    "on_error": "catch the error in the stage, and return what stands for such a block",
+    "retries": "try again in the stage itself",
+    "seed": "let the loader give a number with each block, and the stage begin from that",
+    "initializer": "prepare things where a stage first needs them, in a functools.cache",
+    "initargs": "give constants in shared=",
+    "checkpoint": "write to a file in the last stage, and let the loader begin where that ends",
+    "backend": "for the debugger, call the stages in a loop over load()",
+}
 
 
 @dataclass(frozen=True)
@@ -195,20 +191,19 @@ def pipeline(
     in each of several threads; in a worker there can be none.
     """
     for name in others:
-        refuse(name)
+        if name in INSTEAD:
+            raise TypeError(f"pipeline() has no {name}=: {INSTEAD[name]}")
+        raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}")
     check_display(progress, plot)
     if is_worker():
         raise RuntimeError("a worker cannot run a pipeline; call the stages one after the other")
-    functions = functions_of(load, stages)
-    keywords = taken_by(functions, checked_shared(shared))
-    check_functions(functions, keywords)
-    timeout_s = checked_timeout(timeout)
-    n_stages = len(stages)
-    counts = one_each("workers", workers, n_stages, isinstance(workers, list | tuple))
+    functions = _functions(load, stages)
+    given = checked_shared(shared)
+    counts = _one_each("workers", workers, len(stages), isinstance(workers, list | tuple))
     n_workers = [1, *(checked_count("workers", n) or 1 for n in counts)]
-    shapes = one_each("shape", shape, n_stages, is_list_of_shapes(shape))
-    dtypes = one_each("dtype", dtype, n_stages, is_list_of_dtypes(dtype))
-    names = [label_of(func) for func in functions]
+    shapes = _one_each("shape", shape, len(stages), isinstance(shape, list))
+    dtypes = _one_each("dtype", dtype, len(stages), _is_list_of_dtypes(dtype))
+    requests = _requests(functions, given, n_workers, timeout)
     made: list[Pipe] = []
 
     def make() -> Pipe:
@@ -217,12 +212,19 @@ def pipeline(
             RingBuffer(slots, *form, on_death="leave", in_order=ordered)
             for form in zip(shapes, dtypes, strict=True)
         ]
-        rings.append(RingBuffer(RESULT_SLOTS, HEADER_NBYTES + FRAME_NBYTES, "u1"))
-        stages = _stages(functions, names, _one_place(keywords), n_workers, rings)
-        made.append(Pipe(stages, rings, timeout_s))
+        engine, once = dispatcher(), _placed_once(given, requests)
+        calls = [
+            prepare(
+                request._replace(shared={k: once.get(k, v) for k, v in request.shared.items()}),
+                engine,
+                stage=Stage(*joint),
+            )
+            for request, *joint in zip(requests, [None, *rings], [*rings, None], strict=True)
+        ]
+        made.append(Pipe(calls, rings))
         return made[0]
 
-    label = progress if isinstance(progress, str) else " → ".join(names)
+    label = progress if isinstance(progress, str) else " → ".join(map(label_of, functions))
     outcome = run_and_draw(make, label, progress, plot)
     figures = tuple(made.pop().stages()) if made else ()
     try:
@@ -231,43 +233,111 @@ def pipeline(
         del outcome  # a notebook keeps the last traceback, and with it this frame
 
 
-def _stages(
+def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
+    """Return the functions that a user means; raise TypeError for what is none."""
+    if not callable(load) and isinstance(load, Iterable) and not isinstance(load, str):
+        raise TypeError(
+            f"the first argument is a {type(load).__name__}; it must be a function without "
+            "arguments that yields the blocks: pipeline(load, ...), not pipeline(load(), ...)"
+        )
+    for func in (load, *stages):
+        if not callable(func) and not isinstance(func, str):
+            raise TypeError(
+                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}; what "
+                "else it is to know goes by name, as in shape="
+            )
+    return [resolve(func) for func in (load, *stages)]
+
+
+def _requests(
     functions: Sequence[Callable[..., Any]],
-    names: Sequence[str],
-    keywords: Sequence[Mapping[str, Any]],
+    shared: Mapping[str, Any],
     n_workers: Sequence[int],
-    rings: Sequence[RingBuffer],
-) -> list[Stage]:
-    """Place what the stages need in shared memory."""
-    engine = dispatcher()
-    stages: list[Stage] = []
-    of_all = zip(functions, names, keywords, n_workers, strict=True)
-    for k, (func, name, shared, n) in enumerate(of_all):
-        stations = full((n, 4), 0, np.int64)
-        stations[:, 0] = NO_BLOCK
-        if k == 0:
-            loop = partial(feed, func, rings[0], stations)
-        else:
-            what = finish if k == len(functions) - 1 else process
-            loop = partial(what, func, rings[k - 1], rings[k], stations)
-        items = [Place(name, worker) for worker in range(n)]
-        options = MapOptions(shared=shared, out="list", max_workers=n, chunksize=1)
-        request, _, _ = checked_request(loop, [items], options)
-        if stages:  # what all print is shown by the one who waits
-            request = request._replace(prints=stages[0].run.request.prints)
-        stages.append(Stage(name, SingleRun(prepare(request, engine.warm_up), engine), stations))
-    return stages
+    timeout: float | None,
+) -> list[Request]:
+    """Return what is asked of loader and stages; raise TypeError for those that cannot be called.
+
+    Each takes those of the shared objects that it has parameters for.
+    """
+    if len(functions) < 2:
+        raise TypeError("pipeline(load, stage, ..., shape=) needs one stage or more")
+    taken = [{name: shared[name] for name in shared if _takes(f, name)} for f in functions]
+    left_over = shared.keys() - {name for each in taken for name in each}
+    if left_over:
+        raise TypeError(
+            f"shared={sorted(left_over)}: neither {' nor '.join(map(label_of, functions))} has a "
+            "parameter of that name"
+        )
+    requests: list[Request] = []
+    for k, (func, keywords, n) in enumerate(zip(functions, taken, n_workers, strict=True)):
+        blocks = [iter(())] * _n_blocks(func, k, keywords, is_last=k == len(functions) - 1)
+        options = MapOptions(shared=keywords, max_workers=n, timeout=timeout)
+        request, _ = checked_request(func, blocks, options)
+        requests.append(
+            request._replace(
+                stage=label_of(func),
+                iterables=(),
+                source=None,
+                n_tasks=None,
+                # What all print is shown by the one who waits.
+                prints=requests[0].prints if requests else request.prints,
+            )
+        )
+    return requests
 
 
-def _one_place(taken: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _takes(func: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(func).parameters
+    except (TypeError, ValueError):  # some functions in C have none
+        return False
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return (name in parameters and parameters[name].kind in named) or any(
+        p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
+    )
+
+
+def _n_blocks(
+    func: Callable[..., Any], k: int, keywords: Mapping[str, Any], *, is_last: bool
+) -> int:
+    """Return how many arguments loader (0) or stage `k` is called with; raise TypeError if wrong.
+
+    They are the block, or the slots of a loader, and the slot for the next block.
+    """
+    n = n_arguments(partial(func, **keywords))
+    if k == 0 and n > 1:
+        raise TypeError(f"{label_of(func)} must take no argument, or one: the slots to fill")
+    if k > 0 and n not in ((1,) if is_last else (1, 2)):
+        how = "stage(block)" if is_last else "stage(block) or stage(block, out)"
+        raise TypeError(
+            f"{label_of(func)}, stage {k}, takes {n} positional arguments; it is called as "
+            f"{how}. Give others by shared={{name: value}}."
+        )
+    return n
+
+
+def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
+    """Return a value for each stage: the one there is, or those of a list."""
+    if not is_list:
+        return [value] * n
+    if len(value) != n:
+        raise ValueError(f"{name}={value!r} has {len(value)} entries for {n} stages (without load)")
+    return list(value)
+
+
+def _is_list_of_dtypes(dtype: Any) -> bool:
+    """Whether it is a list of dtypes, and not that of a structured dtype's fields."""
+    return isinstance(dtype, list) and not all(isinstance(each, tuple) for each in dtype)
+
+
+def _placed_once(shared: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
     """Put arrays that several stages take into shared memory once, and not for each of them."""
-    n_takers = Counter(name for each in taken for name in each)
-    once = {
+    n_takers = Counter(name for request in requests for name in request.shared)
+    return {
         name: share(value, mode="r")
-        for name, value in ChainMap(*map(dict, taken)).items()
+        for name, value in shared.items()
         if n_takers[name] > 1 and _is_plain(value)
     }
-    return [{name: once.get(name, value) for name, value in each.items()} for each in taken]
 
 
 def _is_plain(value: Any) -> bool:

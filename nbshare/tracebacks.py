@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
-__all__ = ["shown_as", "shown_from_the_call", "shown_shortly"]
+__all__ = ["shown_as", "shown_from_the_call", "shown_shortly", "unwrapped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,3 +102,13 @@ def _users_frames(tb: TracebackType | None) -> TracebackType | None:
         if not is_ours(link.tb_frame) and module != "concurrent.futures._base":
             tb = TracebackType(tb, link.tb_frame, link.tb_lasti, link.tb_lineno)
     return tb
+
+
+def unwrapped(result: Any, error: BaseException | None) -> Any:
+    """Return a result, or raise the error there is instead."""
+    if error is None:
+        return result
+    try:
+        raise shown_shortly(error)
+    finally:
+        del error  # a cycle with its traceback would keep all of this alive

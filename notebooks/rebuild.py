@@ -56,7 +56,9 @@ def shrink(png: bytes, limit: int) -> bytes:
     """Return the picture with the largest palette, at the largest size, that fits the limit."""
     if len(png) <= limit:
         return png
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = Image.open(io.BytesIO(png)).convert("RGBA")
+    white = Image.new("RGBA", picture.size, "white")  # else what is transparent becomes grey
+    picture = Image.alpha_composite(white, picture).convert("RGB")
     for scale in (1.0, 0.8, 0.65, 0.5):
         size = (round(picture.width * scale), round(picture.height * scale))
         scaled = picture.resize(size, Image.Resampling.LANCZOS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -13,11 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultlab import Lab
+from faultlab import FOLDERS, TESTS, Lab
+from outcomes import MANY
 
-TESTS = Path(__file__).resolve().parent
-WORKERS = TESTS / "workers"
-sys.path.insert(0, str(WORKERS))
+sys.path[:0] = map(str, FOLDERS)
+
+# Tests start more than a thousand processes that import the package, and some of them may not write
+# what they compile: it is half of the time until they work.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    for folder in (TESTS.parent / "nbshare", TESTS):
+        compileall.compile_dir(folder, quiet=1)
 
 # A shell's background job ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,7 +44,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
     """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    from test_kernel import Kernel  # late: most tests need none
+    from kernels import Kernel  # late: most tests need none
 
     lab = Lab(tmp_path_factory.mktemp("common"))
     try:
@@ -89,7 +95,7 @@ def script(tmp_path: Path) -> Script:
     def run(code: str, *, as_command: bool = False, **environ: str) -> str:
         path = tmp_path / "script.py"
         path.write_text(code)
-        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, WORKERS)))
+        python_path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
         ended = subprocess.run(
             [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
             cwd=tmp_path,
@@ -111,3 +117,11 @@ def no_helpers_left() -> Iterator[None]:
     yield
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
     multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def tally(tmp_path):
+    """Give the file in which workers count how often each item was begun."""
+    path = tmp_path / "tally"
+    path.write_bytes(bytes(MANY))
+    return str(path)

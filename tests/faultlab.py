@@ -27,6 +27,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TESTS = Path(__file__).resolve().parent
+# On the import path of all tests, and of what they start.
+FOLDERS = [TESTS, *sorted({path.parent for path in TESTS.glob("*/*.py")})]
 TAG = "NBSHARE_FAULTLAB"
 SOON_S = 8.0  # what the catalogue allows 1 s for, on a machine that may stand still for some
 LIMIT_S = 20.0  # after which a subject hangs
@@ -340,7 +342,7 @@ class Lab:
             TAG: self.tag,
             "TMPDIR": str(self.tmp),
             "HOME": str(folder),
-            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+            "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, *FOLDERS))),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.strangers: set[int] = set()  # tagged processes that are no business of the library

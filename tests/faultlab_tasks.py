@@ -607,6 +607,7 @@ STALE = [
 def recycle(how: str, handle: Handle) -> None:
     """Let the descriptor's number mean something else."""
     name = f"recycled-{how}"
+    nbytes = os.fstat(handle.fd).st_size
     match how:
         case "closed":
             os.close(handle.fd)
@@ -616,7 +617,7 @@ def recycle(how: str, handle: Handle) -> None:
             other = os.dup(handle_of(segment_of(array)[0]).fd)
         case "other-memfd":
             other = os.memfd_create(handle.name)
-            os.write(other, b"6" * handle.nbytes)
+            os.write(other, b"6" * nbytes)
         case "pipe":
             other, _ = os.pipe()
         case "fifo":  # nobody will ever write to it
@@ -629,7 +630,7 @@ def recycle(how: str, handle: Handle) -> None:
         case "device":
             other = os.open("/dev/zero", os.O_RDWR)
         case "file" | "shorter-file":
-            Path(name).write_bytes(b"6" * (handle.nbytes if how == "file" else 10))
+            Path(name).write_bytes(b"6" * (nbytes if how == "file" else 10))
             other = os.open(name, os.O_RDWR)
     os.dup2(other, handle.fd)
 

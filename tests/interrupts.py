@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 import sys
 from opcode import opname
 
 
 class InterruptAt:
-    """Raises KeyboardInterrupt in its thread, once, at one of the moments that Python has for it.
+    """Interrupts its thread, once, at one of the moments that Python has for it.
 
-    Python looks for signals when a function begins and when a call is over. The moments are
-    numbered as they come in some files; `came` says whether there were so many. The exception is
-    kept, as a notebook does.
+    Python looks for signals when a function begins and when a call is over, and calls the handler
+    that is set then. The moments are numbered as they come in some files; `came` says whether there
+    were so many. The exception is kept, as a notebook does.
     """
 
     def __init__(self, number, files):
@@ -32,6 +33,7 @@ class InterruptAt:
     def __exit__(self, kind, error, _):
         sys.settrace(None)
         gc.enable()
+        self.calls.clear()  # a call that raised is followed by no instruction
         self.error = error
         return kind is KeyboardInterrupt
 
@@ -49,7 +51,7 @@ class InterruptAt:
         self.left -= is_moment
         if is_moment and self.left < 0 and not self.came:
             self.came = True
-            raise KeyboardInterrupt
+            signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
         return self.trace
 
 

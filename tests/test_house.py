@@ -143,3 +143,24 @@ def test_public_classes_and_their_methods_are_documented(cls):
         if name[0] != "_" and (callable(member) or isinstance(member, property)):
             inherited = any(name in vars(base) for base in cls.__mro__[1:])
             assert inspect.getdoc(member) or inherited, f"{cls.__name__}.{name}"
+
+
+PUBLIC = {
+    "Job": "map_async(abs, [1])",
+    "SharedArray": "nbshare.zeros(3)",
+    "SharedBuffer": "nbshare.SharedBuffer(64)",
+    "SharedLock": "nbshare.SharedLock()",
+    "RingBuffer": "nbshare.RingBuffer(2, (3,), float)",
+    "Executor": "nbshare.Executor(1)",
+    "LivePlot": 'nbshare.LivePlot("line")',
+    "nbshare": "nbshare",
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_object_is_completed(name):
+    """By jedi, which IPython and JupyterLab ask: an annotation that it cannot read hides all."""
+    jedi = pytest.importorskip("jedi")
+    subject = eval(PUBLIC[name], {"nbshare": nbshare, "map_async": nbshare.map_async})
+    found = {c.name for c in jedi.Interpreter("subject.", [{"subject": subject}]).complete()}
+    assert {each for each in dir(subject) if not each.startswith("_")} <= found

@@ -7,8 +7,7 @@ import pytest
 import tasks
 
 import nbshare
-from nbshare import SharedArray, parallel_map
-from nbshare.demo import terrain
+from nbshare import SharedArray, demo, parallel_map
 
 
 def assert_equal_bits(result, expected):
@@ -18,7 +17,7 @@ def assert_equal_bits(result, expected):
 
 @pytest.fixture(scope="module")
 def jacksboro():
-    elevation, dx, dy = terrain.load()
+    elevation, dx, dy = demo.load()
     return {"elevation": elevation[:150, :200].copy(), "dx": dx[:150], "dy": dy}
 
 
@@ -26,8 +25,8 @@ def jacksboro():
 def test_horizons_of_a_landscape(jacksboro, max_workers):
     """The horizons of a map in several directions are those of the loop, for any workers."""
     azimuths = [0.0, 30.0, 225.0, 359.5]
-    expected = np.stack([terrain.horizon(azimuth, **jacksboro) for azimuth in azimuths])
-    result = parallel_map(terrain.horizon, azimuths, shared=jacksboro, max_workers=max_workers)
+    expected = np.stack([demo.horizon(azimuth, **jacksboro) for azimuth in azimuths])
+    result = parallel_map(demo.horizon, azimuths, shared=jacksboro, max_workers=max_workers)
     assert type(result) is SharedArray
     assert expected.any()
     assert_equal_bits(result, expected)
@@ -38,8 +37,8 @@ def test_horizons_into_an_array_of_the_callers(jacksboro):
     azimuths = np.array([90.0, 180.0])
     shared = {**jacksboro, "elevation": nbshare.share(jacksboro["elevation"])}
     out = np.full((2, 150, 200), np.nan, np.float32)
-    parallel_map(terrain.horizon, azimuths, shared=shared, out=out)
-    assert_equal_bits(out, np.stack([terrain.horizon(a, **jacksboro) for a in azimuths]))
+    parallel_map(demo.horizon, azimuths, shared=shared, out=out)
+    assert_equal_bits(out, np.stack([demo.horizon(a, **jacksboro) for a in azimuths]))
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

@@ -24,19 +24,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.apart import PLAIN, take_apart
-from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.inputs import ArrayReference, Packed, Span, attach, attach_parts, lenders
-from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.by_reference import PLAIN, ByReference, take_apart
+from nbshare.arrays.inputs import (
+    ArrayReference,
+    Packed,
+    Span,
+    attach,
+    lenders,
+    reference_to,
+)
 from nbshare.errors import UnsendableError, cut, is_interrupt
 from nbshare.functions.pickling import plainly_or_by_value, value_pickler
-from nbshare.memory import Mode, Segment, aligned, as_bytes, file_of, segment_of
+from nbshare.memory import (
+    Mode,
+    Segment,
+    aligned,
+    as_bytes,
+    file_of,
+    handle_of,
+    segment_of,
+)
 
 __all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
-COPIED_AT_ONCE = 1 << 20  # bytes of them, so that threads can share the copying
 LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
 BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # by which the size of an item is estimated
@@ -50,6 +62,10 @@ class Arena:
     ----------
     segments : list of (Segment, Mode)
         The other segments that the call refers to, and how workers map each.
+    nbytes : int
+        How much has been gathered.
+    has_views : bool
+        Whether arrays or buffers have been copied here, which workers will see.
 
     Notes
     -----
@@ -57,17 +73,19 @@ class Arena:
 
     Parameters
     ----------
-    start : int, default 0
-        Where in the segment the contents begin, in bytes.
     copies_files : bool, default False
         Whether arrays in mapped files are copied too, since the files may go before the arena does.
+    by_handle : bool, default False
+        Whether other segments are named by handle, for workers who are sent none: `segments` is
+        empty then, and the caller keeps what it has packed until they are done with it.
     """
 
-    def __init__(self, start: int = 0, *, copies_files: bool = False) -> None:
+    def __init__(self, *, copies_files: bool = False, by_handle: bool = False) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
-        self._nbytes = start
-        self._copies_files = copies_files
+        self.nbytes = 0
+        self._copies_files, self._by_handle = copies_files, by_handle
+        self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
@@ -84,13 +102,8 @@ class Arena:
         spans = tuple(map(self._span, buffers))
         return Packed(Span(0, self._add(file), len(file)), spans)
 
-    def pack_items(
-        self, items: Sequence[Any], what: str, first: int = 0
-    ) -> tuple[int, list[Packed]]:
-        """Pickle a sequence in blocks; returns the items per block and the blocks.
-
-        Errors count the items from the `first`.
-        """
+    def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
+        """Pickle a sequence in blocks; returns the items per block and the blocks."""
         is_long = len(items) >= 2 * LEAST_BLOCKS
         size = block_size(len(items), nbytes_each(items)) if is_long else 1
         blocks = []
@@ -100,7 +113,7 @@ class Arena:
             if size == 1 and id(block[0]) in seen:
                 blocks.append(seen[id(block[0])])
                 continue
-            blocks.append(self.pack_block(block, what, first + start))
+            blocks.append(self.pack_block(block, what, start))
             seen[id(block[0])] = blocks[-1]
         return size, blocks
 
@@ -118,76 +131,75 @@ class Arena:
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
-        shared = isinstance(array, SharedArray)
         found = segment_of(array)
         if found is not None:
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.
             may_write = array.flags.writeable and (writable or segment.mode == "c")
             mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
-            index = self._segment_index(segment, mode)
-            reference = ArrayReference(
-                index, offset, array.shape, array.strides, array.dtype, shared, may_write
+            where = (
+                handle_of(segment, is_held=False)
+                if self._by_handle
+                else self._segment_index(segment, mode)
             )
+            reference = reference_to(array, where, offset, may_write)
         elif not self._copies_files and (file := file_of(array)) is not None:
             reference = ArrayReference(*file, array.shape, array.strides, array.dtype, False, False)
         else:
+            self.has_views = True
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-            strides = array.strides if fortran else _c_strides(array)
+            strides = array.strides if fortran else None
             offset = self._add(array.T if fortran else array)
             reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
 
-    def refer_to(self, segment: Segment) -> int:
-        """Return the index of a segment that workers are to read."""
-        return self._segment_index(segment, "r")
+    def begin_part(self) -> None:
+        """Begin what is to share no array with what was packed before."""
+        self._seen.clear()
+        self.has_views = False
+
+    def add(self, data: bytes) -> tuple[int, int]:
+        """Add a pickle that somebody else has made; returns where it lies, and its size."""
+        return self._add(data), len(data)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return where they end, and parts (offset, bytes or array); the end of the arena."""
         self._seen.clear()
         parts, self._parts = self._parts, []
-        return self._nbytes, parts
+        return self.nbytes, parts
 
     def small_contents(self, max_nbytes: int) -> bytes | None:
         """Return the contents as they are if they are few, else None; the end of it, too."""
-        if self._nbytes > max_nbytes:
+        if self.nbytes > max_nbytes:
             return None
-        parts = self.contents()[1]
-        if len(parts) == 1 and isinstance(parts[0][1], bytearray):
-            return bytes(parts[0][1])
-        data = bytearray(self._nbytes)
-        for offset, part in parts:
+        data = bytearray(self.nbytes)
+        for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
         return bytes(data) or b"\0"
 
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        for segment in list(lenders):
+        for segment in () if self._by_handle else list(lenders):
             offset = address - segment.address
             if 0 <= offset <= segment.nbytes - raw.nbytes:
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
                 return Span(self._segment_index(segment, mode), offset, raw.nbytes)
+        self.has_views = True
         return Span(0, self._add(raw), raw.nbytes)
 
     def _add(self, part: Any) -> int:
-        offset = aligned(self._nbytes)
+        offset = aligned(self.nbytes)
         nbytes = _nbytes_of(part)
-        if isinstance(part, bytes) and nbytes <= SMALL:
-            self._gather(part, offset)
-        else:
-            self._parts.append((offset, part))
-        self._nbytes = offset + nbytes
-        return offset
-
-    def _gather(self, part: bytes, offset: int) -> None:
-        """Append a small part to the one before it, if that is of small ones too."""
         last = self._parts[-1][1] if self._parts else None
-        if isinstance(last, bytearray) and len(last) < COPIED_AT_ONCE:
-            last += bytes(offset - self._nbytes) + part
+        is_small = isinstance(part, bytes) and nbytes <= SMALL
+        if is_small and isinstance(last, bytearray):
+            last += bytes(offset - self.nbytes) + part
         else:
-            self._parts.append((offset, bytearray(part)))
+            self._parts.append((offset, bytearray(part) if is_small else part))
+        self.nbytes = offset + nbytes
+        return offset
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
         for index, known in enumerate(self.segments, start=1):
@@ -273,7 +285,10 @@ def _pickler_class(by_value: bool) -> Any:
                 if reduced is not None:
                     return reduced
             elif ByReference in type(obj).__bases__:
-                return self._reduce_parts(obj)
+                rebuild, parts = obj._reduce_by_reference()
+                return rebuild, tuple(map(self._unlocked, parts)) if obj.is_tool else parts
+            elif type(obj) is ArrayReference:
+                return attach, tuple(obj)
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
@@ -286,18 +301,9 @@ def _pickler_class(by_value: bool) -> Any:
                 return attach, tuple(self.arena.refer(array, writable=self.writable))
             return take_apart(array)
 
-        def _reduce_parts(self, obj: ByReference) -> Any:
-            rebuild, parts = obj._reduce_by_reference()
-            writable = self.writable or obj.is_tool
-            return attach_parts, (
-                rebuild,
-                [
-                    self.arena.refer(part, writable=writable)
-                    if isinstance(part, np.ndarray)
-                    else part
-                    for part in parts
-                ],
-            )
+        def _unlocked(self, part: Any) -> Any:
+            is_array = isinstance(part, np.ndarray)
+            return self.arena.refer(part, writable=True) if is_array else part
 
     return CallPickler
 
@@ -312,11 +318,3 @@ def _keep(buffers: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
 
 def _nbytes_of(part: Any) -> int:
     return int(part.nbytes) if hasattr(part, "nbytes") else len(part)
-
-
-def _c_strides(array: npt.NDArray[Any]) -> tuple[int, ...]:
-    strides, step = [], array.itemsize
-    for length in reversed(array.shape):
-        strides.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(strides))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import mmap
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.by_reference import ByReference, Reduced
-from nbshare.arrays.create import checked_dtype, checked_shape
+from nbshare.arrays.by_reference import ByReference
+from nbshare.arrays.create import Shape, checked_dtype, checked_shape
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import ALIGNMENT, Segment, aligned
@@ -20,7 +20,6 @@ from nbshare.tracebacks import shown_from_the_call
 
 __all__ = ["SharedBuffer"]
 
-Shape = SupportsIndex | Sequence[SupportsIndex]
 Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
 
 
@@ -159,14 +158,8 @@ class SharedBuffer(ByReference):
     def __repr__(self) -> str:
         return f"<SharedBuffer of {self.nbytes} bytes>"
 
-    def _reduce_by_reference(self) -> Reduced:
-        return _arrive, (self._block, self.lock)
-
-
-def _arrive(block: SharedArray, lock: SharedLock) -> SharedBuffer:
-    buffer = SharedBuffer.__new__(SharedBuffer)
-    buffer._attach(block, lock)
-    return buffer
+    def _parts(self) -> tuple[Any, ...]:
+        return self._block, self.lock
 
 
 Place = tuple[str, tuple[int, ...], np.dtype[Any], int, int]

@@ -1,7 +1,8 @@
-"""Arrays in shared memory travel by reference through other people's pools and queues.
+"""What travels by reference: arrays in shared memory, and objects made of them.
 
-The picklers of `multiprocessing` and of loky (joblib) are told how; plain `pickle` is not, since
-what it writes may be read in another year.
+They do in nbshare's calls, and through other people's pools and queues: the picklers of
+`multiprocessing` and of loky (joblib) are told how. Plain `pickle` is not, since what it writes may
+be read in another year.
 """
 
 from __future__ import annotations
@@ -11,15 +12,27 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Handle, handle_of, open_handle, segment_of
+from nbshare.arrays.inputs import attach, reference_to
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.memory import handle_of, segment_of
 
-__all__ = ["ByReference", "Reduced", "reducers", "register"]
+__all__ = [
+    "PLAIN",
+    "ByReference",
+    "Reduced",
+    "is_masked",
+    "reducers",
+    "register",
+    "take_apart",
+]
+
+# Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
+PLAIN = (np.ndarray, SharedArray, np.memmap)
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -61,36 +74,76 @@ class ByReference:
         )
 
     def _reduce_by_reference(self) -> Reduced:
-        """Return a function of a module and its arguments, as ``__reduce__`` does.
+        return _arrive, (type(self), *self._parts())
 
-        Arrays among the arguments travel by reference.
-        """
+    def _parts(self) -> tuple[Any, ...]:
+        """Return what `_attach` makes a copy of; arrays among it travel by reference."""
         raise NotImplementedError
+
+    def _attach(self, *parts: Any) -> None:
+        """Become the object that has these parts."""
+        raise NotImplementedError
+
+
+def _arrive(cls: type[ByReference], *parts: Any) -> ByReference:
+    arrived = cls.__new__(cls)
+    arrived._attach(*parts)
+    return arrived
 
 
 def _reduce(array: npt.NDArray[Any]) -> Any:
     found = segment_of(array)
     if found is None:
         return np.asarray(array).__reduce_ex__(4)
-    segment, offset = found
-    shared = type(array) is SharedArray
-    place = (offset, array.shape, array.strides, array.dtype, array.flags.writeable, shared)
-    return _arrive, (tuple(handle_of(segment)), *place)
+    return attach, tuple(reference_to(array, handle_of(found[0]), found[1], array.flags.writeable))
 
 
-def _arrive(
-    handle: tuple[Any, ...],
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any],
-    writeable: bool,
-    shared: bool,
-) -> npt.NDArray[Any]:
-    array = open_handle(Handle(*handle)).array(dtype, shape, offset, strides)
-    if not writeable:
-        array.flags.writeable = False
-    return shared_view(array) if shared else array
+# ---------------------------------------------------------------- arrays of other classes
+
+
+def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
+    """Whether something is a masked array."""
+    # To ask NumPy for the class would load it: 15 ms and 3 MB in each worker.
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
+
+
+def take_apart(array: npt.NDArray[Any]) -> Reduced | None:
+    """Return a function and its arguments that make the array anew, on the same memory.
+
+    By itself pickle copies the values of subclasses into its stream: protocol 5 takes only plain
+    ndarrays out. None if the class pickles in a way of its own, which only it understands.
+    """
+    cls = type(array)
+    if is_masked(array):
+        if cls.__reduce__ is not np.ma.MaskedArray.__reduce__:
+            return None
+        mask = np.ma.getmask(array)
+        parts = (array.data, None if mask is np.ma.nomask else mask)
+        return _masked, (cls, *parts, vars(array).get("_fill_value"), array.hardmask)
+    own_ways = (cls.__reduce__, cls.__reduce_ex__, cls.__setstate__)
+    if own_ways != (np.ndarray.__reduce__, np.ndarray.__reduce_ex__, np.ndarray.__setstate__):
+        return None
+    return _subclass, (cls, array.view(np.ndarray), dict(vars(array)))
+
+
+def _masked(cls: Any, data: Any, mask: Any, fill_value: Any, hard_mask: bool) -> Any:
+    array = cls(data, copy=False)
+    if mask is not None:
+        array._mask = mask  # given as an argument, a mask of records is copied
+    array._fill_value = fill_value
+    if hard_mask:
+        array.harden_mask()
+    return array
+
+
+def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) -> Any:
+    array = values.view(cls)
+    vars(array).update(attributes)
+    return array
+
+
+# ------------------------------------------------------------------- other people's picklers
 
 
 def reducers() -> dict[type, Callable[[Any], Any]]:
@@ -130,23 +183,15 @@ class _Watcher:
         cls.waiting.discard(name)  # the search below comes here again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TellingLoader(spec.loader)  # type: ignore[assignment]
+            execute = spec.loader.exec_module
+
+            def execute_and_tell(module: ModuleType) -> None:
+                execute(module)
+                if module.__name__ == name:  # the loader of a zip file has other modules too
+                    _tell(module)
+
+            spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
         return spec
-
-
-class _TellingLoader:  # not importlib.abc's: that imports tempfile and more
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _tell(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
 
 
 def register() -> None:

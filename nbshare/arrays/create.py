@@ -227,16 +227,12 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def checked_shape(shape: Shape, dtype: np.dtype[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of an array as NumPy makes it: sub-arrays become axes."""
+    """Return shape and dtype of an array as NumPy makes it."""
     try:
         lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
         lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")
-    if dtype.subdtype is not None:
-        dtype, inner = dtype.subdtype
-        lengths += inner
-    if dtype.kind in "SU" and dtype.itemsize == 0:
-        dtype = np.dtype(f"{dtype.kind}1")  # as NumPy: strings of no length get one character
-    return lengths, dtype
+    example = np.empty(0, dtype)  # sub-arrays become axes, strings of no length get one character
+    return lengths + example.shape[1:], example.dtype

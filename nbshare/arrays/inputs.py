@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.shared_array import shared_view
-from nbshare.memory import Segment, UserFile, View, segment_of
+from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
 __all__ = [
     "ArrayReference",
-    "Broken",
     "Inputs",
     "Packed",
     "Span",
     "attach",
-    "attach_parts",
     "lenders",
+    "opened",
+    "reference_to",
 ]
 
 
@@ -42,21 +43,24 @@ class Packed(NamedTuple):
 
 
 class ArrayReference(NamedTuple):
-    """An array in one of the call's segments, or in a file of the user."""
+    """An array in one of the call's segments, in another one, or in a file of the user."""
 
-    segment: int | UserFile  # index, as in Span
+    segment: int | UserFile | Handle  # index, as in Span
     offset: int  # bytes
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # bytes
+    strides: tuple[int, ...] | None  # bytes; None: C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
     is_writable: bool  # if its segment is
 
 
-class Broken(NamedTuple):
-    """In the place of an item that cannot be loaded."""
-
-    error: BaseException
+def reference_to(
+    array: npt.NDArray[Any], segment: int | Handle, offset: int, is_writable: bool
+) -> ArrayReference:
+    """Return a reference to an array that lies in a segment."""
+    is_shared = isinstance(array, SharedArray)
+    form = array.shape, array.strides, array.dtype
+    return ArrayReference(segment, offset, *form, is_shared, is_writable)
 
 
 class Inputs:
@@ -73,15 +77,6 @@ class Inputs:
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
-        return self._load(packed, lambda data, buffers: pickle.loads(data, buffers=buffers))
-
-    def load_items(self, packed: Packed) -> list[Any]:
-        """Load a list, with a `Broken` for each item that fails; takes a hundred times as long."""
-        from nbshare.arrays.salvage import load_items  # late: hardly anybody needs it
-
-        return self._load(packed, lambda data, buffers: load_items(data.tobytes(), buffers))  # type: ignore[no-any-return]
-
-    def _load(self, packed: Packed, load: Callable[..., Any]) -> Any:
         global _current
         buffers = [self._bytes(span) for span in packed.buffers]
         for span in packed.buffers:
@@ -89,39 +84,48 @@ class Inputs:
                 lenders.add(found[0])
         before, _current = _current, self._segments
         try:
-            return load(self._bytes(packed.pickle), buffers)
+            return pickle.loads(self._bytes(packed.pickle), buffers=buffers)
         finally:
             _current = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
         segment, offset, shape, strides, dtype, is_shared, is_writable = reference
-        view = View(segment.mapped()) if isinstance(segment, UserFile) else self._segments[segment]
+        if isinstance(segment, UserFile):
+            view = View(segment.mapped())
+        elif isinstance(segment, Handle):
+            view = View(found := open_handle(segment))
+            if segment.receipt is None:
+                opened.append(found)
+        else:
+            view = self._segments[segment]
         array = view.array(dtype, shape, offset, strides)
         if not is_writable:
             array.flags.writeable = False
         return shared_view(array) if is_shared else array
 
-    def words(self, segment: int) -> memoryview:
-        """Return a segment as words of 8 bytes; its last bytes may be left out."""
-        data = self._segments[segment].root.data
-        return data[: data.nbytes // 8 * 8].cast("q")
+    def bytes(self, offset: int, nbytes: int) -> memoryview:
+        """Return a part of the first segment."""
+        return self._bytes(Span(0, offset, nbytes))
 
     def packed(self, span: Span) -> Packed:
         """Return what says where a pickle and its buffers lie, and is a pickle itself."""
         return pickle.loads(self._bytes(span))  # type: ignore[no-any-return]
 
-    def reach(self, segment: int, nbytes: int) -> None:
-        """Map a segment anew if it has become larger than what is mapped of it."""
-        view = self._segments[segment]
+    def reach(self, nbytes: int) -> None:
+        """Map the first segment anew if it has become larger than what is mapped of it."""
+        view = self._segments[0]
         if nbytes > view.root.nbytes:
             found = segment_of(view.root)
             assert found is not None
-            self._segments[segment] = View(Segment.attach(os.dup(found[0].fd), "r"))
+            self._segments[0] = View(Segment.attach(os.dup(found[0].fd), "r"))
 
     def _bytes(self, span: Span) -> memoryview:
         return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]
 
+
+# Segments that their senders keep, kept mapped for the next object that refers to them.
+opened: deque[Segment] = deque(maxlen=8)
 
 # Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
 # a buffer is can be told by its address only.
@@ -133,10 +137,5 @@ _current: Sequence[View] = ()
 
 
 def attach(*reference: Any) -> npt.NDArray[Any]:
-    """Return the array that a reference in a pickle means; while `Inputs` loads it."""
+    """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
     return Inputs(_current).array(ArrayReference(*reference))
-
-
-def attach_parts(rebuild: Callable[..., Any], parts: list[Any]) -> Any:
-    """Return an object of several arrays, likewise."""
-    return rebuild(*(attach(*part) if isinstance(part, ArrayReference) else part for part in parts))

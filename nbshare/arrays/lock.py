@@ -1,4 +1,10 @@
-"""A lock in shared memory, which the kernel takes away from whoever dies while holding it."""
+"""A lock in shared memory, which the kernel takes away from whoever dies while holding it.
+
+It is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so that it
+works in memory that several processes map; *robust*, so that the kernel releases it when the thread
+that holds it ends, however it ends; *error-checking*, so that to release somebody else's is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +12,110 @@ import ctypes
 import errno
 import math
 import os
+import sys
 import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.by_reference import ByReference, Reduced
+from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import zeros
-from nbshare.arrays.mutex import HOLDER_MASK, NBYTES, pthread
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.errors import NotBuiltYetError
 
-__all__ = ["SharedLock"]
+__all__ = ["SharedLock", "timespec"]
 
-UNTOLD = 56  # place of the byte: taken over from the dead by one that was interrupted, and left
-SLICE_S = 0.1  # a wait in C cannot be interrupted: so long Ctrl-C waits, at ten wake-ups a second
+NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
+UNTOLD = 56  # offset of a byte: the lock was taken over from the dead, and nobody has been told yet
+SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
+
+# From pthread.h: the same in glibc and musl.
+PTHREAD_MUTEX_ERRORCHECK = 2
+PTHREAD_PROCESS_SHARED = 1
+PTHREAD_MUTEX_ROBUST = 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Pthread:
+    """The C library's functions for mutexes; each takes a lock and returns an errno.
+
+    Attributes
+    ----------
+    holder_offset : int
+        Where in a mutex its futex word is, which the kernel prescribes for a robust one: the
+        number of the thread that holds it, and flags.
+    """
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise NotBuiltYetError(
+                "SharedLock needs the robust mutexes of Linux's C libraries, which this system "
+                "does not have. Let the workers return what they found, and add it up here."
+            )
+        c: Any = ctypes.CDLL(None)
+        self._c = c
+        self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
+        self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
+        # Three more: the exception that a with block adds, at which a C function does not look.
+        self.unlock.argtypes = (ctypes.c_void_p, *[ctypes.py_object] * 3)
+        self.unlock.errcheck = _check_unlocked
+        # A reference that is never given up.
+        self.keep = ctypes.PyDLL(None).Py_IncRef
+        self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
+        self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc; musl
+
+    def initialise(self, address: int) -> None:
+        """Make a mutex in zeroed memory."""
+        c, attributes = self._c, (ctypes.c_uint64 * 8)()  # larger than any library's
+        code = max(
+            c.pthread_mutexattr_init(attributes),
+            c.pthread_mutexattr_settype(attributes, PTHREAD_MUTEX_ERRORCHECK),
+            c.pthread_mutexattr_setpshared(attributes, PTHREAD_PROCESS_SHARED),
+            c.pthread_mutexattr_setrobust(attributes, PTHREAD_MUTEX_ROBUST),
+            c.pthread_mutex_init(ctypes.c_void_p(address), attributes),
+        )
+        if code:
+            raise OSError(code, f"the system cannot make a robust mutex: {os.strerror(code)}")
+
+
+_pthread = cache(_Pthread)
+
+
+def timespec(seconds: float) -> Any:
+    """Return a time as the C library's functions take it."""
+    whole, part = divmod(seconds, 1)
+    return ctypes.byref(_Timespec(int(whole), int(part * 1e9)))
+
+
+def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
+    if code:
+        raise RuntimeError(
+            "this thread does not hold the SharedLock, and cannot release it: only the thread "
+            "that has taken it can, and once"
+        )
+
+
+class _Exit:
+    """What ends a with block: a C function, looked up before the block begins.
+
+    An interrupt at the first line of a method in Python would end the block with the lock held.
+    """
+
+    def __get__(self, lock: SharedLock | None, cls: type[SharedLock]) -> Callable[..., object]:
+        if lock is None:
+            return _end  # contextlib.ExitStack asks the class
+        return partial(lock._pthread.unlock, lock)
+
+
+def _end(lock: SharedLock, *_error: object) -> None:
+    lock.release()
 
 
 class SharedLock(ByReference):
@@ -69,29 +161,24 @@ class SharedLock(ByReference):
     is not reentrant: a second `acquire` by its holder is a `RuntimeError` at once. A process that
     is forked while its parent holds the lock does not hold it.
 
-    Waiting costs no CPU time to speak of. Ctrl-C ends a wait within a fraction of a second, and
-    leaves the lock to whoever holds it. Who waits longest is not served first.
+    Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second, and leaves
+    the lock to its holder. Waiters are not served in order.
 
     Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
     """
 
     is_tool = True
     was_abandoned = False
-
-    # Bound here because at exit the modules' names, and the built-in ones, may be gone before the
-    # last lock is.
-    _access: ClassVar[Any] = staticmethod(os.access)
-    _holder_mask: ClassVar[int] = HOLDER_MASK
     _place: SharedArray | None = None
 
     def __init__(self) -> None:
         place = zeros(NBYTES, np.uint8)
-        pthread().initialise(_address(place))  # nobody else can see it yet
+        _pthread().initialise(place.ctypes.data)  # nobody else can see it yet
         self._attach(place)
 
     def _attach(self, place: SharedArray) -> None:
-        self._pthread = pthread()
-        address = _address(place)
+        self._pthread = _pthread()
+        address = place.ctypes.data
         self._as_parameter_ = ctypes.c_void_p(address)  # so that C functions take the lock itself
         self._word = ctypes.c_uint32.from_address(address + self._pthread.holder_offset)
         self._untold = ctypes.c_ubyte.from_address(address + UNTOLD)
@@ -149,7 +236,7 @@ class SharedLock(ByReference):
             if self._is_mine():
                 if self._pthread.consistent(self) == 0:  # taken over from the dead, as above
                     self._untold.value = 1
-                self._pthread.unlock(self)
+                self.release()
             raise
 
     def release(self) -> None:
@@ -160,7 +247,7 @@ class SharedLock(ByReference):
         RuntimeError
             If this thread does not hold it.
         """
-        self._pthread.unlock(self)
+        self._pthread.unlock(self, None, None, None)
 
     def locked(self) -> bool:
         """Return whether a living thread of any process holds the lock."""
@@ -168,53 +255,39 @@ class SharedLock(ByReference):
 
     __enter__ = acquire
 
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        # Looked up before the block begins, and a C function: an interrupt at the first line of a
-        # method in Python would end the block with the lock held.
-        return partial(self._pthread.unlock_at_exit, self)
+    __exit__ = _Exit()
 
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
         code: int = self._pthread.trylock(self)
-        if code != errno.EBUSY:
-            return code
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
-            code = self._pthread.wait(self, min(left, SLICE_S))
+            # By the clock that can be set: not every library can wait by another one.
+            code = self._pthread.timedlock(self, timespec(time.time() + min(left, SLICE_S)))
         return code
 
     def _holder(self) -> int:
         """Return the system's number of the thread that holds the lock; 0 for none."""
-        return self._word.value & self._holder_mask
+        return self._word.value & 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h; the rest are flags
 
     def _is_mine(self) -> bool:
         return self._holder() == threading.get_native_id()
 
-    def _reduce_by_reference(self) -> Reduced:
-        return _arrive, (self._place,)
+    def _parts(self) -> tuple[Any, ...]:
+        return (self._place,)
 
     def __repr__(self) -> str:
         holder = self._holder()
         whose = "this thread" if self._is_mine() else f"thread {holder}"
         return f"<SharedLock {f'held by {whose}' if holder else 'unlocked'}>"
 
-    def __del__(self) -> None:
-        # The C library keeps a list of the locks that a thread holds, in their memory: unmapped
-        # under its hands, it would write anywhere, and the kernel could not release them at the
-        # thread's end. So the mapping of a lock that is thrown away while held here stays.
+    # Bound here: at exit the modules' names may be gone before the last lock is.
+    def __del__(self, access: Callable[..., bool] = os.access) -> None:
+        # The C library links the locks that a thread holds into a list, in their memory. If that
+        # were unmapped, it would write to other memory, and the kernel could not release the locks
+        # at the thread's end. So the mapping of a lock that is dropped while held here stays.
         if self._place is None or not (holder := self._holder()):
             return
         # The holder may belong to another process, with a mapping of its own.
-        if self._access(f"/proc/self/task/{holder}", 0):
+        if access(f"/proc/self/task/{holder}", 0):
             self._pthread.keep(self._place)
-
-
-def _arrive(place: SharedArray) -> SharedLock:
-    lock = SharedLock.__new__(SharedLock)
-    lock._attach(place)
-    return lock
-
-
-def _address(place: SharedArray) -> int:
-    return int(place.__array_interface__["data"][0])

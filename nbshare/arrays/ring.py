@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, Any, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays import futex
 from nbshare.arrays.buffer import SharedBuffer
-from nbshare.arrays.by_reference import ByReference, Reduced
-from nbshare.arrays.create import checked_dtype, checked_shape
-from nbshare.arrays.lease import Lease
-from nbshare.arrays.monitor import Monitor, OnDeath
-from nbshare.arrays.ring_memory import RingMemory
+from nbshare.arrays.by_reference import ByReference
+from nbshare.arrays.create import Shape, checked_dtype, checked_shape
+from nbshare.arrays.lock import SharedLock
+from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
+from nbshare.arrays.ring_waiting import Lease, Monitor, futex
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.arrays.tokens import FILLED, FREED, N_PUT, N_RECLAIMED, Tokens
 from nbshare.errors import RingClosedError
 from nbshare.tracebacks import shown_from_the_call
 
-if TYPE_CHECKING:
-    from nbshare.arrays.ring_statistics import RingStatistics
-
 __all__ = ["RingBuffer"]
 
-Shape = SupportsIndex | Sequence[SupportsIndex]
+OnDeath = Literal["reclaim", "leave"]
 
 
 class RingBuffer(ByReference):
@@ -41,17 +36,16 @@ class RingBuffer(ByReference):
     Parameters
     ----------
     slots : int
-        How many, 1 or more. Two let one be filled while the other is read; some more even out
-        what takes different times.
+        How many, 1 or more. Two let reading and writing overlap; more smooth out uneven timing.
     shape : int or sequence of ints
         Of each slot.
     dtype : data-type, optional
         Any NumPy dtype without Python objects inside; default float64.
-    on_death : {"reclaim", "fail", "leave"}, optional
-        What becomes of the slot of a process that dies with it. ``"reclaim"`` (default): a
+    on_death : {"reclaim", "leave"}, optional
+        What happens to a slot if the process that holds it dies. ``"reclaim"`` (default): a
         producer's is free again, its contents dropped; a consumer's is queued again, in its old
-        place, and another consumer gets it. ``"fail"``: the ring is aborted. ``"leave"``: nobody
-        gets it any more; for a program that looks after its processes, and aborts the ring itself.
+        place, and another consumer gets it. ``"leave"``: the slot is lost; for a program that
+        watches its processes, and aborts the ring itself.
     in_order : bool, optional
         True: consumers get the slot with the number 0 first, then 1, and so on, in whatever order
         several producers have filled them: ``lease = ring.put()`` and, inside of ``with lease as
@@ -108,18 +102,18 @@ class RingBuffer(ByReference):
     read. Unless ``on_death="leave"``, a process that dies with a slot, by whatever signal, never
     blocks the others for good: they see it within some tenths of a second. A consumer's slot that
     is queued again may have been read in part or in whole (*at least once*), and may kill the next
-    consumer in the same way; with ``on_death="fail"`` no slot is read twice. At the end of the data
-    consumers do not wait for each other: the slot of one that dies after the others are done stays
-    queued, as `statistics` shows, for whoever asks next.
+    consumer in the same way. At the end of the data consumers do not wait for each other: the slot
+    of one that dies after the others are done stays queued, as `statistics` shows, for whoever asks
+    next.
 
-    A producer that dies without a slot leaves nothing to see. Whoever has started it should close
-    the ring at its end, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
+    The ring cannot notice that a producer without a slot dies. Close the ring when a producer ends,
+    however it ends: ``future.add_done_callback(lambda _: ring.close())``.
 
     The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
     through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
     and `copy` refuse it.
 
-    Safe from any thread. Waiting costs no CPU time to speak of; Ctrl-C ends it at once. Do not
+    Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it at once. Do not
     fork inside a block, or let the child leave it: the slot is the parent's.
     """
 
@@ -142,25 +136,21 @@ class RingBuffer(ByReference):
         if n_slots < 1:
             raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
         if on_death not in get_args(OnDeath):
-            raise ValueError(f"on_death={on_death!r}: must be 'reclaim', 'fail' or 'leave'")
-        futex.require()
-        self.slots = n_slots
-        self.shape, self.dtype = checked_shape(shape, checked_dtype(dtype))
-        self._on_death, self._in_order = on_death, bool(in_order)
-        self._attach(RingMemory(n_slots, self.shape, self.dtype), fresh=True)
+            raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
+        futex()  # an error where there is none
+        form = n_slots, *checked_shape(shape, checked_dtype(dtype))
+        memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()
+        self._attach(*memory, *form, on_death, bool(in_order))
 
-    def _attach(self, memory: RingMemory, *, fresh: bool) -> None:
-        self._memory = memory
-        rows = self.shape[0] if self.shape else 1
-        self._tokens = Tokens(memory.arrays, rows, fresh=fresh, in_order=self._in_order)
-        self._monitor = Monitor(
-            self._tokens,
-            memory.buffer.lock,
-            memory.event_addresses,
-            memory.waited_s,
-            memory.slot,
-            self._on_death,
-        )
+    def _attach(self, block: SharedArray, lock: SharedLock, *settings: Any) -> None:
+        self._settings = settings
+        self.slots, self.shape, self.dtype, on_death, in_order = settings
+        self._buffer = SharedBuffer.__new__(SharedBuffer)
+        self._buffer._attach(block, lock)
+        layout = self._buffer.layout(layout_of(self.slots, self.shape, self.dtype))
+        arrays = {name: np.asarray(array) for name, array in layout.items()}
+        self._states = SlotStates(arrays, self.shape, self.dtype, in_order=in_order)
+        self._monitor = Monitor(self._states, lock, reclaims=on_death == "reclaim")
 
     def put(self, timeout: float | None = None) -> Lease:
         """Return a context manager that gives a free slot to fill; its end queues the slot.
@@ -202,15 +192,15 @@ class RingBuffer(ByReference):
         Parameters
         ----------
         slot : SharedArray
-            That this process has from `put`.
+            A slot that this process got from `put`.
         rows : int
-            The first so many along axis 0, which `put` will queue when its block ends. 0: nothing
-            is queued.
+            How many rows along axis 0 are queued when the block of `put` ends. 0: nothing is
+            queued.
 
         Raises
         ------
         ValueError
-            If the array is no such slot, or has not so many rows.
+            If the array is not such a slot, or has fewer rows.
 
         Examples
         --------
@@ -226,12 +216,7 @@ class RingBuffer(ByReference):
         >>> [slot.tobytes() for slot in ring]
         [b'eleven c', b'har']
         """
-        n = operator.index(rows)
-        if not self.shape or not 0 <= n <= self.shape[0]:
-            raise ValueError(f"rows={rows}: a slot has the shape {self.shape}")
-        index = self._memory.index_of(slot)
-        if index is None or not self._tokens.trim(index, n):
-            raise ValueError("that array is no slot which this process has from the ring's put()")
+        self._states.trim(slot, operator.index(rows))
 
     def get(self, timeout: float | None = None) -> Lease:
         """Return a context manager that gives the next filled slot; its end frees the slot.
@@ -280,24 +265,24 @@ class RingBuffer(ByReference):
         Blocks of `put` that have begun may end. With several producers, close when the last one is
         done. Closing twice does nothing.
         """
-        self._monitor.do(self._tokens.close)
+        self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
-        """Stop everybody now: whoever uses the ring, or waits, gets a RingAbortedError.
+        """Stop everybody now: all who use the ring, or wait, get a RingAbortedError.
 
         Parameters
         ----------
         reason : str, optional
-            Stands in their errors; the first 1000 characters or so. The first call's counts.
+            Shown in their errors, about the first 1000 characters. The first call's reason counts.
         """
-        self._monitor.do(self._tokens.abort, str(reason))
+        self._monitor.do(self._states.abort, str(reason))
 
-    def statistics(self) -> RingStatistics:
-        """Return figures that show the bottleneck.
+    def statistics(self) -> RingStats:
+        """Return counts and waiting times, which show the bottleneck.
 
         Returns
         -------
-        RingStatistics
+        RingStats
             Of one moment.
 
         Examples
@@ -310,52 +295,16 @@ class RingBuffer(ByReference):
         >>> figures.queued, figures.free, figures.n_put, figures.n_got
         (1, 1, 1, 0)
         """
-        from nbshare.arrays.ring_statistics import RingStatistics  # late: 1 ms for each worker
-
         self._monitor.look_for_the_dead()
-        with self._memory.buffer.lock:
-            queued, reading, filling, free = self._tokens.states()
-            n_put = self._tokens.counts[N_PUT]
-            n_reclaimed = self._tokens.counts[N_RECLAIMED]
-            producers_s, consumers_s = self._monitor.waited_s.tolist()
-        return RingStatistics(
-            queued=queued,
-            reading=reading,
-            filling=filling,
-            free=free,
-            n_put=n_put,
-            n_got=n_put - queued - reading,
-            n_reclaimed=n_reclaimed,
-            producers_waited_s=producers_s,
-            consumers_waited_s=consumers_s,
-        )
+        with self._buffer.lock:
+            return self._states.stats()
 
     def __repr__(self) -> str:
-        queued = self._tokens.states()[0]
+        queued = self._states.stats().queued
         return f"<RingBuffer of {self.slots} slots of {self.shape} {self.dtype}, {queued} queued>"
 
-    def _reduce_by_reference(self) -> Reduced:
-        _, memory = self._memory.buffer._reduce_by_reference()
-        form = self.slots, self.shape, self.dtype, self._on_death, self._in_order
-        return _arrive, (*memory, *form)
-
-
-def _arrive(
-    block: SharedArray,
-    lock: Any,
-    slots: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    on_death: OnDeath,
-    in_order: bool,
-) -> RingBuffer:
-    ring = RingBuffer.__new__(RingBuffer)
-    ring.slots, ring.shape, ring.dtype = slots, shape, dtype
-    ring._on_death, ring._in_order = on_death, in_order
-    buffer = SharedBuffer.__new__(SharedBuffer)
-    buffer._attach(block, lock)
-    ring._attach(RingMemory(slots, ring.shape, ring.dtype, buffer), fresh=False)
-    return ring
+    def _parts(self) -> tuple[Any, ...]:
+        return *self._buffer._parts(), *self._settings
 
 
 def _checked_timeout(timeout: Any) -> float:

@@ -7,16 +7,82 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.apart import PLAIN
+from nbshare.arrays.arena import Arena
+from nbshare.arrays.by_reference import PLAIN, ByReference
 from nbshare.arrays.create import checked_dtype
-from nbshare.arrays.objects import SharedObject, place
+from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Mode, Segment, pool, segment_of
+from nbshare.memory import Mode, Segment, View, pool, segment_of
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["share"]
+__all__ = ["SharedObject", "share"]
 
 T = TypeVar("T")
+
+
+class SharedObject(ByReference):
+    """An object in shared memory, to be handed to any process of this machine.
+
+    Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls
+    and through the picklers of `multiprocessing` and loky/joblib; `get` gives the object.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of its memory, SharedArrays in it included.
+
+    See Also
+    --------
+    share : put an object into shared memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nbshare
+    >>> wrapped = nbshare.share({"a": np.arange(3), "b": "text"}, wrap=True)
+    >>> wrapped.get()
+    {'a': array([0, 1, 2]), 'b': 'text'}
+
+    Notes
+    -----
+    Safe in threads, except that two which call `get` for the first time may get two objects, on
+    the same memory. Plain `pickle` and `copy` store values.
+    """
+
+    def __init__(self, segments: list[Segment], packed: Packed) -> None:
+        self._segments = segments
+        self._packed = packed
+        self._loaded: list[Any] = []
+
+    def get(self) -> Any:
+        """Return the object: built once in each process, its arrays read-only views.
+
+        Returns
+        -------
+        object
+            The same one each time.
+        """
+        if not self._loaded:
+            self._loaded.append(Inputs([*map(View, self._segments)]).load(self._packed))
+        return self._loaded[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its memory in bytes."""
+        return sum(segment.nbytes for segment in self._segments)
+
+    def __repr__(self) -> str:
+        return f"<nbshare.SharedObject of {self.nbytes} bytes>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _share_object, (self.get(), "r")
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._packed, *map(_whole, self._segments)
+
+    def _attach(self, packed: Packed, *blocks: SharedArray) -> None:
+        found = filter(None, map(segment_of, blocks))
+        self.__init__([segment for segment, _ in found], packed)  # type: ignore[misc]
 
 
 @overload
@@ -38,9 +104,9 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
         anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked
         array, a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
-        As in `numpy.memmap`. ``'r+'`` (default): whoever has the array may write to it. ``'r'``:
-        nobody may, by the kernel's hand. ``'c'``, copy-on-write: everybody may, and keeps it to
-        itself; other processes, workers too, start from the values given here. Other objects than
+        As in `numpy.memmap`. ``'r+'`` (default): every process that has the array may write to
+        it. ``'r'``: read-only, enforced by the kernel. ``'c'``, copy-on-write: each process keeps
+        its own changes; others, workers too, start from the values given here. Other objects than
         arrays are read-only also in mode ``'r+'``.
     wrap : bool, optional
         Return a `SharedObject`, which goes through any pool without its buffers. Default False.
@@ -96,11 +162,10 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     """
     if mode not in ("r+", "r", "c"):
         raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
-    if wrap:
-        return place(obj, "r" if mode == "r+" else mode)
-    if type(obj) in PLAIN:
+    if type(obj) in PLAIN and not wrap:
         return _share_array(obj, mode)
-    return place(obj, "r" if mode == "r+" else mode).get()
+    shared = _share_object(obj, "r" if mode == "r+" else mode)
+    return shared if wrap else shared.get()
 
 
 def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
@@ -115,7 +180,29 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     if mode == "r+":
         lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
-    segment = Segment.filled(plain.nbytes, [(0, plain)])
+    return shared_view(_filled(plain.nbytes, [(0, plain)], mode).array(dtype, plain.shape))
+
+
+def _share_object(obj: Any, mode: Mode) -> SharedObject:
+    """Put an object into shared memory that nobody can write to any more.
+
+    Mode ``"c"`` gives each process copies of its own of the pages that it writes to, ``"r"`` none.
+    """
+    arena = Arena(copies_files=True)
+    packed = arena.pack(obj, "the object")
+    segments = [_filled(*arena.contents(), mode)]
+    for other, other_mode in arena.segments:
+        other.was_kept_elsewhere = True  # by this object, for as long as it lives
+        same = other.mode == other_mode
+        segments.append(other if same else Segment.attach(other.read_only(), other_mode))
+    return SharedObject(segments, packed)
+
+
+def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:
+    segment = Segment.filled(nbytes, parts)
     # The mapping that could still write goes.
-    segment = Segment.attach(segment.read_only(), mode)
-    return shared_view(segment.array(dtype, plain.shape))
+    return Segment.attach(segment.read_only(), mode)
+
+
+def _whole(segment: Segment) -> SharedArray:
+    return shared_view(segment.array(np.uint8, (segment.nbytes,)))

@@ -5,17 +5,18 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
     CALLER'S THREAD
       mapping.parallel_map
         options.checked_request       everything that can be refused is refused here
-        running.prepared
+        mapping._prepared
           preparing.prepare           function, shared objects and items packed in an Arena,
-            placing, arrays.arena     which is copied into one segment; the Board is created
-        running.run_and_draw          waits, shows prints, redraws from the board
-          SingleRun.start ──────────► Dispatcher.submit
+            arrays.arena              which is copied into one segment; the Board is created
+        mapping.run_and_draw          waits, shows prints, redraws from the board
+          Call.start ───────────────► Dispatcher.submit
 
     DISPATCHER'S THREAD               one, which owns all processes and descriptors
-      Foreman.begin
-        Crew.renew_if_stale           files or environment changed: new workers
-        Foreman.man                   as many workers as may help
-          Crew.put_to_work            an idle worker, or a new one by Nursery.start
+      Dispatcher._turn                waits, then does all that follows, once
+        Calls.begin
+          WorkerPool.renew_if_stale   files or environment changed: new workers
+        Calls.assign_workers          as many workers as may help
+          WorkerPool.assign           an idle worker, or a new one by WorkerStarter.start
             Channel.send ───────────► what to do, and the descriptors of board and inputs
 
     WORKER                            a child of the fork server
@@ -30,10 +31,12 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       nothing left ─────────────────► "finished", with the modules it imported      │
                                                                                     │
     DISPATCHER'S THREAD                                                             │
-      Foreman._handle                 "first": allocate the output, tell the worker ┘
+      Calls.hear                      "first": allocate the output, tell the worker ┘
                                       "log": objects lie there; "failed": an error
                                       "finished": the worker is idle again
-      Foreman.advance                 all items done: Call.finish
+      Calls.lose                      a worker has died: others do what it has not done
+      overdue                         decides what is late: time-outs, stopped calls
+      Calls.finish_ended              all items done: Call.finish
 
     CALLER'S THREAD
       Job.outcome
@@ -42,9 +45,21 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A plot that takes long holds up no worker.
 
-A map over a generator (`stream`) is a few such calls after one another, on the same workers; an
-executor (`tasks`, `window`) is a call that items join while it runs; each stage of a pipeline
-(`pipe`) is a call whose items are its workers.
+Items need not be there when a call begins. They come by an `ItemFeed`, which packs them in blocks
+and then makes the count larger that workers claim up to::
+
+    a long list     ListSupply     the caller packs the rest while it waits
+    a generator     SourceSupply   as many as will soon be needed; their number is not known, so the
+                                   board has pages, the output grows, and what somebody who iterates
+                                   has taken is given back
+    an executor     TaskQueue      tasks, each with its future; one that nobody has claimed can be
+                                   withdrawn
+
+Workers that wait for items are woken by an event, and leave after half a second: other calls may
+need them.
+
+Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers claim nothing:
+they wait for the next block at a ring buffer (`nbshare.worker.stages`).
 
 Glossary
 --------
@@ -68,18 +83,22 @@ context
     What workers take over from the caller: environment, working directory, filters, umask.
 deadline
     When a worker is ended though it says nothing: a time-out, a stopped call.
+detached
+    Of a worker: its call is over, and it has yet to notice. Nobody waits for it.
 dispatcher
     The one thread that owns the worker processes, and what others post to it.
 engine
     What runs calls: worker processes, threads, or the thread that waits.
+event
+    Wakes those that wait: a thread of the owner, or one of the workers.
 feed
-    Items that are packed while workers run those before them.
+    How items come to a call while it runs: blocks, and their count.
 fork server
     A small process that has imported NumPy, and forks workers in 5 ms.
 generation
     Workers that were started for the same files, environment and initializer.
 handle
-    What travels in the place of an array outside of nbshare's own calls.
+    What travels in the place of an array that a worker has not been sent.
 inputs
     What was packed, as a worker loads it.
 item
@@ -94,8 +113,14 @@ log
     A worker's segment for results that fit no output array.
 output
     The array of results that all workers fill.
+open
+    Of a call or its board: nobody knows how many items will come.
 owner
     The process that has called nbshare.
+page
+    The state of some items of a board: one page, or in an open call as many as it takes.
+pool
+    The workers: those at work, and those that wait for the next call.
 request
     What was asked for, checked.
 segment
@@ -112,6 +137,8 @@ stage
     One function of a pipeline, with its workers.
 stamp
     What changes when a file is edited: times, size, inode.
+supply
+    Brings the items of a call while it runs: of a long list, or a source.
 warm
     A segment that is kept for the next call of about its size.
 """

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare.arrays.feed import Feed
-from nbshare.arrays.inbox import Inbox
-from nbshare.engine.bell import Gong
-from nbshare.engine.ending import Ending
-from nbshare.engine.placing import Placed
-from nbshare.engine.request import Request
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.engine.events import WorkerEvent
 from nbshare.engine.results import Results
-from nbshare.functions import Snapshot
+from nbshare.engine.run import Engine, Request, Run, State
+from nbshare.functions.freshness import Snapshot
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import Board
-from nbshare.wire.orders import Brief, Order, Terms, pack_terms
+from nbshare.wire.failures import text_of
+from nbshare.wire.feed import ItemFeed
+from nbshare.wire.orders import Order
+from nbshare.wire.slots import N_ITEMS, REPORTED, SLOWEST, WORKED
 
 if TYPE_CHECKING:
+    from nbshare.engine.preparing import Placed
     from nbshare.engine.process import WorkerProcess
+    from nbshare.engine.stats import WorkerActivity, WorkerStats
 
-__all__ = [
-    "MAX_REPLACED",
-    "NO_CODE",
-    "Call",
-    "Code",
-    "Entrance",
-    "State",
-    "Team",
-]
+__all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "Entrance", "State", "Supply"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
 
 _numbers = itertools.count()
-
-State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 class Code(NamedTuple):
@@ -54,37 +49,46 @@ NO_CODE = Code(0, None)
 # The classes below are no dataclasses, each of which takes 1 ms to define.
 
 
-class Team:
-    """Calls that share their workers: a stream's."""
+class Supply:
+    """Where items come from while a call runs."""
 
-    def __init__(self, n_workers: int) -> None:
-        self.n_workers = n_workers
-        self.code: Code | None = None  # that all of them run, when the first has begun
+    def start(self) -> None:
+        """Begin."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Bring items for some time, and wait for the end of the call as far as there is time."""
+
+    def bring(self) -> None:
+        """Bring items, if workers will soon need them."""
+
+    def wake(self) -> None:
+        """Have a look at what there is to do; called by any thread, and when the call is over."""
 
 
 class Entrance:
-    """Where items come into a call that runs."""
+    """How workers learn that items have come to a call that runs."""
 
-    def __init__(self, items: Inbox) -> None:
-        self.items = items
-        self.gong = Gong()  # wakes workers that wait for them
+    def __init__(self) -> None:
+        self.event = WorkerEvent()  # wakes workers that wait for them
         self.called_at = time.monotonic()  # when they were woken last
 
     def call(self, n: int = 1) -> None:
         """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
         self.called_at = time.monotonic()
-        self.gong.ring(n)
+        self.event.set(n)
 
 
-class Call(Ending):
-    """A running call: its shared memory, its workers, how it ended.
+class Call(Run):
+    """A running call: its shared memory, its workers, its results, how it ended.
 
-    The dispatcher's thread writes, others read; `wait` is for any thread.
+    The dispatcher's thread writes; others read, wait, stop and, one of them, take results.
 
     Parameters
     ----------
     request : Request
         What is asked for.
+    engine : Engine
+        What runs it.
     board : Board
         What it shares with its workers.
     inputs : list of Placed
@@ -97,13 +101,14 @@ class Call(Ending):
         Equal for equal ones.
     n_slots : int
         Workers that the board has room for.
-    team : Team, optional
-        Calls that it shares its workers with.
+    feed : ItemFeed, optional
+        Where items come while it runs.
     """
 
     def __init__(
         self,
         request: Request,
+        engine: Engine,
         board: Board,
         inputs: list[Placed],
         order: Order,
@@ -112,43 +117,220 @@ class Call(Ending):
         initializer_key: bytes | None,
         results: Results,
         n_slots: int,
-        team: Team | None = None,
+        feed: ItemFeed | None = None,
     ) -> None:
-        super().__init__()
-        self.request, self.board, self.inputs, self.order = request, board, inputs, order
+        super().__init__(request)
+        self.engine, self.board, self.inputs, self.order = engine, board, inputs, order
         self.n_threads, self.initializer_key = n_threads, initializer_key
         self.results = results
         self.id = next(_numbers) % MAX_ID + 1
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
-        self.error: BaseException | None = None
-        self.team = team
         self.code = NO_CODE  # that its workers run, while there are any
         self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
         self.free_slots = list(range(n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
         self.n_replaced = 0  # workers that died before they had begun an item
         self.n_unborn = 0  # workers that died before they had started
+        self.n_done_at_loss = 0  # items, when they were counted last
         self.torn_rows: list[int] = []  # items in whose middle workers died
         self.has_told = False  # of a worker that takes long to load
         self.kill_at: float | None = None  # when those still busy with a stopped call are ended
-        self.feed: Feed | None = None  # what packs items that are not there yet
-        self.entrance: Entrance | None = None  # of items that come while it runs
-        self.bell_fd: int | None = None  # that workers ring when they have news; see `Bell`
-        self.tell: Callable[[], None] | None = None  # is called at the end, in any thread; quick
+        self.feed = feed
+        self.entrance: Entrance | None = None
+        if board.is_open and engine.can_be_fed and request.stage is None:
+            self.entrance = Entrance()
+        self.supply: Supply | None = None  # what brings items, while they come
+        self.error_at_end: BaseException | None = None  # to fail with when all items are done
+        self.event_fd: int | None = None  # that workers set when they have news; see `OwnerEvent`
+        self._texts: dict[int, str] = {}  # of items that are not kept
 
-    @cached_property
-    def told(self) -> tuple[bytes, bytes]:
-        """What all its workers are told: terms and brief."""
-        board, (task, *others) = self.board, self.order
-        inputs = tuple((p.small, tuple(m for _, m in p.segments)) for p in self.inputs)
-        brief = Brief((board.offset, board.n_tasks, board.n_slots), inputs, tuple(others))
-        return pack_terms(Terms(self.request.context.settings, task)), brief.packed()
+    # ------------------------------------------------------------------ what a job reads
 
     @property
-    def n_ready(self) -> int:
-        """Count the workers at work that have started."""
-        return sum(worker.is_ready for worker in list(self.workers))
+    def n_tasks(self) -> int | None:
+        """Number of items; None as long as nobody knows."""
+        return self.board.n_tasks if self.board.is_closed else None
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are through."""
+        return self.board.n_done()
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+        return self.results.errors
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return self.board.present()
+
+    def partial(self) -> Any:
+        """Return the results that are there."""
+        return self.results.partial()
+
+    def final(self) -> Any:
+        """Return all results."""
+        return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def stats(self) -> list[WorkerStats]:
+        """Return what the workers did."""
+        from nbshare.engine.stats import stats_of  # late: most calls do without
+
+        rows = [*self.past_slots, *self.board.slots.tolist()]
+        return stats_of(rows, self.begun_ns, self.text_of)
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return what the workers do at this moment."""
+        from nbshare.engine.stats import activity_of  # late: most calls do without
+
+        return activity_of(self.board, self.text_of)
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return the positional arguments of an item."""
+        columns = self.request.iterables
+        if self.request.stage is not None:
+            raise LookupError(
+                f"block {i} is not kept: it has gone through the slots of the pipeline. Run the "
+                "loader in a loop to get it again."
+            )
+        if all(column is not None for column in columns):
+            return tuple(column[i] for column in columns)
+        fed = self.feed.item(i) if self.feed is not None else None
+        if fed is None:
+            raise LookupError(
+                f"item {i} of a generator is not kept once it is done. Make a list of the items "
+                "that you want to debug, and map over that."
+            )
+        parts = iter(fed)
+        return tuple(next(parts) if column is None else column[i] for column in columns)
+
+    def name_of(self, i: int, text: str | None = None) -> str:
+        """Return what messages call an item, or a stage's block; `text`: its repr, if known."""
+        if self.request.stage is not None:
+            return f"block {i} in stage {self.request.stage!r}"
+        return f"item {i} ({self.text_of(i) if text is None else text})"
+
+    def text_of(self, i: int) -> str:
+        """Return the repr of an item; of a block, which is not kept, its stage."""
+        if self.request.stage is not None:
+            return f"in stage {self.request.stage!r}"
+        try:
+            return text_of(self.item(i))
+        except LookupError:
+            return self._texts.get(i, "")
+
+    def _note_slowest(self) -> None:
+        """Note the texts of the slowest items, which are not kept when they are done."""
+        items = self.board.slots[:, SLOWEST + 1 : REPORTED : 2].ravel().tolist()
+        self._texts = {i: self.text_of(i) for i in items}
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield what has come since the last time; for one reader."""
+        n_before = self.results.n_given
+        yield from self.results.new()
+        if (supply := self.supply) is not None and self.results.n_given > n_before:
+            supply.wake()  # it may have waited for that
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+        self.results.fill_out()
+
+    def load_ahead(self) -> bool:
+        """Load objects that have come; returns whether there were any."""
+        return self.results.load_ahead()
+
+    def release(self) -> None:
+        """Take note that nobody will ask for anything more."""
+        # In a forked child the engine is closed, and the call the parent's.
+        is_endless = self.board.is_open and self.results.is_iterated
+        if is_endless and not self.is_over and not self.engine.is_closed:
+            self.stop()  # nobody will take what it waits for to be taken
+
+    def pace(self) -> tuple[int, float]:
+        """Return the items that its workers have done, and in how many seconds."""
+        rows = self.board.slots.tolist()
+        return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Begin."""
+        self.engine.submit(self)
+        if self.supply is not None:
+            self.supply.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end, and bring items that are not there yet; returns whether it has come."""
+        if (supply := self.supply) is not None and not self.is_over:
+            supply.wait(timeout_s)
+            return self.is_over
+        return self.engine.wait(self, timeout_s)
+
+    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
+        """Bring items, in blocks of `step`; for one thread.
+
+        Raises
+        ------
+        UnsendableError
+            If one cannot be pickled.
+        OutOfMemoryError
+            If there is no room for them, or for their results.
+        """
+        if (feed := self.feed) is not None:  # else it has just come to its end
+            self._note_slowest()
+            self.results.reserve(len(columns[0]))
+            feed.append(columns, step)
+            self.engine.notify(self)
+
+    def make_room(self, n: int) -> int:
+        """Have places for the first `n` blocks of a stage, and some more; returns how many.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room for their results.
+        """
+        n += n // 2
+        n_more = n - self.board.n_there
+        self.board.extend(n_more)
+        self.results.reserve(n_more)
+        return n
+
+    def close(self, n: int | None = None) -> None:
+        """Say that no items will come after those that are there, or after the first `n`."""
+        self.board.close(n)
+        self.engine.notify(self)
+
+    def sweep(self, given: Iterable[int] | None = None) -> None:
+        """Free what belongs to items whose results have been given: these, each a block, or all.
+
+        For the thread that brings items.
+        """
+        if (feed := self.feed) is None:  # it has just come to its end
+            return
+        if given is None:
+            feed.sweep()
+        else:
+            for i in given:
+                feed.drop(i)
+        for page in self.board.pages:
+            is_full = page.first + page.n <= self.board.n_there
+            if is_full and self.results.is_all_given(page) and not feed.has_any_of(page):
+                self.results.drop_page(page)
+                self.board.drop_page(page)
+
+    def stop(self) -> None:
+        """End it early."""
+        self.engine.stop(self)
+
+    # ------------------------------------------------------------------ for the dispatcher
+
+    @cached_property
+    def packed_order(self) -> bytes:
+        """The order as it travels."""
+        return pickle.dumps(tuple(self.order))  # as what it is it would take twice the time
 
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:
@@ -158,21 +340,23 @@ class Call(Ending):
     @property
     def is_complete(self) -> bool:
         """Whether every item has a result, or has failed and may."""
-        return self.board.n_done() == self.board.n_tasks
+        return self.board.is_closed and self.board.n_done() == self.board.n_tasks
 
     @property
     def wants_worker(self) -> bool:
         """Whether one more worker would find something to do."""
+        board = self.board
         is_full = len(self.workers) >= self.n_employed or not self.free_slots
-        return not is_full and not self.board.stopped and self.board.n_unclaimed > 0
+        # The workers of a stage wait for blocks by themselves.
+        has_more = board.n_unclaimed > 0 or (self.request.stage is not None and not board.is_closed)
+        return has_more and not is_full and not board.stopped
 
     @property
     def n_employed(self) -> int:
         """How many workers would find something to do, of those that may."""
-        if (entrance := self.entrance) is None:
+        if self.entrance is None:
             return self.request.max_workers
-        n_items = entrance.items.n_items
-        return min(self.request.max_workers, n_items - self.board.n_done(n_items))
+        return min(self.request.max_workers, self.board.n_there - self.board.n_done())
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -186,16 +370,20 @@ class Call(Ending):
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Note the end and wake whoever waits."""
+        if state == "done" and self.error_at_end is not None:
+            state, error = "failed", self.error_at_end
         self.state, self.error = state, error
         self.results.is_over = True
         if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
         # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
+        if self.board.is_open:
+            self._note_slowest()
         self.inputs.clear()
         self.feed = None
         self.entrance = None
         self.code = NO_CODE
+        supply, self.supply = self.supply, None
         self._end()
-        tell, self.tell = self.tell, None  # which may lead back here
-        if tell is not None:
-            tell()
+        if supply is not None:
+            supply.wake()

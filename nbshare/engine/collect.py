@@ -1,21 +1,26 @@
-"""Results that came one by one, as one array or a tuple of arrays where they fit."""
+"""Arrays of results: of those that came one by one, where they fit, and one that grows in place."""
 
 from __future__ import annotations
 
+import _thread
 import math
+import mmap
 from collections.abc import Container
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.apart import is_masked
+from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import empty
+from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import MixedResultsWarning, warn
+from nbshare.memory import Segment
 from nbshare.wire.results import OutputSpec, spec_for
 
-__all__ = ["as_masked", "collect", "masked", "nothing", "stack"]
+__all__ = ["GrowingArray", "as_masked", "collect", "masked", "nothing", "stack"]
 
 BLOCK_NBYTES = 1 << 20  # of values that are copied and compared at once
 
@@ -143,3 +148,60 @@ def _kind(value: Any) -> str:
         return "an int that is too large for int64"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+GROWTH = 1.5  # from one size to the next: what is not written to takes no memory
+
+
+class GrowingArray:
+    """An array of unknown length in a segment that is made larger, never copied.
+
+    Parameters
+    ----------
+    spec : OutputSpec
+        Of one row, with a dtype.
+
+    Notes
+    -----
+    For any thread.
+    """
+
+    def __init__(self, spec: OutputSpec) -> None:
+        assert spec.dtype is not None
+        self.dtype: np.dtype[Any] = spec.dtype
+        self.shape = spec.shape
+        self._row_nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        self.n = 0  # rows that somebody has asked for
+        self._segment: Segment | None = None
+        self._lock = _thread.allocate_lock()
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return some rows, which are zero if nobody has asked for them before.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If they do not fit.
+        """
+        nbytes = stop * self._row_nbytes
+        with self._lock:
+            segment = self._segment
+            if segment is None:
+                segment = Segment.create(nbytes)
+            elif segment.nbytes < nbytes:
+                segment = segment.grown(nbytes, max(nbytes, int(GROWTH * segment.nbytes)))
+            self._segment, self.n = segment, max(self.n, stop)
+        shape = (stop - start, *self.shape)
+        return segment.array(self.dtype, shape, start * self._row_nbytes)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Give back the memory of rows that nobody needs; they are zero again."""
+        page = mmap.PAGESIZE
+        start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
+        if self._segment is not None and start < (stop := stop // page * page):
+            with suppress(OSError, ValueError):  # not every kind of memory can
+                self._segment.madvise(mmap.MADV_REMOVE, start, stop - start)
+
+    def head(self, n: int) -> SharedArray:
+        """Return the first `n` rows."""
+        return shared_view(self.rows(0, n))

@@ -3,12 +3,13 @@
 ::
 
     any thread                      dispatcher                          worker
-    submit(call) ──► posted ──►  foreman.begin           ──►   claims chunks, runs items,
+    submit(call) ──► posted ──►  Calls.begin             ──►   claims chunks, runs items,
                                                                writes results and done flags
-    call.wait()  ◄──────────     foreman hears the rest  ◄──   what it has to say
+    call.wait()  ◄──────────     Calls.hear              ◄──   what it has to say
 
 Between the call and "finished" no message is needed, so a dispatcher that waits for the
-interpreter lock, while a picture is drawn, holds up nobody.
+interpreter lock, while a picture is drawn, holds up nobody. `Dispatcher._turn` has all steps of the
+thread; nothing that it calls leads back here.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import os
 import time
 from collections.abc import Callable
 
-from nbshare.engine import needs
 from nbshare.engine.call import Call
-from nbshare.engine.events import Events
-from nbshare.engine.foreman import Foreman
-from nbshare.engine.process import Nursery
-from nbshare.wire.board import IMPORTED, FileLock, give_back
+from nbshare.engine.calls import Calls
+from nbshare.engine.events import Died, Event, Events, Sent
+from nbshare.engine.overdue import next_deadline, overdue
+from nbshare.engine.prints import PrintPipes
+from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
+from nbshare.engine.workers import WorkerPool
+from nbshare.wire.board import IMPORTED
 
 __all__ = ["Dispatcher"]
 
@@ -35,10 +38,10 @@ HEAR_S = 1.0  # for a dispatcher that has to wait for the interpreter lock, whil
 class Dispatcher:
     """Runs calls on worker processes.
 
-    Parameters
+    Attributes
     ----------
-    use_server : bool
-        Whether workers are forked from a server; else each is a new interpreter.
+    is_closed : bool
+        Whether it has ended, or is about to.
 
     Notes
     -----
@@ -46,31 +49,26 @@ class Dispatcher:
     makes it and calls `run`.
     """
 
-    calls_at_once = 3  # one that ends, one under way, one ready: workers never wait
     works_by_itself = True
     can_be_fed = True
 
-    def __init__(self, use_server: bool = True) -> None:
-        needs.check()
+    def __init__(self) -> None:
+        self.is_closed = False
         self._events = Events()
         try:
-            self._nursery = Nursery(use_server)
-            self._foreman = Foreman(self._events, self._nursery, self._give_back)
+            self._starter = WorkerStarter()
+            self._pipes = PrintPipes(self._events)
         except OSError:
             self._events.close()
             raise
-        self._claiming = _thread.allocate_lock()  # a call's lock does not exclude threads
+        self._pool = WorkerPool(self._events, self._starter, self._pipes)
+        self._calls = Calls(self._pool, self._pipes, self._starter.lock_fd)
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         self._thread = 0  # that it runs in
-        self.check_files = self._nursery.check_files  # from any thread
+        self.check_files = self._starter.check_files  # from any thread
 
     # ------------------------------------------------------------- from any thread
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has ended, or is about to."""
-        return self._foreman.is_closing
 
     @property
     def is_here(self) -> bool:
@@ -79,42 +77,46 @@ class Dispatcher:
 
     def warm_up(self) -> None:
         """Start the server, if there is none, while the caller still copies inputs."""
-        if not self._nursery.is_up:
+        if not self._starter.is_up:
             self._events.post(self._warm_up)
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
         # A thread that went on would take the interpreter lock from the dispatcher's.
-        self._attend(lambda: self._foreman.begin(call), ATTEND_S)
+        self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
         """Take what the workers of a call have printed so far, and maybe will: also half lines."""
 
         def hear() -> None:
-            self._foreman.hear_prints(call)
+            self._calls.read_prints(call)
             if are_all:
-                self._foreman.pipes.end_lines(call.request.prints)
+                self._pipes.end_lines(call.request.prints)
 
         is_half = are_all and call.request.prints.is_any
-        if is_half or call.board.has_prints() or self._foreman.pipes.is_reading:
+        if is_half or call.board.has_prints() or self._pipes.is_reading:
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
         """Have the dispatcher's thread do something, and wait until it is done; whether it is."""
         done = _thread.allocate_lock()
         done.acquire()
-        self._events.post(action)
-        self._events.post(done.release)
+
+        def attend() -> None:
+            action()
+            done.release()
+
+        self._events.post(attend)
         return done.acquire(timeout=timeout_s)
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
-        return call.wait(timeout_s)
+        return call.await_end(timeout_s)
 
     def stop(self, call: Call) -> None:
-        """End a call early: within `GRACE_S` nobody works on it any more."""
+        """End a call early: within 20 ms nobody works on it any more."""
         call.halt()  # at once, even if the dispatcher has to wait for the interpreter lock
-        self._events.post(lambda: self._foreman.stop(call))
+        self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
         """End all calls, workers and the server."""
@@ -124,19 +126,26 @@ class Dispatcher:
 
     def withdraw(self, call: Call, i: int) -> bool:
         """Take back an item that no worker has claimed; returns whether there was time for that."""
-        with self._claiming:
+        with self._calls.claiming:
             # Asked here: `_end` closes the lock's file.
-            if self._foreman.is_closing or call.is_over:
+            if self.is_closed or call.is_over:
                 return False
-            with self._lock_of(call):
+            with self._calls.lock_of(call):
                 is_withdrawn = call.board.withdraw(i)
         if is_withdrawn and call.is_complete:  # it was the last, and no worker may be there
-            self._post(self._foreman.advance, call)
+            self._events.wake()
         return is_withdrawn
 
-    def man(self, call: Call) -> None:
-        """Put workers to work on items that have come to a call."""
-        self._post(self._foreman.man, call)
+    def notify(self, call: Call) -> None:
+        """Have workers see that items have come to a call, or that no more will."""
+        with self._calls.claiming:
+            entrance = call.entrance
+            if entrance is None or self.is_closed:  # it is over, or will be
+                return
+        is_closed = call.board.is_closed
+        entrance.call(call.request.max_workers if is_closed else 1)
+        if is_closed or call.wants_worker:
+            self._events.wake()
 
     def is_current(self, call: Call) -> bool:
         """Whether the workers of a call whose items are done run what those of a new one would."""
@@ -148,54 +157,95 @@ class Dispatcher:
             os.sched_yield()
         if header[IMPORTED]:
             header[IMPORTED] = 0  # first: what they import from now on is for the next look
-            if not self._attend(lambda: self._foreman.hear_workers(call), HEAR_S):
+            if not self._attend(lambda: self._hear_workers(call), HEAR_S):
                 return False
-        if call.is_over or self._foreman.is_closing:
+        if call.is_over or self.is_closed:
             return False
-        return self._foreman.crew.is_current(call.code, call.request.context, call.initializer_key)
-
-    def complete(self, call: Call) -> None:
-        """Have no more items come to a call."""
-        with self._claiming:
-            entrance = call.entrance
-            if entrance is None or self._foreman.is_closing:  # it is over, or will be
-                return
-            # Without the call's lock, which a worker that was stopped may hold: nobody claims what
-            # has not come.
-            call.board.withdraw_from(entrance.items.n_items)
-        entrance.call(call.request.max_workers)
-        self._post(self._foreman.advance, call)
-
-    def _post(self, action: Callable[[Call], None], call: Call) -> None:
-        """Have something done with a call, unless it has not begun, or is over by then."""
-        self._events.post(lambda: action(call) if call.id in self._foreman.calls else None)
+        return self._pool.is_current(call.code, call.request.context, call.initializer_key)
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
-        if not self._foreman.is_closing:
-            self._foreman.is_closing = True
-            self._nursery.forget()
+        if not self.is_closed:
+            self.is_closed = True
+            self._starter.forget()
 
     # ------------------------------------------------------------------- main loop
 
     def run(self) -> None:
         """Do what is to be done, until `shutdown`."""
-        foreman = self._foreman
         self._thread = _thread.get_ident()
         try:
-            while not foreman.is_closing:
-                self._events.wait(foreman.until_s(), self._stay_if_lost)
-                foreman.do_what_is_due()
+            while not self.is_closed:
+                self._turn()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-            for call in foreman.calls.values():
+            for call in self._calls.running.values():
                 call.error = call.error or error
         finally:
-            foreman.is_closing = True
+            self.is_closed = True
             try:
                 self._end()
             finally:
                 self._thread = 0  # another thread may have the number next
                 self._closed.release()
+
+    def _turn(self) -> None:
+        """Wait until something happens, and do all that follows."""
+        until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
+        events = self._events.wait(until_s)
+        self._stay_if_lost()
+        self._hear(events)
+        if "posted" in events:
+            self._events.do_posted()
+        if time.monotonic() >= until_s:
+            self._do_overdue()
+        self._calls.finish_ended()
+        self._calls.assign_workers()
+        self._pool.replenish()
+
+    def _hear(self, events: list[Event]) -> None:
+        """Handle what workers have sent and printed, and then which of them have died."""
+        dead: dict[WorkerProcess, None] = {}
+        for event in events:
+            match event:
+                case Sent(worker):
+                    try:
+                        self._calls.hear(worker)
+                    except BlockingIOError:
+                        pass
+                    except (EOFError, OSError):
+                        worker.note_closed()
+                        dead[worker] = None
+                case Died(worker):
+                    dead[worker] = None
+                case "printed":
+                    self._pipes.read()
+        for worker in dead:
+            self._calls.lose(worker)
+
+    def _do_overdue(self) -> None:
+        """Do what has to be done at this time though no worker says anything."""
+        running = self._calls.running.values()
+        for _, _, worker in overdue(running, self._pool, time.monotonic()):
+            self._calls.hear_all(worker)  # it may have spoken while others had the interpreter lock
+        for _, what, worker in overdue(running, self._pool, time.monotonic()):
+            match what:
+                case "stopped call":
+                    self._calls.lose(worker)
+                    self._pool.n_missing += 1
+                case "timed out":
+                    self._calls.lose(worker, timed_out=True)
+                case "asleep":
+                    self._calls.lose(worker)
+                case "loading":
+                    self._calls.tell_of_loading(worker)
+                case "idle":
+                    self._pool.remove(worker)
+                case "starting":
+                    worker.look_at += LOOK_S
+                    self._starter.end_if_stopped()
+                case "not started":
+                    self._starter.end_server()
+                    self._calls.lose(worker)
 
     def _stay_if_lost(self) -> None:
         """If its files have been closed, end the calls and do nothing more: it would close others.
@@ -205,31 +255,34 @@ class Dispatcher:
         try:
             self.check_files()
         except RuntimeError as error:
-            for call in list(self._foreman.calls.values()):
+            for call in list(self._calls.running.values()):
                 call.finish("failed", error)
             self._closed.acquire()  # for ever
 
+    # ----------------------------------------------------------- posted by other threads
+
+    def _begin(self, call: Call) -> None:
+        if not self.is_closed:
+            self._calls.begin(call)
+        elif not call.is_over:  # closed by another thread, since the call was submitted
+            call.finish("stopped")
+
+    def _hear_workers(self, call: Call) -> None:
+        for worker in list(call.workers):
+            self._calls.hear_all(worker)
+
     def _warm_up(self) -> None:
-        if not self._foreman.is_closing:
-            self._nursery.warm_up()
+        if not self.is_closed:
+            self._starter.warm_up()
 
     def _close(self) -> None:
-        self._foreman.is_closing = True
+        self.is_closed = True
 
     def _end(self) -> None:
         try:
-            self._foreman.end()
-        finally:  # the nursery's end is that of all workers, too
-            with self._claiming:  # somebody may hold its file's lock
-                self._nursery.close()
-            self._foreman.pipes.close()
+            self._calls.end()
+        finally:  # the starter's end is that of all workers, too
+            with self._calls.claiming:  # somebody may hold its file's lock
+                self._starter.close()
+            self._pipes.close()
             self._events.close()
-
-    def _give_back(self, call: Call, items: range) -> None:
-        with self._claiming:
-            give_back(call.board, items, self._lock_of(call))
-        if call.entrance is not None:
-            call.entrance.call()
-
-    def _lock_of(self, call: Call) -> FileLock:
-        return FileLock(self._nursery.lock_fd, call.id)

@@ -1,20 +1,115 @@
-"""One thread waits for everything: descriptors, posted actions, deadlines."""
+"""What the dispatcher's thread waits for: descriptors, requests of other threads, a time."""
 
 from __future__ import annotations
 
+import _thread
+import os
 import select
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nbshare.engine.bell import Bell
+from nbshare.memory.descriptors import opened
 
-__all__ = ["Events"]
+if TYPE_CHECKING:
+    from nbshare.engine.process import WorkerProcess
+
+__all__ = ["Died", "Event", "Events", "LocalEvent", "OwnerEvent", "Sent", "WorkerEvent"]
 
 LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
-Handler = Callable[[], None]
+
+class WorkerEvent:
+    """Wakes worker processes that wait, one each time it is set; set before, it is seen later.
+
+    Attributes
+    ----------
+    fd : int
+        A descriptor that processes wait for; closed with this object, so that who sets it has it.
+
+    Notes
+    -----
+    For any thread.
+    """
+
+    _flags = os.EFD_SEMAPHORE if hasattr(os, "eventfd") else 0
+
+    def __init__(self) -> None:
+        self._file = opened(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
+        self.fd = self._file.fileno()
+
+    def set(self, n: int = 1) -> None:
+        """Set it, `n` times."""
+        for _ in range(n):  # once by so many would wake one only
+            os.eventfd_write(self.fd, 1)
+
+
+class OwnerEvent(WorkerEvent):
+    """Wakes a thread that waits, once however often it has been set.
+
+    Other processes set it with `os.eventfd_write`.
+
+    Notes
+    -----
+    `set` is for any thread, all else for the one that waits.
+    """
+
+    _flags = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, and clear it; returns whether it was."""
+        if not self._poll.poll(timeout_s * 1e3):
+            return False
+        self.clear()
+        return True
+
+    def clear(self) -> None:
+        """Have the next wait last until it is set again."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+
+class LocalEvent:
+    """An `OwnerEvent` that only threads of this process set."""
+
+    fd = None
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+
+    def set(self) -> None:
+        """Set it."""
+        if self._lock.locked():
+            with suppress(RuntimeError):  # another was quicker
+                self._lock.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, and clear it; returns whether it was."""
+        return self._lock.acquire(timeout=timeout_s)
+
+
+class Sent(NamedTuple):
+    """A worker has sent something, or has closed its channel."""
+
+    worker: WorkerProcess
+
+
+class Died(NamedTuple):
+    """A worker has died."""
+
+    worker: WorkerProcess
+
+
+# What it means that a descriptor can be read: also, that other threads have posted something, and
+# that workers have printed something.
+Event = Sent | Died | Literal["posted", "printed"]
 
 
 class Events:
@@ -22,65 +117,58 @@ class Events:
 
     Notes
     -----
-    `post` is for any thread, all else for the one that waits.
+    `post` and `wake` are for any thread, all else for the one that waits.
     """
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._handlers: dict[int, Handler] = {}
-        self._inbox: deque[Handler] = deque()
-        self._bell: Bell | None = Bell()
-        self.watch(self._bell.fd, partial(self._open_inbox, self._bell))
+        self._watched: dict[int, Event] = {}
+        self._posted: deque[Callable[[], None]] = deque()
+        self._event: OwnerEvent | None = OwnerEvent()
+        self.watch(self._event.fd, "posted")
 
-    def post(self, action: Handler) -> None:
+    def post(self, action: Callable[[], None]) -> None:
         """Have the waiting thread do something, in the order of posting; here if it has ended."""
-        self._inbox.append(action)
-        bell = self._bell  # while somebody has it its descriptor is its own
-        if bell is None:  # since before the inbox was emptied for the last time
-            self._do_posted()
-        else:
-            bell.ring()
+        self._posted.append(action)
+        if not self.wake():  # it has emptied the queue for the last time
+            self.do_posted()
 
-    def watch(self, fd: int, handler: Handler) -> None:
-        """Call `handler` whenever the descriptor can be read, or its other end is gone."""
-        self._handlers[fd] = handler
+    def wake(self) -> bool:
+        """End the wait; returns False if nobody waits any more."""
+        event = self._event  # while somebody has it its descriptor is its own
+        if event is None:
+            return False
+        event.set()
+        return True
+
+    def watch(self, fd: int, event: Event) -> None:
+        """Tell of `event` whenever the descriptor can be read, or its other end is gone."""
+        self._watched[fd] = event
         self._poll.register(fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         """Watch the descriptor no more."""
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+        del self._watched[fd]
+        self._poll.unregister(fd)
 
-    def wait(self, until_s: float | None, check: Handler) -> None:
-        """Wait until something happens, or until a time of the monotonic clock, and handle it.
+    def wait(self, until_s: float) -> list[Event]:
+        """Return what has happened, when something has, or at a time of the monotonic clock."""
+        timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
+        return [self._watched[fd] for fd, _ in self._poll.poll(timeout_ms)]
 
-        `check` is called in between: what is ready may be closed, and its number another file's.
-        """
-        timeout_ms = None
-        if until_s is not None:
-            timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
-        ready = [(fd, self._handlers[fd]) for fd, _ in self._poll.poll(timeout_ms)]
-        check()
-        for fd, handler in ready:
-            # A handler before it in this round may have closed the descriptor, and another file
-            # may have its number by now: what is ready is then not what is watched.
-            if self._handlers.get(fd) is handler:
-                handler()
-
-    def close(self) -> None:
-        """Do what is posted, and let go of the descriptor."""
-        self._bell = None
-        self._do_posted()
-        self._handlers.clear()
-
-    def _open_inbox(self, bell: Bell) -> None:
-        bell.wait(0)
-        self._do_posted()
-
-    def _do_posted(self) -> None:
-        while self._inbox:
+    def do_posted(self) -> None:
+        """Do what other threads have posted."""
+        if (event := self._event) is not None:
+            event.clear()  # first: what is posted from now on wakes again
+        while self._posted:
             try:
-                action = self._inbox.popleft()
+                action = self._posted.popleft()
             except IndexError:  # another thread was quicker
                 return
             action()
+
+    def close(self) -> None:
+        """Do what is posted, and close the descriptor."""
+        self._event = None
+        self.do_posted()
+        self._watched.clear()

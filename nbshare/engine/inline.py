@@ -12,15 +12,13 @@ import time
 import weakref
 from typing import Any
 
-import numpy.typing as npt
-
 from nbshare.engine.call import Call
 from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
 from nbshare.wire.results import LogKey, OutputSpec
-from nbshare.worker.mappings import Seen, are_gone
-from nbshare.worker.remote import inputs_of
+from nbshare.worker.remote import Seen, are_gone, inputs_of
+from nbshare.worker.store import Rows
 from nbshare.worker.work import Work
 
 __all__ = ["SerialEngine", "ThreadEngine"]
@@ -33,18 +31,30 @@ class _Here:
         self._call = call
         self._lock = _thread.allocate_lock()
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
         results = self._call.results
         with self._lock:
             results.decide(spec)
         assert results.spec is not None
-        return results.spec, results.array
+        return results.spec, results.rows if results.output() is not None else None
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
-    def await_items(self, pause_s: float) -> None:
-        time.sleep(pause_s)
+    def make_room(self, n: int) -> int:
+        return self._call.make_room(n)
+
+    def await_items(self, pause_s: float) -> bool:
+        supply = self._call.supply
+        if supply is not None and not self._call.engine.works_by_itself:
+            supply.bring()
+        else:
+            time.sleep(pause_s)
+        return True
+
+    def tell_news(self) -> None:
+        if (supply := self._call.supply) is not None:
+            supply.wake()
 
     def call_another(self) -> None:
         pass
@@ -66,8 +76,7 @@ class _Here:
             noted(error, f"raised for item {i} ({failure.item_repr})")
             explained(error)
         else:  # SystemExit must not end the caller
-            error = rebuild(failure)
-        i -= self._call.request.first
+            error = rebuild(failure, self._call.name_of(i, item))
         self._call.note_error(error, range(i, i + 1))
         if not self._call.request.policy.returns_errors:
             self._call.error = self._call.error or error
@@ -79,10 +88,9 @@ class SerialEngine:
 
     Notes
     -----
-    For one call and one thread.
+    For one call and one thread, but for `stop`.
     """
 
-    calls_at_once = 1
     works_by_itself = False
     can_be_fed = False
     is_closed = False
@@ -90,28 +98,42 @@ class SerialEngine:
     def __init__(self) -> None:
         self._work: Work | None = None
         self._seen: Seen = []
+        self._running = _thread.allocate_lock()
 
     def warm_up(self) -> None:
         """Do nothing: there is nobody to start."""
 
     def submit(self, call: Call) -> None:
-        """Begin a call."""
-        call.state = "running"
-        self._seen.clear()
-        self._work = _work(call, 0, _Here(call), self._seen, _thread.allocate_lock())
+        """Begin a call, unless it has been stopped before."""
+        with self._running:
+            if not call.is_over:
+                call.state = "running"
+                self._work = _work(call, 0, _Here(call), self._seen, _thread.allocate_lock())
+
+    def notify(self, call: Call) -> None:
+        """Do nothing: who runs items sees it."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
         until_s = time.monotonic() + timeout_s
-        while self._work is not None and not call.is_over:
-            if not self._work.step():
-                self.stop(call)
-            elif time.monotonic() >= until_s:
-                break
+        with self._running:
+            while self._work is not None:
+                if not self._work.step():
+                    self._end(call)
+                elif time.monotonic() >= until_s:
+                    break
         return call.is_over
 
     def stop(self, call: Call) -> None:
-        """End the call."""
+        """End the call; for any thread."""
+        call.board.stop()
+        if self._running.acquire(blocking=False):  # else the thread that runs items sees it
+            try:
+                self._end(call)
+            finally:
+                self._running.release()
+
+    def _end(self, call: Call) -> None:
         self._work = None
         if not call.is_over:
             _finish(call, self._seen)
@@ -120,7 +142,6 @@ class SerialEngine:
 class ThreadEngine:
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
 
-    calls_at_once = 1
     works_by_itself = True
     can_be_fed = False
     is_closed = False
@@ -155,9 +176,12 @@ class ThreadEngine:
                 run(work)
         del work
 
+    def notify(self, call: Call) -> None:
+        """Do nothing: who runs items sees it."""
+
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
-        return call.wait(timeout_s)
+        return call.await_end(timeout_s)
 
     def stop(self, call: Call) -> None:
         """Have no more items begun."""

@@ -1,22 +1,47 @@
-"""The engine of this process: made at the first call, ended with the process."""
+"""The engine of this process: made at the first call, ended with the process.
+
+What its workers need of the system is tried once, before the first is started:
+
+===========================  ============================  ========================================
+system call                  for                           where it is missing or refused
+===========================  ============================  ========================================
+eventfd, epoll_create1       waking up                     an error that names it
+pipe2                        prints, the owner's end       likewise
+socketpair, sendmsg          messages with descriptors     likewise
+pidfd_open                   hearing of deaths             the end of the worker's channel, and
+                                                           ``/proc`` (`nbshare.engine.process`)
+fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
+                                                           channel's end (`nbshare.worker.process`)
+memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)
+madvise(MADV_COLLAPSE)       huge pages                    small ones (`nbshare.memory.huge`)
+EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
+===========================  ============================  ========================================
+
+`nbshare.RingBuffer` checks itself what it needs (`nbshare.arrays.ring_waiting`).
+"""
 
 from __future__ import annotations
 
 import _thread
 import atexit
+import errno
 import os
+import select
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.events import WorkerEvent
 from nbshare.memory import pool, slab
+from nbshare.wire.messages import channel_pair
 
 __all__ = ["dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
 
-# For tests and for systems where forking the small server is not possible.
-PLAIN_START = "NBSHARE_PLAIN_START"
+REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
 _dispatcher: Dispatcher | None = None
 _lock = _thread.allocate_lock()  # for the threads of dispatchers
@@ -58,8 +83,8 @@ def _live(outcome: list[Any], made: Any) -> None:
     with _lock:  # of two threads that begin at once one would be forgotten
         try:
             if _dispatcher is None or _dispatcher.is_closed:
-                use_server = hasattr(os, "fork") and not os.environ.get(PLAIN_START)
-                _dispatcher = new = Dispatcher(use_server)
+                _check_system()
+                _dispatcher = new = Dispatcher()
             outcome.append(_dispatcher)
         except BaseException as error:  # noqa: BLE001 - for whoever waits
             outcome.append(errors.without_frames(error))  # which hold descriptors
@@ -115,6 +140,41 @@ def _forget() -> None:
     inherited, _dispatcher = _dispatcher, None
     if inherited is not None:
         inherited.forget()
+
+
+def _check_system() -> None:
+    """Try what there is no other way for.
+
+    Raises
+    ------
+    WorkerDiedError
+        If the system refuses it.
+    """
+    for name, attempt in _ATTEMPTS.items():
+        try:
+            attempt()
+        except (AttributeError, OSError) as error:
+            if getattr(error, "errno", errno.ENOSYS) not in REFUSED:
+                raise
+            raise errors.WorkerDiedError(
+                f"no worker can be started: this system refuses {name} ({error}), perhaps by a "
+                'seccomp profile of its container. Allow it, or use backend="threads".'
+            ) from None
+
+
+def _send() -> None:
+    ours, theirs = channel_pair()
+    with closing(ours), closing(theirs):
+        ours.send(None, [ours.fileno()])
+        os.close(theirs.receive()[1][0])
+
+
+_ATTEMPTS: dict[str, Callable[[], object]] = {
+    "eventfd": WorkerEvent,
+    "epoll_create1": select.epoll,
+    "pipe2": lambda: list(map(os.close, os.pipe2(os.O_CLOEXEC))),
+    "socketpair or sendmsg": _send,
+}
 
 
 atexit.register(shutdown)

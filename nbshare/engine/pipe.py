@@ -1,302 +1,181 @@
-"""A running pipeline, as its job sees it: a call for each stage, and what comes out at the end."""
+"""A running pipeline, as its job sees it: a call for each stage, whose items are the blocks."""
 
 from __future__ import annotations
 
 import _thread
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.ring import RingBuffer
-from nbshare.arrays.shared_array import SharedArray
-from nbshare.engine.block_results import BlockResults
-from nbshare.engine.call import State
-from nbshare.engine.ending import Ending
-from nbshare.engine.single import SingleRun
+from nbshare.engine.call import Call
+from nbshare.engine.run import Run, State
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError, TaskTimeoutError
-from nbshare.wire.results import unpack
-from nbshare.wire.stages import (
-    BLOCK,
-    BLOCK_SINCE,
-    HEADER_NBYTES,
-    NO_BLOCK,
-    STAGE_BEGUN,
-    STAGE_ENDED,
-    Place,
-)
+from nbshare.wire.slots import ENDED, LOADED
 
-__all__ = ["Pipe", "Stage"]
-
-LOOK_S = 0.1  # between looks for a block that takes too long
+__all__ = ["Pipe"]
 
 
-class Stage(NamedTuple):
-    """A stage that is to run."""
-
-    name: str
-    run: SingleRun
-    stations: SharedArray  # what its workers are doing: see `Station`
-
-
-class Pipe(Ending):
-    """A pipeline; see `nbshare.engine.run.Run`, of which the blocks are the items.
+class Pipe(Run):
+    """A pipeline, whose results are those of its last call.
 
     Parameters
     ----------
-    stages : sequence of Stage
-        The loader first.
+    calls : sequence of Call
+        One for each stage, the loader's first.
     rings : sequence of RingBuffer
-        Behind each stage; the last takes the results' frames.
-    timeout_s : float, optional
-        How long a stage may work on a block.
+        Between each two of them.
 
     Notes
     -----
-    A thread of its own takes the results; what the calls tell comes in other threads.
+    What the calls tell comes in threads of its own.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        rings: Sequence[RingBuffer],
-        timeout_s: float | None = None,
-    ) -> None:
-        super().__init__()
-        n_workers = sum(len(stage.stations) for stage in stages)
-        # For the job: what has no meaning here is empty.
-        self.request = stages[-1].run.request._replace(
-            iterables=(), n_tasks=0, out=None, max_workers=n_workers
-        )
-        self.error: BaseException | None = None
-        self._stages, self._rings = stages, list(rings)
-        self._timeout_s = math.inf if timeout_s is None else timeout_s
-        self._next_look = 0.0 if timeout_s else math.inf  # for a block that takes too long
-        self._results = BlockResults()
-        self._failed_block: int | None = None
+    def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
+        n_workers = sum(call.request.max_workers for call in calls)
+        # What has no meaning here is empty.
+        super().__init__(calls[-1].request._replace(max_workers=n_workers))
+        self._calls, self._rings = calls, list(rings)
+        self._last = calls[-1]
+        self._failed: Call | None = None
         self._is_stopping = False
         self._lock = _thread.allocate_lock()
-        self._n_open = len(stages)
-        self._n_given = 0
+        self._n_open = len(calls)
         self._last_look: list[StageStats] = []
 
     # ------------------------------------------------------------------ what a job reads
 
     @property
-    def state(self) -> State:  # noqa: D102
+    def state(self) -> State:
+        """How far it is."""
         if self.is_over:
             return "failed" if self.error else "stopped" if self._is_stopping else "done"
-        return "running" if any(s.run.state != "starting" for s in self._stages) else "starting"
+        return "running" if any(call.state != "starting" for call in self._calls) else "starting"
 
     @property
-    def n_tasks(self) -> int | None:  # noqa: D102
-        if self._stages[0].run.state != "done":
-            return None
-        return self.stages()[0].n_blocks
+    def n_tasks(self) -> int | None:
+        """Number of blocks; None until the loader has given its last."""
+        return self._calls[0].n_tasks
 
     @property
-    def n_done(self) -> int:  # noqa: D102
-        return len(self._results)
+    def n_done(self) -> int:
+        """Number of blocks that are through."""
+        return self._last.n_done
 
     @property
-    def n_ready(self) -> int:  # noqa: D102
-        return sum(stage.run.n_ready for stage in self._stages)
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by block, of the stage that failed."""
+        return {} if self._failed is None else self._failed.errors
 
-    @property
-    def errors(self) -> Mapping[int, BaseException]:  # noqa: D102
-        block = self._failed_block
-        return {} if self.error is None or block is None else {block: self.error}
-
-    def stages(self) -> list[StageStats]:  # noqa: D102
+    def stages(self) -> list[StageStats]:
+        """Return what each stage did."""
         rings = list(self._rings)  # they go while others look
         return self._look(rings) if rings else self._last_look
 
     def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
         figures = [ring.statistics() for ring in rings]
         looks = []
-        for k, stage in enumerate(self._stages):
-            before, behind = figures[k - 1] if k else None, figures[k]
-            is_last = k == len(self._stages) - 1
+        for call, before, behind in zip(
+            self._calls, [None, *figures], [*figures, None], strict=True
+        ):
             looks.append(
                 StageStats(
-                    name=stage.name,
-                    workers=len(stage.stations),
-                    n_blocks=self.n_done if is_last else behind.n_put,
+                    name=call.request.stage or "",
+                    workers=call.request.max_workers,
+                    n_blocks=behind.n_put if behind else call.n_done,
                     queued=before.queued if before else 0,
-                    slots=rings[k - 1].slots if k else 0,
+                    slots=rings[0].slots if before else 0,
                     waited_for_input_s=before.consumers_waited_s if before else 0.0,
-                    waited_for_output_s=behind.producers_waited_s,
-                    elapsed_s=_elapsed_s(stage.stations),
+                    waited_for_output_s=behind.producers_waited_s if behind else 0.0,
+                    elapsed_s=_elapsed_s(call),
                 )
             )
         return looks
 
-    def present(self) -> npt.NDArray[np.bool_]:  # noqa: D102
-        return self._results.present(self.n_tasks)
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return self._last.present()
 
-    def partial(self) -> Any:  # noqa: D102
-        return self._results.partial(self.n_tasks)
+    def partial(self) -> Any:
+        """Return the results that are there."""
+        return self._last.partial()
 
-    def final(self) -> Any:  # noqa: D102
-        return self._results.final()
+    def final(self) -> Any:
+        """Return all results."""
+        return self._last.final()
 
-    def stats(self) -> list[WorkerStats]:  # noqa: D102
-        return [worker for stage in self._stages for worker in stage.run.stats()]
+    def stats(self) -> list[WorkerStats]:
+        """Return what the workers did."""
+        return [worker for call in self._calls for worker in call.stats()]
 
-    def activity(self) -> list[WorkerActivity]:  # noqa: D102
-        return [worker for stage in self._stages for worker in stage.run.activity()]
+    def activity(self) -> list[WorkerActivity]:
+        """Return what the workers do at this moment."""
+        return [worker for call in self._calls for worker in call.activity()]
 
-    def item(self, i: int) -> tuple[Any, ...]:  # noqa: D102
-        raise LookupError(
-            f"block {i} is not kept: it has gone through the slots of the pipeline. Run the loader "
-            "in a loop to get it again."
-        )
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return a block; none is kept."""
+        return self._last.item(i)
 
-    def new_results(self) -> Iterator[tuple[int, Any]]:  # noqa: D102
-        for block in self._results.newest(self._n_given):
-            self._n_given += 1
-            yield block, self._results.get(block)
-
-    def fill_out(self) -> None:  # noqa: D102
-        pass
-
-    def let_go(self) -> None:  # noqa: D102
-        pass  # it ends with its job
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield what has come since the last time; for one reader."""
+        return self._last.new_results()
 
     # --------------------------------------------------------------------------- its life
 
-    def start(self) -> None:  # noqa: D102
-        _thread.start_new_thread(self._collect, ())
-        for k, stage in enumerate(self._stages):
-            stage.run.call_when_over(partial(self._note_end, k))
-        for stage in self._stages:
-            stage.run.start()
+    def start(self) -> None:
+        """Begin."""
+        for k, call in enumerate(self._calls):
+            call.call_when_over(partial(self._note_end, k))
+        for call in self._calls:
+            call.start()
 
-    def stop(self) -> None:  # noqa: D102
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it has come."""
+        return self.await_end(timeout_s)
+
+    def stop(self) -> None:
+        """End it early."""
         self._is_stopping = True
         self._halt("the pipeline was stopped")
 
     def _halt(self, reason: str) -> None:
-        """End all stages; what the last one has finished still comes."""
-        for ring in self._rings[:-1]:
+        """End all stages."""
+        for ring in list(self._rings):
             ring.abort(reason)
-        for stage in self._stages:
-            if not stage.run.is_over:
-                stage.run.stop()
+        for call in self._calls:
+            if not call.is_over:
+                call.stop()
 
     def _note_end(self, k: int) -> None:
         """Tell the next stage that no more will come, or all that one has failed."""
-        name, run, _ = self._stages[k]
-        if run.state == "failed" and run.error is not None:
-            self._note_error(k, run.error)
-            self._halt(f"stage {name!r} has failed")
-        elif run.state == "stopped":
+        call = self._calls[k]
+        if call.state == "failed":
+            with self._lock:
+                is_first = not self._is_stopping and self.error is None
+                if is_first:  # what it brings about in the other stages is none
+                    self.error, self._failed = call.error, call
+            self._halt(f"stage {call.request.stage!r} has failed")
+        elif call.state == "stopped":
             self._halt("the pipeline was stopped")
-        elif k < len(self._stages) - 1:
+        elif k < len(self._calls) - 1:
+            self._calls[k + 1].close(call.n_tasks)  # first: then nobody leaves too early
             self._rings[k].close()
         with self._lock:
             self._n_open -= 1
             is_last = not self._n_open
         if is_last:
-            self._rings[-1].close()
-
-    def _note_error(self, k: int, error: BaseException) -> None:
-        """Keep the first error; what it brings about in the other stages is none."""
-        stage = self._stages[k]
-        places = [i for i, found in stage.run.errors.items() if found is error]
-        block = int(stage.stations[places[0], BLOCK]) if places else NO_BLOCK
-        if self._keep_error(error, block) and places:
-            _name_block(error, Place(stage.name, places[0]), block)
-
-    def _keep_error(self, error: BaseException, block: int) -> bool:
-        """Keep an error, if it is the first; returns whether it is."""
-        with self._lock:
-            if self._is_stopping or self.error is not None:
-                return False
-            self.error, self._failed_block = error, None if block == NO_BLOCK else block
-        return True
-
-    def _collect(self) -> None:
-        """Take the results until all stages are over."""
-        frames = self._rings[-1]
-        try:
-            self._take_from(frames)
-        except Exception as error:  # noqa: BLE001 - no memory, or one cannot be unpickled here
-            with self._lock:
-                self.error = self.error or error
-            self._halt("a result could not be kept")
-            for _ in frames:
-                pass
-        self._last_look = self._look(self._rings)  # for the last time: their memory goes
-        self._rings.clear()
-        self._end()
-
-    def _take_from(self, frames: RingBuffer) -> None:
-        parts: dict[int, npt.NDArray[np.uint8]] = {}
-        while True:
-            self._end_if_late()
-            try:
-                with frames.get(LOOK_S if self._timeout_s < math.inf else None) as slot:
-                    self._take(np.asarray(slot), parts)
-            except RingTimeoutError:
-                continue
-            except RingClosedError:
-                return
-
-    def _take(self, frame: npt.NDArray[np.uint8], parts: dict[int, npt.NDArray[np.uint8]]) -> None:
-        """Take a frame of a result; `parts` are those of which some have come."""
-        block, nbytes, start = frame[:HEADER_NBYTES].view(np.int64).tolist()
-        part = frame[HEADER_NBYTES:]
-        if block not in parts:
-            parts[block] = np.empty(nbytes, np.uint8)
-        parts[block][start : start + len(part)] = part
-        if start + len(part) == nbytes:
-            self._results.put(block, unpack(block, parts.pop(block)))
-
-    def _end_if_late(self) -> None:
-        """End all stages if one takes too long for a block."""
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + LOOK_S
-        for stage in self._stages:
-            rows = np.asarray(stage.stations)
-            times = rows[:, BLOCK_SINCE].copy()  # once: it may be 0 at the next look
-            since_s = np.where(times > 0, times / 1e9, math.inf)
-            place = int(since_s.argmin())
-            if since_s[place] + self._timeout_s < time.monotonic():
-                block = int(rows[place, BLOCK])
-                if rows[place, BLOCK_SINCE] != times[place]:  # it has gone on with another one
-                    continue
-                text = (
-                    f"block {block} in stage {stage.name!r} took longer than "
-                    f"timeout={self._timeout_s:g} s; its worker was ended, and the other stages"
-                )
-                self._keep_error(TaskTimeoutError(text, block), block)
-                self._halt(f"stage {stage.name!r} took too long")
-                self._next_look = math.inf
-                return
+            self._last_look = self._look(self._rings)  # for the last time: their memory goes
+            self._rings.clear()
+            self._end()
 
 
-def _elapsed_s(stations: SharedArray) -> float:
+def _elapsed_s(call: Call) -> float:
     """Return how long the workers of a stage have been there, together."""
-    rows = np.asarray(stations)
-    ended = np.where(rows[:, STAGE_ENDED] > 0, rows[:, STAGE_ENDED], time.monotonic_ns())
-    return float(np.where(rows[:, STAGE_BEGUN] > 0, ended - rows[:, STAGE_BEGUN], 0).sum() / 1e9)
-
-
-def _name_block(error: BaseException, place: Place, block: int) -> None:
-    """Let an error name stage and block instead of the worker that stands for them."""
-    before, now = f"item {place.worker} ({place!r})", f"block {block} in stage {place.stage!r}"
-    if block == NO_BLOCK:
-        before, now = f"worked on {before}", f"waited for a block in stage {place.stage!r}"
-    if isinstance(error, NbshareError) and error.args:
-        error.args = (str(error.args[0]).replace(before, now), *error.args[1:])
-        if hasattr(error, "index"):
-            error.index = block
-    notes = getattr(error, "__notes__", [])
-    notes[:] = [str(note).replace(before, now) for note in notes]
+    now_ns = time.monotonic_ns()
+    rows = [row for row in call.board.slots.tolist() if row[LOADED]]
+    since_ns = ((row[ENDED] if call.is_over else now_ns) - row[LOADED] for row in rows)
+    return float(sum(since_ns) / 1e9)

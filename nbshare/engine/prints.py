@@ -38,6 +38,7 @@ __all__ = ["WARNING", "PrintPipes", "Prints", "Write"]
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
 WARNING = "warning"  # among what is printed, in the place of a stream's name
+MOST_KEPT = 200  # lines
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
 
@@ -67,6 +68,8 @@ class Prints:
     ----------
     is_any : bool
         Whether anything has been printed.
+    kept : deque of str
+        The last lines of a map that nobody waits for: its cell may not show them any more.
     is_attended : bool
         Whether a thread waits for the map, and so shows what there is; else one is started when
         there is something.
@@ -82,6 +85,7 @@ class Prints:
         self._n_added = self._n_taken = 0  # characters; each has one writer
         self._when_drained: Callable[[], None] | None = None
         self._showing = _thread.allocate_lock()
+        self.kept: deque[str] = deque(maxlen=MOST_KEPT)
         self.is_attended = True
         self.is_any = False
 
@@ -133,10 +137,14 @@ class Prints:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
             for name, pieces in itertools.groupby(waiting, lambda piece: piece[0]):
+                text = "".join(piece for _, piece in pieces)
                 if name == WARNING:
-                    warn_at_most("".join(text for _, text in pieces), SlowLoadingWarning)
-                elif self._write is not None:
-                    self._write(name, "".join(text for _, text in pieces))
+                    warn_at_most(text, SlowLoadingWarning)
+                    continue
+                if not self.is_attended:
+                    self.kept.extend(text.splitlines())
+                if self._write is not None:
+                    self._write(name, text)
         except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
             self._write = None
         except BaseException:  # an interrupt: the user has seen enough
@@ -210,7 +218,7 @@ class PrintPipes:
         self._epoll = with_room(select.epoll)
         self._pipes: dict[int, _Pipe] = {}
         self.is_reading = False
-        events.watch(self._epoll.fileno(), self.read)
+        events.watch(self._epoll.fileno(), "printed")
 
     def add(self, worker: WorkerProcess) -> None:
         """Read what a worker prints from now on."""
@@ -229,8 +237,7 @@ class PrintPipes:
 
     def read(self) -> None:
         """Take what is new, unless much waits to be shown."""
-        if not self._epoll.closed:
-            self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
+        self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
 
     def _read(self, pipes: Iterable[_Pipe]) -> None:
         self.is_reading = True

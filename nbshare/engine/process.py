@@ -1,4 +1,4 @@
-"""The owner's side of worker processes: starting, signalling and burying them."""
+"""The owner's side of worker processes: starting, signalling and reaping them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from os.path import dirname, samestat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,19 +19,20 @@ from nbshare import errors
 from nbshare.memory import Segment, scratch_file
 from nbshare.memory.descriptors import owned, pidfd_of, with_room
 from nbshare.memory.processes import has_ended, is_out_of_time, state_of
-from nbshare.wire.blas import ONE_THREAD
+from nbshare.wire.context import ONE_THREAD
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
 
-__all__ = ["FORK_S", "LOOK_S", "Nursery", "WorkerProcess"]
+__all__ = ["FORK_S", "LOOK_S", "WorkerProcess", "WorkerStarter"]
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
-LOOK_S = 0.1  # between looks whether a server has been stopped that does not do what it was asked
+LOOK_S = 0.1  # between looks whether somebody has stopped a process that others wait for
 CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
+LATE_S = 0.02  # a new worker takes as long, its imports not counted
 REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
@@ -47,7 +48,7 @@ sys.path += {_PATHS!r}
 spec = spec_from_file_location("nbshare", {os.path.join(_PACKAGE, "__init__.py")!r})
 sys.modules["nbshare"] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules["nbshare"])
-from nbshare.worker.server import serve, spawned
+from nbshare.worker.server import serve
 """
 
 
@@ -65,11 +66,14 @@ class WorkerProcess:
     pid, pidfd : int
         Known once it has said that it is ready; 0 and -1 before. The system may have no pidfds.
     call : Call or None
-        What it works on.
+        What it works on; None also while it has yet to notice that its call is over.
     call_since : float
         When it could turn to it, on the monotonic clock.
-    ready_by : float
-        On the monotonic clock; if it is not ready then, its start has failed.
+    late_at : float
+        When to wait no longer for it to notice that its call is over, on the monotonic clock.
+    look_at, ready_by : float
+        On the monotonic clock: if it is not ready, when to see whether somebody has stopped the
+        server, and when its start has failed.
     why : str
         Of one that is dead: "closed" if it lived on after it had closed its channel, "time" if it
         had no CPU time left, else "".
@@ -79,40 +83,26 @@ class WorkerProcess:
         self,
         channel: Channel,
         output_fds: Sequence[int],
-        nursery: Nursery,
-        popen: Any,
+        starter: WorkerStarter,
         generation: int,
     ) -> None:
         self.channel = channel
         self.output_fds = output_fds
         self.generation = generation
         self.call: Call | None = None
-        self.call_since = 0.0
+        self.call_since = self.late_at = 0.0
         self.pid = 0
         self.pidfd = -1
         self.why = ""
-        self.ready_by = time.monotonic() + (FORK_S if nursery.is_proven else BOOT_S)
-        self._nursery = nursery
-        self._popen = popen  # None: a child of the server
-        self._borrowed: dict[int, list[Segment]] = {}  # by call
+        now = time.monotonic()
+        self.look_at, self.ready_by = now + LOOK_S, now + (FORK_S if starter.is_proven else BOOT_S)
+        self._starter = starter
+        self._borrowed: list[Segment] = []
 
     @property
     def is_ready(self) -> bool:
         """Whether it has started."""
         return self.pid != 0
-
-    @property
-    def has_nothing_to_do(self) -> bool:
-        """Whether it has finished all calls that it was given."""
-        return self.call is None and not self._borrowed
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether it has yet to say that it has finished an earlier call than its last.
-
-        It may be at an import or an initializer that others have done sooner, or not had a CPU.
-        """
-        return len(self._borrowed) > 1
 
     @property
     def is_stopped(self) -> bool:
@@ -121,37 +111,46 @@ class WorkerProcess:
             return state_of(self.pid) in "tT"
         return False
 
-    def lend(self, call_id: int, *segments: Segment) -> None:
-        """Note that it has been given a call, and sent these segments for it."""
+    def assign(self, call: Call) -> None:
+        """Note that it has been given a call."""
+        self.call, self.call_since = call, time.monotonic()
+
+    def detach(self) -> None:
+        """Note that its call is over: it will find nothing to do there, and say so."""
+        self.call, self.late_at = None, time.monotonic() + LATE_S  # the call holds the items
+
+    def lend(self, *segments: Segment) -> None:
+        """Note that it has been sent these segments for its call."""
         for segment in segments:
             segment.n_borrowed += 1
-        self._borrowed.setdefault(call_id, []).extend(segments)
+        self._borrowed.extend(segments)
 
-    def has_borrowed_for(self, call_id: int) -> bool:
-        """Whether it has been sent segments for a call, and has not given its word on them."""
-        return bool(self._borrowed.get(call_id))
+    @property
+    def has_borrowed(self) -> bool:
+        """Whether it has been sent segments, and has not given its word on them."""
+        return bool(self._borrowed)
 
-    def give_back(self, call_id: int, *, are_gone: bool) -> None:
-        """Note that it has finished a call, and whether no view is left there."""
-        for segment in self._borrowed.pop(call_id, ()):
+    def give_back(self, *, are_gone: bool) -> None:
+        """Note that it has finished its call, and whether no view is left there."""
+        self.call = None
+        for segment in self._borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
+        self._borrowed.clear()
 
-    def greet(self, pid: int) -> None:
+    def mark_ready(self, pid: int) -> None:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
         self.pidfd = pidfd_of(pid)
-        self._nursery.is_proven = self._popen is None
+        self._starter.is_proven = True
 
     def kill(self) -> None:
         """End it and the processes it has started."""
         if self.pid:
-            # Not reaped before `bury`, so the number still means this group.
+            # Not reaped before `reap`, so the number still means this group.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        elif self._popen is not None:
-            self._popen.kill()
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, by its own end or not."""
@@ -163,19 +162,14 @@ class WorkerProcess:
         self.kill()
         self._await_death()
 
-    def bury(self) -> int | None:
+    def reap(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
         is_dead = self._await_death()
         if not self.why and is_out_of_time(self.pid):
             self.why = "time"
-        status = None
-        if self._popen is not None:
-            status = self._popen.wait()
-        elif self.pid:
-            status = self._nursery.reap(self.pid)
-        for call_id in list(self._borrowed):
-            self.give_back(call_id, are_gone=is_dead)
+        status = self._starter.reap(self.pid) if self.pid else None
+        self.give_back(are_gone=is_dead)
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -195,23 +189,16 @@ class WorkerProcess:
         return is_dead
 
 
-class Nursery:
-    """Starts workers: by the fork server, or where that fails in interpreters of their own.
-
-    Parameters
-    ----------
-    use_server : bool
-        False: only interpreters of their own.
+class WorkerStarter:
+    """Starts workers, by the fork server.
 
     Notes
     -----
     For the dispatcher's thread only.
     """
 
-    def __init__(self, use_server: bool = True) -> None:
-        self.use_server = use_server
+    def __init__(self) -> None:
         self.is_proven = False  # the server has forked a worker that was ready
-        self._n_distrusted = 0
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
         self._lock_stat = os.fstat(self.lock_fd)
@@ -236,9 +223,7 @@ class Nursery:
             ours, theirs = channel_pair()
             with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
-                popen = None if self.use_server else self._spawn(fds)
-                if popen is None:
-                    self._fork(fds)
+                self._fork(fds)
             with suppress(ConnectionError):  # it is dead already, and its owner will hear of that
                 ours.send(dict(environ), wait=False)
         except OSError as error:
@@ -251,7 +236,7 @@ class Nursery:
         finally:
             for _, fd in pipes:
                 os.close(fd)
-        return WorkerProcess(ours, [fd for fd, _ in pipes], self, popen, code.generation)
+        return WorkerProcess(ours, [fd for fd, _ in pipes], self, code.generation)
 
     def reap(self, pid: int) -> int | None:
         """Return the exit status of a dead child of the server; None if nobody knows it."""
@@ -270,13 +255,13 @@ class Nursery:
                     if reaped == pid:
                         return status  # type: ignore[no-any-return]
         except (OSError, EOFError):
-            self._end_server()
+            self.end_server()
             return None
 
     def end_if_stopped(self) -> None:
         """End a server that somebody has stopped; whoever it has yet to start is lost with it."""
         if self._is_stopped():
-            self._end_server()
+            self.end_server()
 
     def _is_stopped(self) -> bool:
         if self._server is None:
@@ -285,13 +270,6 @@ class Nursery:
             look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self._server.pid, look) is not None
         return False
-
-    def distrust(self) -> None:
-        """End a server whose worker did not come; after the second time do without."""
-        self._end_server()
-        self._n_distrusted += 1
-        if self._n_distrusted > 1:
-            self.use_server = False
 
     def check_files(self) -> None:
         """Raise RuntimeError if the program has closed its files: others may have the numbers."""
@@ -307,7 +285,7 @@ class Nursery:
     def close(self) -> None:
         """End the server and whoever is left: closing the life pipe kills them all."""
         self._life_write.close()
-        self._end_server()
+        self.end_server()
         self._life_read.close()
         self.lock_fd = -1  # first: other threads may look at it
         self._lock.close()
@@ -318,52 +296,34 @@ class Nursery:
 
     def warm_up(self) -> None:
         """Start the server if it is not running; errors are for `start` to report."""
-        if self.use_server:
-            with suppress(OSError):
-                self._running_server()
+        with suppress(OSError):
+            self._running_server()
 
     @property
     def is_up(self) -> bool:
-        """Whether the server has been started, or none is used."""
-        return self._channel is not None or not self.use_server
+        """Whether the server has been started."""
+        return self._channel is not None
 
     def _fork(self, fds: Sequence[int]) -> None:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
         except (ConnectionError, BlockingIOError):  # it has died or was stopped since its last use
-            self._end_server()
+            self.end_server()
             self._running_server().send(*message, wait=False)
 
     def _running_server(self) -> Channel:
         if self._server is not None and self._server.poll() is not None:
-            self._end_server()
+            self.end_server()
         if self._channel is None:
             self._channel, server_end = channel_pair()
             with closing(server_end):
-                call = f"serve({server_end.fileno()}, {self._life_read.fileno()}, {os.getpid()})"
                 fds = server_end.fileno(), self._life_read.fileno()
-                self._server = with_room(lambda: self._interpreter(call, fds))
+                self._server = with_room(lambda: _start_server(*fds))
         return self._channel
 
-    def _spawn(self, fds: Sequence[int]) -> subprocess.Popen[bytes]:
-        fds = [self._life_read.fileno(), *fds]
-        call = f"spawned({os.getpid()}, {', '.join(map(str, fds))})"
-        return with_room(lambda: self._interpreter(call, fds))
-
-    @staticmethod
-    def _interpreter(call: str, fds: Sequence[int]) -> subprocess.Popen[bytes]:
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        return subprocess.Popen(
-            [sys.executable, *flags, "-P", "-c", _BOOT + call],
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
-            # Of its own group it does not see the terminal's or the kernel's interrupt.
-            process_group=0,
-        )
-
-    def _end_server(self) -> None:
+    def end_server(self) -> None:
+        """End the server; the next worker starts a new one."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -372,3 +332,16 @@ class Nursery:
             self._server.wait()
             self._server = None
         self.is_proven = False
+
+
+def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    call = f"serve({channel_fd}, {life_fd}, {os.getpid()})"
+    return subprocess.Popen(
+        [sys.executable, *flags, "-P", "-c", _BOOT + call],
+        pass_fds=(channel_fd, life_fd),
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
+        # Of its own group it does not see the terminal's or the kernel's interrupt.
+        process_group=0,
+    )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,24 +14,28 @@ import numpy.typing as npt
 
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import shared_view
-from nbshare.engine.collect import as_masked, collect, masked
-from nbshare.engine.request import Request
+from nbshare.engine.collect import GrowingArray, as_masked, collect, masked
+from nbshare.engine.run import Request
 from nbshare.errors import TaskError
 from nbshare.memory import pool, segment_of
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board
+from nbshare.wire.board import KIND, Board
+from nbshare.wire.page import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare.wire.results import (
     ASK,
     IS_OBJECT,
     KINDS,
     OBJECTS,
     Entry,
+    LogKey,
     LogReader,
     OutputSpec,
-    numbers_of,
     thawed,
 )
 
 __all__ = ["MISSING", "Results"]
+
+LOAD_S = 0.02  # for objects, between looks for what else there is to do
+MOST_ERRORS = 10_000  # of items whose results have been given away
 
 
 class _Missing:
@@ -53,49 +61,52 @@ class Results:
     ----------
     board : Board
         Of the call.
-    spec : OutputSpec or None
-        None: the first result decides.
-    array : ndarray or None
-        The output, if the caller gave one.
-    first : int
-        Index of the first item, for messages.
+    request : Request
+        What is asked for.
+
+    Attributes
+    ----------
+    errors : dict
+        By item, of those that failed and may.
+    is_over : bool
+        Whether nobody writes any more.
+    n_given : int
+        Results that somebody who iterates has taken.
+    is_iterated : bool
+        Whether somebody does. Pages of an open board whose results are all taken are given back.
+
+    Notes
+    -----
+    One thread of the owner appends items; others may read, one at a time may iterate.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        spec: OutputSpec | None,
-        array: npt.NDArray[Any] | None,
-        first: int = 0,
-    ) -> None:
-        self._board = board
-        self._first = first
-        self._spec = spec
-        self._is_list = spec is OBJECTS  # whatever the results are
-        self._array = array
-        if spec is not None:
-            board.header[KIND] = IS_OBJECT if array is None else ASK  # it is decided already
-        self.logs = LogReader(board.small)
-        self.errors: dict[int, BaseException] = {}  # by item, of those that failed and may
-        self._is_fresh = True
-        self.is_over = False  # nobody writes any more
-
-    @classmethod
-    def wanted_by(
-        cls, request: Request, board: Board, rows: npt.NDArray[Any] | None = None
-    ) -> Results:
-        """Return the results that a request is for; `rows` is where they go if they fit."""
+    def __init__(self, board: Board, request: Request) -> None:
+        self._board, self._request = board, request
+        self._spec: OutputSpec | None = None  # the first result decides
+        self._array: npt.NDArray[Any] | None = None
+        self._rows: GrowingArray | None = None  # in its place, as long as the board is open
+        self._n_rows = 0  # that it is to have
+        self._n_shown = 0  # of which somebody may have a view
         out = request.out
-        spec: OutputSpec | None = None
-        if rows is not None:
-            spec = OutputSpec(rows.dtype, rows.shape[1:], None)
-        elif isinstance(out, str):
-            spec = OBJECTS
+        if isinstance(out, str):
+            self._spec = OBJECTS
         elif out is not None:
             # A plain array is filled through shared memory: the caller copies rows as they come.
-            rows = out if segment_of(out) else empty(out.shape, out.dtype)
-            spec = OutputSpec(rows.dtype, rows.shape[1:], None, is_given=True)
-        return cls(board, spec, rows, request.first)
+            self._array = out if segment_of(out) else empty(out.shape, out.dtype)
+            self._spec = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
+        if self._spec is not None:  # it is decided already
+            board.header[KIND] = IS_OBJECT if self._array is None else ASK
+        self.logs = LogReader()
+        self._ahead: list[Any] = []  # the first results, if they are objects: nobody has seen them
+        self._loading = _thread.allocate_lock()
+        self.errors: dict[int, BaseException] = {}
+        self._is_fresh = True
+        self.is_over = False
+        self.n_given = 0
+        self.is_iterated = False
+        self._given: dict[int, npt.NDArray[np.bool_]] = {}  # by page
+        self._reader_s = 0.0  # what whoever iterates took for one of the results of the last look
+        self._reading: tuple[float, int] | None = None  # since when, and from which on, at a look
 
     @property
     def spec(self) -> OutputSpec | None:
@@ -103,25 +114,68 @@ class Results:
         kind = self._board.header[KIND]
         if self._spec is None and kind > ASK:
             spec = KINDS[kind]
-            numbers = numbers_of(self._board, spec)
-            self._array = None if numbers is None else shared_view(numbers)
+            if spec.dtype is not None and not self._board.is_open:
+                self._array = shared_view(self._board.page(0).numbers(spec.dtype))
             self._spec = spec  # last: another thread may look between the two
         return self._spec
 
     @property
     def array(self) -> npt.NDArray[Any] | None:
-        """The output; None if there is none, or none yet."""
+        """The output; None if there is none, or none yet, or it grows."""
         return self._array if self.spec is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
         """Take the first result's spec and allocate the output, if that has not been done."""
         if self.spec is not None:
             return
-        if spec.dtype is not None:
+        if spec.dtype is not None and self._board.is_open:
+            self._rows = rows = GrowingArray(spec)
+            rows.rows(0, self._n_rows)
+        elif spec.dtype is not None:
             shape = (self._board.n_tasks, *spec.shape)
             lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
             self._array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
         self._spec = spec
+
+    def reserve(self, n_more: int = 0) -> None:
+        """Have room for the results of the items that are there, and some more, if they are rows.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is none.
+        """
+        # First: of two threads, one that decides and one that brings items, the later one does it.
+        self._n_rows = self._board.n_there + n_more
+        if (rows := self._rows) is not None:
+            rows.rows(0, self._n_rows)
+
+    def rows(self, first: int, n: int) -> npt.NDArray[Any]:
+        """Return rows of the output."""
+        if self._rows is not None:
+            return self._rows.rows(first, min(first + n, self._rows.n))
+        assert self.array is not None
+        return self.array[first : first + n]
+
+    def output(self) -> tuple[npt.NDArray[Any], int | None] | None:
+        """Return the output as far as there is one, and its length; None if it grows."""
+        if self._rows is not None:
+            return self._rows.rows(0, self._rows.n), None
+        return None if self.array is None else (self.array, len(self.array))
+
+    def _outcome(self, n: int) -> npt.NDArray[Any] | None:
+        """Return the rows of the first items in one array; None if results are objects."""
+        spec = self.spec
+        if spec is None or spec.dtype is None:
+            return None
+        if self._rows is not None:
+            return self._rows.head(n)
+        if self._array is not None:
+            return self._array[:n] if n < len(self._array) else self._array
+        array = empty((n, *spec.shape), spec.dtype)
+        for page, low, high in self._board.parts(0, n):
+            array[page.first + low : page.first + high] = page.numbers(spec.dtype)[low:high]
+        return array
 
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
@@ -129,12 +183,13 @@ class Results:
         In used memory all of them hold somebody's old results; in fresh memory only the `torn`
         ones, in whose middle a worker was ended, if they have not been tried again.
         """
-        if self.array is not None:
-            done = self._board.done
-            rows: Any = np.flatnonzero(done != IN_OUTPUT)
+        found = self.output()
+        if found is not None:
+            done, array = self._board.done(), found[0]
+            rows: Any = np.flatnonzero(done[: len(array)] != IN_OUTPUT)
             if self._is_fresh:
                 rows = [i for i in torn if done[i] != IN_OUTPUT]
-            self.array[rows] = np.zeros((), self.array.dtype)
+            array[rows] = np.zeros((), array.dtype)
 
     def final(self, *, with_errors: bool = False) -> Any:
         """Return all results: one array if they fit, else a list.
@@ -142,88 +197,217 @@ class Results:
         If it may be `with_errors`, the array is masked where items failed, and the list has the
         errors in their places.
         """
+        n = self._board.n_tasks
+        if self._board.is_open and self.n_given:
+            raise RuntimeError(
+                f"{self.n_given} results were given away by iterating, and not kept, "
+                "since the items of a generator may never end. Keep them in the loop, or call "
+                "result() without one."
+            )
         if not self.has_objects:
-            return self.partial() if with_errors else self.array
+            return self.partial() if with_errors else self._outcome(n)
         values = self.values(with_errors=with_errors)
-        results = values if self._is_list else collect(values, self.errors)
+        is_list = isinstance(self._request.out, str)
+        results = values if is_list else collect(values, self.errors)
         return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
         """Return what is there now: a masked array, a list with gaps, or None before any."""
         if self.spec is None:
             return None
-        if self.array is None or self.has_objects:
+        if self.has_objects:
             return self.values(gaps=True)
-        return masked(self.array, self._board.done != IN_OUTPUT, is_kept=self.is_over)
-
-    @property
-    def is_array(self) -> bool:
-        """Whether results are numbers or arrays of one shape; not all need be."""
-        return self.array is not None
+        done = self._board.done()
+        array = self._outcome(len(done))
+        assert array is not None
+        if self._rows is not None:
+            if self.is_iterated:  # its rows will go
+                array = array.copy()
+            else:
+                self._n_shown = len(done)
+        return masked(array, done != IN_OUTPUT, is_kept=self.is_over)
 
     @property
     def has_objects(self) -> bool:
         """Whether there are results that do not lie in the output."""
-        return not self.is_array or IN_LOG in self._board.done.tobytes()
+        is_array = self.spec is not None and self.spec.dtype is not None
+        return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
         values: list[Any] = []
-        states = self._board.done.tobytes()
-        while (i := len(values)) < len(states):
+        if self.is_over:
+            values, self._ahead = self._ahead, values
+        states = self._board.done().tobytes()
+        while len(values) < len(states):
             try:
-                batch = self._rest_of_batch(i, states)
-                if batch and bytearray not in set(map(type, batch)):
-                    values += batch
-                    continue
-                for value in batch:
-                    values.append(thawed(self._first + len(values), value))
-                if not batch:
-                    values.append(self._get(i, states[i]))
+                self._load_next(values, states)
             except TaskError as error:
                 i = len(values)
-                self._board.done[i] = FAILED  # what cannot be loaded is not there
+                self._board.fail(i)  # what cannot be loaded is not there
                 self.errors[i] = error.with_traceback(None)
                 if not gaps and not with_errors:
                     raise
                 values.append(error if with_errors else MISSING)
         return values
 
+    def load_ahead(self) -> bool:
+        """Load objects while others are still to come, for some time; returns whether any were."""
+        if (spec := self.spec) is None or spec.dtype is not None or self.is_iterated:
+            return False
+        with self._loading:
+            states, ahead = self._board.done().tobytes(), self._ahead
+            n_before, until_s = len(ahead), time.monotonic() + LOAD_S
+            with suppress(TaskError):  # which `values` will raise
+                while (i := len(ahead)) < len(states) and time.monotonic() < until_s:
+                    if states[i] != IN_LOG or not self._is_here(i, IN_LOG):
+                        break
+                    self._load_next(ahead, states)
+            return len(ahead) > n_before
+
+    def _load_next(self, values: list[Any], states: bytes) -> None:
+        """Append the next result, and those that were stored with it."""
+        i = len(values)
+        batch = self._rest_of_batch(i, states)
+        if not batch:
+            values.append(self._get(i, states[i]))
+        elif bytearray in set(map(type, batch)):
+            for value in batch:
+                values.append(thawed(len(values), value))
+        else:
+            values += batch
+
     def _rest_of_batch(self, i: int, states: bytes) -> list[Any]:
         """Return the results, frozen, of items that were stored with item `i`, from it on."""
         if states[i] != IN_LOG or not self.logs.has(entry := self._entry(i)):
             return []
-        batch = self.logs.rest_of_batch(self._first + i, entry)
+        batch = self.logs.rest_of_batch(i, entry)
         there = states[i : i + len(batch)]  # the states may have been read while it was stored
         return batch[: len(there) - len(there.lstrip(bytes([IN_LOG])))]
 
     def get(self, i: int) -> Any:
         """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
-        return self._get(i, int(self._board.done[i]))
+        return self._get(i, self._board.state(i))
 
     def is_here(self, i: int) -> bool:
         """Whether `get` has the result of item `i`, or its error."""
-        state = int(self._board.done[i])
+        return self._is_here(i, self._board.state(i))
+
+    def _is_here(self, i: int, state: int) -> bool:
         if state == FAILED:
             return i in self.errors
         if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
             return self.logs.has(self._entry(i))
-        return state == IN_OUTPUT
+        return state == IN_OUTPUT and self.spec is not None
 
     def _get(self, i: int, state: int) -> Any:
         if state == IN_OUTPUT:
-            assert self.array is not None
-            value = self.array[i]
+            value = self._row(i)
             if isinstance(value, np.ndarray):
                 return value.copy()
-            return value.item() if self.spec and self.spec.number else value
+            return value.item() if self._spec and self._spec.number else value
         if state == FAILED:
             return self.errors.get(i, MISSING)
         if state != IN_LOG:
             return MISSING
         entry = self._entry(i)
-        return self.logs.load(self._first + i, entry) if self.logs.has(entry) else MISSING
+        return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
+
+    def _row(self, i: int) -> Any:
+        if self._rows is not None:
+            return self._rows.rows(i, i + 1)[0]
+        if self.array is not None:
+            return self.array[i]
+        assert self._spec is not None
+        assert self._spec.dtype is not None
+        page = self._board.page(i)
+        return page.numbers(self._spec.dtype)[i - page.first]
 
     def _entry(self, i: int) -> Entry:
-        log, offset, nbytes, place = self._board.index[:, i].tolist()
+        page = self._board.page(i)
+        log, offset, nbytes, place = page.index[:, i - page.first].tolist()
         return log, offset, nbytes, place
+
+    # ------------------------------------------------------------------- one by one
+
+    def new(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results that have come since the last time; for one reader."""
+        self.is_iterated = True
+        self._ahead = []
+        self._reading = time.monotonic(), self.n_given
+        for page in self._board.pages:
+            given = self._given_of(page)
+            done = page.done.copy()
+            for place in np.flatnonzero((done != 0) & ~given).tolist():
+                i, state = page.first + place, int(done[place])
+                if self._is_here(i, state):
+                    yield i, self._take_value(i, state)  # not kept here: the next may come later
+        self._reader_s, self._reading = self.reader_s(), None
+
+    def _take_value(self, i: int, state: int) -> Any:
+        value = self._get(i, state)
+        self.take(i)
+        return value
+
+    def _given_of(self, page: Page) -> npt.NDArray[np.bool_]:
+        if page.first not in self._given:
+            self._given[page.first] = np.zeros(page.n, np.bool_)
+        return self._given[page.first]
+
+    def take(self, i: int) -> None:
+        """Note that the result of an item has been given, and will not be asked for again."""
+        if self._board.is_open:
+            while self.logs.ended:
+                key = self.logs.ended.popleft()
+                self.logs.note_left(key, self._n_left_in(key))
+            if self._board.state(i) == IN_LOG:
+                self.logs.take(self._entry(i))
+        page = self._board.page(i)
+        self._given_of(page)[i - page.first] = True
+        self.n_given += 1
+
+    def _n_left_in(self, key: LogKey) -> int:
+        """Return how many results in a log have not been given."""
+        n = 0
+        for page in self._board.pages:
+            is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self._given_of(page)
+            n += int(np.count_nonzero(is_left))
+        return n
+
+    def is_all_given(self, page: Page) -> bool:
+        """Whether the results of all items of a page have been given."""
+        given = self._given.get(page.first)
+        return given is not None and bool(given.all())
+
+    def drop_page(self, page: Page) -> None:
+        """Keep the results of a page no longer, which have all been given."""
+        self._given.pop(page.first, None)
+        errors = [i for i in self.errors if page.first <= i < page.first + page.n]
+        for i in errors if len(self.errors) > MOST_ERRORS else ():  # the source may never end
+            del self.errors[i]
+        if self._rows is not None:
+            self._rows.drop(max(page.first, self._n_shown), page.first + page.n)
+
+    def reader_s(self) -> float:
+        """Return how long whoever iterates takes for a result; 0 if that is not known."""
+        if (reading := self._reading) is None or self.n_given == reading[1]:
+            return self._reader_s
+        return (time.monotonic() - reading[0]) / (self.n_given - reading[1])
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+        out = self._request.out
+        if not isinstance(out, np.ndarray):  # first: it is asked at each turn
+            return
+        shared = self.array
+        if shared is None or shared is out:
+            return
+        done = self._board.done() == IN_OUTPUT
+        if self._copied is None:
+            self._copied = np.zeros(len(out), np.bool_)
+        new = np.flatnonzero(done & ~self._copied[: len(done)])
+        if new.size:
+            out[new] = shared[new]
+            self._copied[new] = True
+
+    _copied: npt.NDArray[np.bool_] | None = None

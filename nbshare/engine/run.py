@@ -1,95 +1,168 @@
-"""What a job is about: one call, or a stream of calls whose items come by and by."""
+"""What is asked for, what runs it, and how a run ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import _thread
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.call import State
-from nbshare.engine.request import Request
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.prints import Prints
+from nbshare.wire.context import Context
+from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
-    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
+    from nbshare.engine.call import Call
+    from nbshare.engine.stats import StageStats
 
-__all__ = ["Run"]
+__all__ = ["Engine", "Request", "Run", "State", "has_rows"]
 
 
-class Run(Protocol):
-    """A map that runs, as its job sees it; may be read from any thread."""
+class Request(NamedTuple):
+    """What is asked for, checked."""
+
+    func: Any
+    shared: Mapping[str, Any]
+    # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
+    iterables: Sequence[Any]
+    source: Iterator[tuple[Any, ...]] | None  # of what comes by and by
+    n_tasks: int | None  # None: nobody knows
+    max_workers: int  # no more than there are tasks
+    chunksize: int | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
+    context: Context
+    policy: Policy
+    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+    prints: Prints  # where what workers print goes
+    stage: str | None = None  # the name of a pipeline's stage: its items are blocks
+
+
+def has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range)
+
+
+State = Literal["starting", "running", "done", "stopped", "failed"]
+
+
+class Engine(Protocol):
+    """What runs calls: worker processes, threads, or the thread that waits.
+
+    Attributes
+    ----------
+    works_by_itself : bool
+        Whether calls go on though nobody waits for them.
+    can_be_fed : bool
+        Whether a call may begin before its items are packed.
+    """
+
+    works_by_itself: bool
+    can_be_fed: bool
 
     @property
-    def request(self) -> Request:
-        """What was asked for."""
+    def is_closed(self) -> bool:
+        """Whether it runs nothing any more."""
 
-    @property
-    def state(self) -> State:
-        """Where it stands."""
+    def warm_up(self) -> None:
+        """Start what takes time, while inputs are still being copied."""
 
-    @property
-    def error(self) -> BaseException | None:
-        """What it has failed with."""
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the end has come."""
+    def notify(self, call: Call) -> None:
+        """Have workers see that items have come to a call, or that no more will."""
 
-    @property
-    def n_tasks(self) -> int | None:
-        """Number of items; None as long as nobody knows."""
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; returns whether it has come."""
 
-    @property
-    def n_done(self) -> int:
-        """Number of items that are through."""
+    def stop(self, call: Call) -> None:
+        """End a call early."""
 
-    @property
-    def n_ready(self) -> int:
-        """Number of workers at work that have started."""
 
-    @property
-    def errors(self) -> Mapping[int, BaseException]:
-        """Failures by item."""
+class Run:
+    """What the run of a map, `Call`, and that of a pipeline, `Pipe`, have in common: its end.
 
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
+    Attributes
+    ----------
+    request : Request
+        What was asked for.
+    error : BaseException or None
+        What it has failed with.
+    is_over : bool
+        Whether the end has come.
 
-    def partial(self) -> Any:
-        """Return the results that are there."""
+    Notes
+    -----
+    May be read from any thread; `await_end`, `call_when_over` and `stop` are for any thread, too.
+    """
 
-    def final(self) -> Any:
-        """Return all results."""
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.error: BaseException | None = None
+        self.is_over = False
+        # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+        self._callbacks: deque[Callable[[], object]] = deque()
 
-    def stats(self) -> list[WorkerStats]:
-        """Return what the workers did."""
+    # ------------------------------------------------------------------------ its end
 
-    def activity(self) -> list[WorkerActivity]:
-        """Return what the workers do at this moment."""
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait for the end, and do nothing for it; returns whether it has come."""
+        if not self.is_over and self._over.acquire(timeout=timeout_s):
+            self._over.release()
+        return self.is_over
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:
+        """Call back when it is over, or now if it is; if possible in a thread of its own."""
+        self._callbacks.append(callback)
+        if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
+            self._call_back()
+
+    def _end(self) -> None:
+        """Note the end and wake whoever waits; for one thread, once."""
+        self.is_over = True
+        self._over.release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            with suppress(IndexError):
+                callback = self._callbacks.popleft()
+                try:
+                    _thread.start_new_thread(_call_safely, (callback,))
+                except RuntimeError:  # no more threads are allowed, or the interpreter is ending
+                    _call_safely(callback)
+
+    # ---------------------------------------------------- what only one of the two has
 
     def stages(self) -> list[StageStats]:
-        """Return what the stages of a pipeline did; of a map nothing."""
-
-    def item(self, i: int) -> tuple[Any, ...]:
-        """Return the positional arguments of an item."""
-
-    def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield what has come since the last time; for one reader."""
+        """Return what the stages of a pipeline did."""
+        return []
 
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""
 
-    def start(self) -> None:
-        """Begin."""
+    def load_ahead(self) -> bool:
+        """Load objects that have come; returns whether there were any."""
+        return False
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it has come."""
-
-    def stop(self) -> None:
-        """End it early."""
-
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Take note that nobody will ask for anything more."""
 
-    def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back in a thread of its own when it is over, or now if it is."""
+
+def _call_safely(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - a user's
+        traceback.print_exc()

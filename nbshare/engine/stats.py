@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nbshare.wire.board import (
+from nbshare.wire.board import Board
+from nbshare.wire.slots import (
     BEGUN,
     ENDED,
     ITEM,
     ITEM_STOP,
     LOADED,
     N_ITEMS,
-    N_SLOWEST,
     NO_ITEM,
     PEAK,
     PID,
@@ -22,7 +22,6 @@ from nbshare.wire.board import (
     SINCE,
     SLOWEST,
     WORKED,
-    Board,
     reported,
 )
 
@@ -32,7 +31,6 @@ __all__ = [
     "WorkerActivity",
     "WorkerStats",
     "activity_of",
-    "merged",
     "stats_of",
 ]
 
@@ -168,12 +166,9 @@ class StageStats:
 
 
 def stats_of(
-    slots: Sequence[Sequence[int]], begun_ns: int, first: int, text_of: Callable[[int], str]
+    slots: Sequence[Sequence[int]], begun_ns: int, text_of: Callable[[int], str]
 ) -> list[WorkerStats]:
-    """Read the workers' figures from slots of the board of a call that began at `begun_ns`.
-
-    Its items are counted from the `first`.
-    """
+    """Read the workers' figures from slots of the board of a call that began at `begun_ns`."""
     stats = []
     for row in slots:
         if not row[PID]:  # it has not come
@@ -188,43 +183,21 @@ def stats_of(
                 working_s=row[WORKED] / 1e9,
                 waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,
                 peak_bytes=row[PEAK],
-                slowest=tuple(SlowItem(first + i, ns / 1e9, text_of(i)) for ns, i in slowest if ns),
+                slowest=tuple(SlowItem(i, ns / 1e9, text_of(i)) for ns, i in slowest if ns),
             )
         )
     return stats
 
 
-def merged(stats: Iterable[WorkerStats]) -> list[WorkerStats]:
-    """Return one record for each worker."""
-    by_worker: dict[int, WorkerStats] = {}
-    for new in stats:
-        old = by_worker.get(new.pid)
-        by_worker[new.pid] = new if old is None else _sum(old, new)
-    return list(by_worker.values())
-
-
-def _sum(old: WorkerStats, new: WorkerStats) -> WorkerStats:
-    slowest = sorted([*old.slowest, *new.slowest], key=lambda item: -item.seconds)
-    return WorkerStats(
-        pid=old.pid,
-        n_items=old.n_items + new.n_items,
-        starting_s=min(old.starting_s, new.starting_s),
-        working_s=old.working_s + new.working_s,
-        waiting_s=old.waiting_s + new.waiting_s,
-        peak_bytes=max(old.peak_bytes, new.peak_bytes),
-        slowest=tuple(slowest[:N_SLOWEST]),
-    )
-
-
-def activity_of(board: Board, start: int, text_of: Callable[[int], str]) -> list[WorkerActivity]:
-    """Read what the workers of a running call do, whose first item has the index `start`."""
+def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
+    """Read what the workers of a running call do."""
     activity, now_ns = [], time.monotonic_ns()
     for number, row in enumerate(board.slots.tolist(), 1):
         pid, first = row[PID], row[ITEM]
         if pid:
             items = range(0)
             if first != NO_ITEM:
-                items = range(start + first, start + max(row[ITEM_STOP], first + 1))
+                items = range(first, max(row[ITEM_STOP], first + 1))
             since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
             text = text_of(first) if items else ""
             told = reported(row) if len(items) == 1 or not row[LOADED] else (None, "")

@@ -10,9 +10,8 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from nbshare.functions.freshness import Stamp, stamp_of
+from nbshare.functions.freshness import Stamp, source_of, stamp_of
 from nbshare.functions.imports import FreshLoader
-from nbshare.functions.sources import source_of
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:

@@ -23,8 +23,13 @@ from importlib.util import cache_from_source, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed, note_reading, stamp_of
-from nbshare.functions.sources import source_of
+from nbshare.functions.freshness import (
+    STANDARD_LIBRARY,
+    is_installed,
+    note_reading,
+    source_of,
+    stamp_of,
+)
 
 __all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
 

@@ -27,11 +27,17 @@ from typing import Any
 from nbshare.errors import UnsendableError
 from nbshare.functions.freshness import is_installed
 
-__all__ = ["MAINS", "MAIN_PART", "dumps", "dumps_apart", "plainly_or_by_value", "value_pickler"]
+__all__ = [
+    "MAINS",
+    "dumps",
+    "dumps_apart",
+    "may_name_main",
+    "plainly_or_by_value",
+    "value_pickler",
+]
 
 # The names of the caller's script; it has the second too in a process that multiprocessing spawned.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
-MAIN_PART = b"_main__"  # in every pickle that refers to it
 
 
 def dumps(value: Any) -> bytes:
@@ -72,10 +78,13 @@ def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
     data = MAIN.encode()
     with suppress(Exception):  # whatever an object's __reduce__ raises
         data = attempt(False)
+    return attempt(True) if may_name_main(data) else data
+
+
+def may_name_main(data: bytes) -> bool:
+    """Return whether a pickle may refer to ``__main__`` by name: then it is to be by value."""
     is_spawned = SPAWNED_MAIN in sys.modules  # else one look through what may be long will do
-    if MAIN.encode() not in data and not (is_spawned and SPAWNED_MAIN.encode() in data):
-        return data
-    return attempt(True)
+    return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
 
 
 @cache

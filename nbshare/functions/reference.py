@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import types
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,13 +53,6 @@ def _from_file(reference: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-_SIMPLE = types.FunctionType, types.BuiltinFunctionType  # these can be kept in a dict
-
-# Functions that were bound before, and how: asking for a signature takes 70 µs.
-_known_to_fit: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]]
-_known_to_fit = weakref.WeakKeyDictionary()
-
-
 def bind_arguments(
     func: Callable[..., Any], n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str] = ()
 ) -> None:
@@ -72,10 +63,6 @@ def bind_arguments(
     TypeError
         If it does not, before any worker has started.
     """
-    code, defaults = getattr(func, "__code__", None), getattr(func, "__defaults__", None)
-    form = code, defaults, n_iterables, *shared, "", *extra
-    if type(func) in _SIMPLE and _known_to_fit.get(func) == form:
-        return
     try:
         signature = inspect.signature(func)
     except (TypeError, ValueError):  # some functions in C have none
@@ -95,8 +82,6 @@ def bind_arguments(
             f"({', '.join(names)}): {error}. Each iterable, or block of a "
             "pipeline, gives one positional argument, shared= the keyword arguments."
         ) from None
-    if type(func) in _SIMPLE:
-        _known_to_fit[func] = form
 
 
 def label_of(func: Any) -> str:

@@ -1,17 +1,13 @@
 """Bytes that several processes map: segments, and how much of them this machine can hold."""
 
-from nbshare.memory.alignment import ALIGNMENT, aligned
-from nbshare.memory.budget import check_room
-from nbshare.memory.cgroup import ancestors, group_setting
-from nbshare.memory.choice import hush, scratch_file
+from nbshare.memory.budget import ALIGNMENT, aligned, usable_cpus
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
+from nbshare.memory.kinds import hush, scratch_file
 from nbshare.memory.processes import Identity, has_ended, identity
-from nbshare.memory.segment import Mode, Segment, segment_of
-from nbshare.memory.slab import array_slab, slab
+from nbshare.memory.segment import Mode, Segment, View, segment_of
 from nbshare.memory.user_file import UserFile, file_of
-from nbshare.memory.view import View
-from nbshare.memory.warm import pool
+from nbshare.memory.warm import array_slab, pool, slab
 
 __all__ = [
     "ALIGNMENT",
@@ -22,12 +18,9 @@ __all__ = [
     "UserFile",
     "View",
     "aligned",
-    "ancestors",
     "array_slab",
     "as_bytes",
-    "check_room",
     "file_of",
-    "group_setting",
     "handle_of",
     "has_ended",
     "hush",
@@ -37,4 +30,5 @@ __all__ = [
     "scratch_file",
     "segment_of",
     "slab",
+    "usable_cpus",
 ]

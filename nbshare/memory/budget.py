@@ -1,25 +1,30 @@
-"""How much memory may still be allocated.
+"""How much memory may still be allocated, and how many CPUs may be used.
 
 A memfd never reports that memory is short: the kernel's OOM killer ends a process instead, and
 since the pages count in nobody's resident size it is often a bystander. So the room is read
-before anything large is allocated.
+before anything large is allocated. Containers, batch systems and systemd slices bound a process by
+control groups (cgroups).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 
 from nbshare.errors import OutOfMemoryError
-from nbshare.memory.cgroup import ancestors, group_setting
 
-__all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs"]
+__all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs", "usable_cpus"]
 
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
 MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
+QUOTA_S = (
+    5.0  # that a quota of CPUs is good for: a reading costs 100 µs, and it hardly ever changes
+)
 SHARE = 0.9  # of what is available may be used; the rest is for everyone's next small request
 
 # Called when memory is short, to give back what is kept for convenience only.
@@ -85,22 +90,22 @@ def _machine_room() -> int:
 
 
 def _cgroup_rooms() -> Iterator[int]:
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }
     for version, folder in ancestors("memory"):
-        names = {
-            1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-            2: ("memory.max", "memory.current", "inactive_file"),
-        }
-        limit_name, usage_name, cache_name = names[version]
-        try:
-            limit = group_setting(folder, limit_name)
-            if limit == "max":
-                continue
-            usage = int(group_setting(folder, usage_name))
-            entries = dict(map(str.split, group_setting(folder, "memory.stat").splitlines()))
+        limit, usage, cache = names[version]
+        with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
+            room = int(_setting(folder, limit)) - int(_setting(folder, usage))
+            entries = dict(map(str.split, _setting(folder, "memory.stat").splitlines()))
             # A cache of files gives way to a program's memory.
-            yield max(0, int(limit) - usage + int(entries.get(cache_name, 0)))
-        except (OSError, ValueError):
-            continue
+            yield max(0, room + int(entries.get(cache, 0)))
+
+
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """Return the next multiple of `alignment`."""
+    return -(-nbytes // alignment) * alignment
 
 
 def in_words(nbytes: int) -> str:
@@ -108,3 +113,62 @@ def in_words(nbytes: int) -> str:
     if nbytes < 1 << 20:
         return f"{nbytes / (1 << 10):.0f} KiB"
     return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"
+
+
+def ancestors(controller: str) -> Iterator[tuple[int, str]]:
+    """Iterate over this process's cgroup and those above it, as (cgroup version, folder).
+
+    The limits of each apply. In a container the path may be the host's: folders that do not exist
+    are the caller's to pass over.
+    """
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            version, root = 2, "/sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            version, root = 1, f"/sys/fs/cgroup/{controller}"
+        else:
+            continue
+        folder = os.path.join(root, path.strip("/")).rstrip("/")
+        yield version, folder
+        while len(folder) > len(root):
+            folder = os.path.dirname(folder)
+            yield version, folder
+
+
+def _setting(folder: str, name: str) -> str:
+    with open(f"{folder}/{name}") as file:
+        return file.read().strip()
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the affinity mask, or fewer if a cgroup's quota allows fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = _least_quota(time.monotonic() // QUOTA_S)
+    return max(1, math.ceil(min(count, quota)))
+
+
+@lru_cache(maxsize=1)
+def _least_quota(_period: float) -> float:
+    """Return the least quota of the cgroups, in CPUs; read once in a period."""
+    return min(_quotas(), default=math.inf)
+
+
+def _quotas() -> Iterator[float]:
+    for version, folder in ancestors("cpu"):
+        with suppress(OSError, ValueError):  # no such group here; or the quota is "max"
+            if version == 2:
+                quota, period = map(int, _setting(folder, "cpu.max").split())
+            else:
+                quota = int(_setting(folder, "cpu.cfs_quota_us"))
+                period = int(_setting(folder, "cpu.cfs_period_us"))
+            if quota > 0:
+                yield quota / period

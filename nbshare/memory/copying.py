@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from nbshare.memory.budget import usable_cpus
 
 __all__ = ["Job", "copy_jobs", "run", "write_jobs"]
 
@@ -43,46 +44,39 @@ def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Jo
 
 
 def run(jobs: list[Job]) -> None:
-    """Run jobs, in several threads if there are enough of them."""
-    left, failures = deque(jobs), list[BaseException]()
+    """Run jobs, in several threads if there are enough of them; the list is used up."""
+    left, failures = iter(jobs), list[BaseException]()  # the threads share the iterator
 
     def help_out(is_busy: Any) -> None:
         with is_busy:
             try:
-                _do(left)
+                for job in left:
+                    job()
             except BaseException as error:  # noqa: BLE001 - for the caller
                 failures.append(error)
-                left.clear()
+                jobs.clear()
 
     # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
     # its lock itself: one that begins late, or never, is waited for by nobody, and finds no job.
     helpers = []
     try:
-        for _ in range(min(MAX_THREADS, _n_cpus(), len(jobs) // 2) - 1):
+        for _ in range(min(MAX_THREADS, usable_cpus(), len(jobs) // 2) - 1):
             helpers.append(_thread.allocate_lock())
             with suppress(RuntimeError):  # no more threads are allowed: those that run do it
                 _thread.start_new_thread(help_out, (helpers[-1],))
-        _do(left)
+        for job in left:
+            job()
         for is_busy in helpers:  # until they end what they have begun, on slow memory or disks too
             with is_busy:
                 pass
     except BaseException:  # an interrupt waits for the pieces under way, but not for ever
-        left.clear()
+        jobs.clear()
         for is_busy in helpers:
             if is_busy.acquire(timeout=LONGEST_S):
                 is_busy.release()
         raise
     if failures:
         raise failures[0]
-
-
-def _do(left: deque[Job]) -> None:
-    while left:
-        try:
-            job = left.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        job()
 
 
 def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
@@ -97,9 +91,3 @@ def _write(fd: int, piece: memoryview, offset: int) -> None:
     while piece.nbytes:  # a signal can cut a write short
         written = os.pwrite(fd, piece, offset)
         offset, piece = offset + written, piece[written:]
-
-
-def _n_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

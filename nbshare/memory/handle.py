@@ -3,55 +3,119 @@
 Our own workers are sent the descriptor itself. Anybody else (another pool's worker, a queue's
 reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
 sender may have ended, its descriptor number may mean another file and its process number another
-process, so a handle says everything that can be compared.
+process. So a handle says the file's name, which is random, and its inode.
+
+A reference under way keeps its memory: ``queue.put(nbshare.zeros(...))`` leaves the caller without
+a reference before the reader has even started. So whoever pickles a reference holds the segment,
+and whoever has arrived at it writes a byte into the sender's file of receipts.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
-import stat
+import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.descriptors import Descriptor, opened
-from nbshare.memory.names import name_of
-from nbshare.memory.processes import start_of
-from nbshare.memory.receipts import Receipt, receipts
-from nbshare.memory.segment import Mode, Segment, known_segment
+from nbshare.memory.kinds import name_of, scratch_file
+from nbshare.memory.segment import Mode, Segment, known_segments
 
 __all__ = ["Handle", "handle_of", "open_handle"]
 
 
+HOLD_S = 600.0  # a reference that nobody has loaded after that time may find its memory gone
+LOOK_S = 0.25  # between looks for receipts, while something is held
+
+Receipt = tuple[int, int, str, int]  # descriptor, inode and name of the sender's file; place in it
+
+
+class Receipts:
+    """The segments that this process holds for receivers under way.
+
+    Notes
+    -----
+    Safe from any thread. A thread looks for receipts while there is something to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._file: Descriptor | None = None
+        self._n_sent = 0
+        self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
+        self._is_looking = False
+        self._lock = _thread.allocate_lock()
+
+    def hold(self, segment: Segment) -> Receipt:
+        """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
+        with self._lock:
+            if self._file is None:
+                self._file = scratch_file()
+            fd = self._file.fileno()
+            place = self._n_sent
+            self._n_sent += 1
+            if not self._is_looking:
+                # If no more threads are allowed, the next reference tries again.
+                with suppress(RuntimeError):
+                    _thread.start_new_thread(self._look, ())
+                    self._is_looking = True
+            self._held[place] = (time.monotonic() + HOLD_S, segment)
+        return fd, os.fstat(fd).st_ino, name_of(fd), place
+
+    def acknowledge(self, sender: int, receipt: Receipt) -> None:
+        """Tell the sender of a reference that it has arrived."""
+        fd, inode, name, place = receipt
+        with suppress(OSError):  # if the sender is gone nobody waits for it
+            file = _opened(sender, fd, inode, name, os.O_WRONLY)
+            os.pwrite(file.fileno(), b"\1", place)
+
+    def forget(self) -> None:
+        """In a forked child: what is under way is the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            with self._lock:
+                assert self._file is not None
+                now, fd = time.monotonic(), self._file.fileno()
+                for place in list(self._held):  # not the segment: the name would hold it
+                    if now > self._held[place][0] or os.pread(fd, 1, place) == b"\1":
+                        del self._held[place]
+                if not self._held:
+                    self._is_looking = False
+                    return
+
+
+receipts = Receipts()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=receipts.forget)
+
+
 class Handle(NamedTuple):
-    """Where a segment can be found, and what it must look like."""
+    """Where a segment can be found, and what proves that it is the one."""
 
     pid: int
-    started: int  # clock ticks since boot: process numbers are used again
     namespace: int  # of process numbers: in another one they mean other processes
     fd: int
-    device: int
     inode: int
-    nbytes: int
-    name: str  # of the file: random, so that it proves the rest
+    name: str  # of the file
     mode: Mode
-    receipt: Receipt
+    receipt: Receipt | None  # None: the sender keeps the segment by itself
 
 
-def handle_of(segment: Segment) -> Handle:
+def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
     """Return a handle, and hold the segment here until its receiver has arrived."""
     segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
-    status = os.fstat(segment.fd)
     return Handle(
         pid=os.getpid(),
         namespace=_namespace(),
-        started=start_of(os.getpid()),
         fd=segment.fd,
-        device=status.st_dev,
-        inode=status.st_ino,
-        nbytes=segment.nbytes,
+        inode=os.fstat(segment.fd).st_ino,
         name=segment.name,
         mode="r" if segment.is_sealed else segment.mode,
-        receipt=receipts.hold(segment),
+        receipt=receipts.hold(segment) if is_held else None,
     )
 
 
@@ -64,18 +128,25 @@ def open_handle(handle: Handle) -> Segment:
         If it cannot be had: the sender has ended or let go of it, belongs to another user, or
         lives in another container. Never another file in its place.
     """
-    segment = known_segment(handle.name)
+    segment = known_segments.get(handle.name)
     if segment is None:
         segment = Segment.attach(_open(handle), handle.mode)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # asking makes it known here
-    receipts.acknowledge(handle.pid, handle.receipt)
+    if handle.receipt is not None:
+        receipts.acknowledge(handle.pid, handle.receipt)
     return segment
 
 
 def _open(handle: Handle) -> Descriptor:
+    if _namespace() != handle.namespace:
+        raise StaleReferenceError(
+            "the array belongs to a process of another container (another namespace of process "
+            "numbers); references work within one. Send a copy: numpy.array(x)."
+        )
     try:
-        found = _find(handle)
+        access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
+        return _opened(handle.pid, handle.fd, handle.inode, handle.name, access)
     except PermissionError:
         raise StaleReferenceError(
             f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
@@ -86,28 +157,15 @@ def _open(handle: Handle) -> Descriptor:
             f"the array's owner, process {handle.pid}, has ended or let go of it. Keep the array "
             "in the sender until it has been received, or send a copy: numpy.array(x)."
         ) from None
-    status = os.fstat(found.fileno())
-    proof = (status.st_dev, status.st_ino, status.st_size, name_of(found.fileno()))
-    expected = (handle.device, handle.inode, handle.nbytes, handle.name)
-    if not stat.S_ISREG(status.st_mode) or proof != expected:
-        raise StaleReferenceError(
-            f"process {handle.pid} has let go of the array. Keep it there until it has been "
-            "received, or send a copy: numpy.array(x)."
-        )
-    access = (os.O_RDWR if handle.mode == "r+" else os.O_RDONLY) | os.O_CLOEXEC
-    return opened(os.open, f"/proc/self/fd/{found.fileno()}", access)
 
 
-def _find(handle: Handle) -> Descriptor:
-    if _namespace() != handle.namespace:
-        raise StaleReferenceError(
-            "the array belongs to a process of another container (another namespace of process "
-            "numbers); references work within one. Send a copy: numpy.array(x)."
-        )
-    if start_of(handle.pid) != handle.started:
-        raise FileNotFoundError
+def _opened(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
+    """Open a descriptor of another process, if it is of the file that is meant."""
     # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
-    return opened(os.open, f"/proc/{handle.pid}/fd/{handle.fd}", os.O_PATH | os.O_CLOEXEC)
+    found = opened(os.open, f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+    if (os.fstat(found.fileno()).st_ino, name_of(found.fileno())) != (inode, name):
+        raise FileNotFoundError
+    return opened(os.open, f"/proc/self/fd/{found.fileno()}", access | os.O_CLOEXEC)
 
 
 def _namespace() -> int:

@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.interrupts import uninterrupted
 from nbshare.memory import copying
-from nbshare.memory.alignment import aligned
+from nbshare.memory.budget import aligned
 
 __all__ = ["make_huge", "on_boundaries"]
 
@@ -36,12 +37,11 @@ SETTINGS = "/sys/kernel/mm/transparent_hugepage"
 # Those that come more slowly cost more than all that reads them gains.
 SLOWEST = 1.5e9
 PATIENCE_S = 6e-3  # with one that is slow among many: the host brings it in 5 ms
-BUSY = 20  # times as long on the clock, since others may have the CPU
 PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 15 ms
 MADV_COLLAPSE = 25  # from linux/mman.h
 _FAILED: Any = ctypes.c_void_p(-1).value  # as mmap(2) says it
 
-M = TypeVar("M", bound=mmap.mmap)
+T = TypeVar("T")
 
 _resume_at = -math.inf  # on the monotonic clock; until then huge pages are not asked for
 
@@ -67,7 +67,7 @@ def _libc() -> Any:
     return libc
 
 
-def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
+def on_boundaries(nbytes: int, map_it: Callable[[], T]) -> T:
     """Have `nbytes` mapped by `map_it`, on the boundaries of huge pages if that is possible.
 
     Notes
@@ -79,18 +79,17 @@ def on_boundaries(nbytes: int, map_it: Callable[[], M]) -> M:
     if not page or nbytes < max(SMALLEST, page):
         return map_it()
     nbytes = aligned(nbytes, mmap.PAGESIZE)
-    libc, begin = _libc(), _FAILED
-    # Not to be read or written, so it counts as nobody's memory.
-    args = None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
-    try:
-        # By `map`, all in C: an interrupt that comes before there is a gap would lose all of it.
-        (begin,) = map(libc.mmap, *zip(args, strict=True))
-        if begin != _FAILED:  # a limit of the address space
-            libc.munmap(aligned(begin, page), nbytes)
-        return map_it()
-    finally:  # what lies before the gap, and after it
-        if begin != _FAILED:
-            gap = aligned(begin, page)
+    libc = _libc()
+    with uninterrupted():
+        # Not to be read or written, so it counts as nobody's memory.
+        begin = libc.mmap(None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if begin == _FAILED:  # a limit of the address space
+            return map_it()
+        gap = aligned(begin, page)
+        libc.munmap(gap, nbytes)
+        try:
+            return map_it()
+        finally:  # what lies before the gap, and after it
             libc.munmap(begin, gap - begin)  # of nothing it is refused
             libc.munmap(gap + nbytes, begin + page - gap)
 
@@ -116,16 +115,15 @@ def _is_paused() -> bool:
 
 def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
     global _resume_at
-    begin, since_s, began_s = _address(memory), time.monotonic(), time.thread_time()
+    begin, began_s = _address(memory), time.thread_time()
     for offset in range(0, len(memory), page):
         if _is_paused():
             return
         memory.item(offset)  # where nothing is, nothing collapses
         has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
-        limit_s = PATIENCE_S + (offset + page) / SLOWEST
-        is_slow = time.thread_time() - began_s > limit_s
-        is_stuck = time.monotonic() - since_s > BUSY * limit_s  # asleep in the kernel
-        if has_failed or is_slow or is_stuck:
+        # Of the CPU's time, since others may have the CPU too.
+        is_slow = time.thread_time() - began_s > PATIENCE_S + (offset + page) / SLOWEST
+        if has_failed or is_slow:
             _resume_at = time.monotonic() + PAUSE_S
 
 

@@ -1,4 +1,4 @@
-"""The kinds of memory that processes can share. Each is a file, had by its descriptor only.
+"""The kinds of memory that processes can share, and which is taken. Each is a file without a name.
 
 ======  ======================  ====================  ===================================
 kind    made of                 room                  others cannot write to it because of
@@ -11,19 +11,55 @@ file    a file in a directory   the directory's       read-only descriptors
 Without a seal, a process of the same user that means to can still write: it changes the file's
 mode and opens the descriptor anew through ``/proc``. A bug will not, malice may. Read-only
 descriptors are opened through ``/proc``, so without it a memfd is the only kind.
+
+A file in a directory loses its name the moment it is made, so nothing can be left behind: other
+processes get its descriptor, or open it through ``/proc``. Names are random, so that they prove
+what a descriptor means.
+
+The environment variable ``NBSHARE_MEMORY`` says ``memfd``, ``named``, ``file`` (in the directory
+for temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
+whenever memory is made. Without it a memfd is taken; where the system refuses those, a file in
+``/dev/shm``, and one in the directory for temporary files for what has no room there; which is said
+once.
+
+Linux is tested; other systems are not, and Windows is not built yet.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
+from functools import cache, partial
+from typing import NamedTuple
 
-from nbshare.memory import budget, names
+from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
+from nbshare.interrupts import uninterrupted
+from nbshare.memory import budget
 from nbshare.memory.descriptors import Descriptor, opened
+from nbshare.memory.processes import has_ended
 
-__all__ = ["Kind", "MappedFile", "Memfd", "keeps_size"]
+__all__ = [
+    "Kind",
+    "MappedFile",
+    "Memfd",
+    "has_proc",
+    "hush",
+    "is_chosen",
+    "keeps_size",
+    "name_of",
+    "new_file",
+    "reserve",
+    "scratch_file",
+]
+
+SETTING = "NBSHARE_MEMORY"
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
 
 # From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -33,84 +69,61 @@ F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 # keep a large one from ever being done.
 PIECE = 64 << 20
 
+# Names: the process number is for `_sweep`.
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"
+# On a network file system a removed file that is open gets another name, as unlikely as ours.
+_REMOVED = r"\.nfs[0-9a-f]+"
 
-class Kind(Protocol):
-    """How memory of a kind is made."""
+_told: set[str] = set()
+_is_hushed = False
 
-    @property
-    def setting(self) -> str:
-        """What a user calls it."""
 
-    @property
-    def folder(self) -> str:
-        """The directory whose room it takes; '' if none."""
+class Memfd(NamedTuple):
+    """Anonymous memory: never has a name, and can be sealed."""
 
-    @property
-    def can_be_huge(self) -> bool:
-        """Whether its fresh pages may become huge ones."""
+    setting: str = "memfd"  # what a user calls it
+    folder: str = ""  # whose room it takes
 
     def open(self) -> Descriptor:
         """Make an empty file."""
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return opened(os.memfd_create, _new_name(), flags)
 
     def reserve(self, fd: int, nbytes: int) -> None:
         """Give it a size that nobody can take from it, so that no access to it can fail."""
-
-    def protect(self, fd: int) -> None:
-        """Let no other process write to it from now on."""
-
-
-class _Equal:
-    """Equal to what the same setting means: no dataclass, which takes 1 ms to define."""
-
-    setting: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Equal) and other.setting == self.setting
-
-    def __hash__(self) -> int:
-        return hash(self.setting)
-
-
-class Memfd(_Equal):
-    """Anonymous memory: never has a name, and can be sealed."""
-
-    setting = "memfd"
-    folder = ""
-    can_be_huge = True
-
-    def open(self) -> Descriptor:  # noqa: D102
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        return opened(os.memfd_create, names.new_name(), flags)
-
-    def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
         import fcntl  # late: not on every system
 
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
-    def protect(self, fd: int) -> None:  # noqa: D102
+    def protect(self, fd: int) -> None:
+        """Let no other process write to it from now on."""
         import fcntl
 
         with suppress(OSError):  # Linux before 5.1 has no such seal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
 
-class MappedFile(_Equal):
+class MappedFile(NamedTuple):
     """A file without a name; its room is its own, and whoever may write may change its size."""
 
-    can_be_huge = False  # the pages are there when the size has been reserved
+    setting: str
+    folder: str
 
-    def __init__(self, folder: str, setting: str = "") -> None:
-        self.folder = folder
-        self.setting = setting or f"file:{folder}"
-
-    def open(self) -> Descriptor:  # noqa: D102
-        if not names.has_proc():
+    def open(self) -> Descriptor:
+        """Make an empty file."""
+        if not has_proc():
             raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
-        names.sweep(self.folder)
-        return names.opened_without_name(os.path.join(self.folder, names.new_name()))
+        _sweep(self.folder)
+        path = os.path.join(self.folder, _new_name())
+        with uninterrupted():
+            file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+            with suppress(FileNotFoundError):  # somebody swept
+                os.unlink(path)
+        return file
 
-    def reserve(self, fd: int, nbytes: int) -> None:  # noqa: D102
+    def reserve(self, fd: int, nbytes: int) -> None:
+        """Give it a size, and have its room."""
         if nbytes > budget.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
@@ -119,9 +132,164 @@ class MappedFile(_Equal):
             for start in range(0, nbytes, PIECE):
                 os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
-    def protect(self, fd: int) -> None:  # noqa: D102
+    def protect(self, fd: int) -> None:
+        """Let no other process write to it from now on, unless it means to."""
         with suppress(OSError):  # not every file system has modes
             os.fchmod(fd, 0o400)
+
+
+Kind = Memfd | MappedFile
+
+
+def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
+    """Make memory of at least `nbytes`, of the first kind that works and has room.
+
+    Returns
+    -------
+    tuple of Kind, Descriptor and int
+        Fresh zeros, of whole pages, and how many bytes they are.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the machine, its container or the directory has not that much left.
+    OSError
+        If no kind, or not the one that was asked for, can be had here.
+    """
+    size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
+
+    def make(kind: Kind) -> Descriptor:
+        if not kind.folder or budget.is_memory(kind.folder):
+            budget.check_room(size)
+        file = kind.open()
+        reserve(kind, file.fileno(), size)
+        return file
+
+    return *_first(_chosen(), make, size), size
+
+
+def scratch_file() -> Descriptor:
+    """Make a small file that grows as it is written, for locks and receipts."""
+    # Not by the setting: that is where large data lie, maybe on a network.
+    return _first(_KINDS.values(), lambda kind: kind.open(), 0)[1]
+
+
+def _first(
+    kinds: Iterable[Callable[[], Kind]], make: Callable[[Kind], Descriptor], size: int
+) -> tuple[Kind, Descriptor]:
+    """Make a file of the first kind of which that succeeds."""
+    reasons: list[str] = []
+    code, is_full = 0, False
+    for kind_of in kinds:
+        kind = kind_of()
+        try:
+            file = make(kind)
+        except (OSError, ImportError, AttributeError) as error:
+            code = getattr(error, "errno", errno.ENOSYS)  # this system's Python has not the call
+            if code in SHORT:
+                raise
+            reasons.append(f"{kind.setting}: {getattr(error, 'strerror', os.strerror(code))}")
+            if code in FULL:
+                is_full = True
+                free = budget.in_words(budget.free_in(kind.folder))
+                reasons[-1] += f", {free} are free in {kind.folder}"
+        else:
+            if reasons:
+                _tell(kind, reasons)
+            return kind, file
+    if is_full:
+        raise OutOfMemoryError(
+            f"{budget.in_words(size)} of shared memory were asked for, which cannot be had "
+            f"({'; '.join(reasons)}). Make room, or set {SETTING}=file:DIRECTORY with a directory "
+            "that has more."
+        )
+    setting = os.environ.get(SETTING, "")
+    remedy = "Unset it to have one chosen that works, or set it" if setting else f"Set {SETTING}"
+    raise OSError(
+        code,
+        f"{SETTING}={setting}: no memory of this kind can be made here ({'; '.join(reasons)}). "
+        f"{remedy} to file:DIRECTORY with a directory that you can write to.",
+    )
+
+
+def hush() -> None:
+    """Say nothing of fall-backs in this process: its owner has."""
+    global _is_hushed
+    _is_hushed = True
+
+
+def is_chosen(kind: Kind | None) -> bool:
+    """Whether memory of a kind may be used where some is made now: the setting may have changed."""
+    setting = os.environ.get(SETTING, "")
+    return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
+
+
+def _chosen() -> Iterable[Callable[[], Kind]]:
+    """Return the kinds to try, in that order, when memory is made now."""
+    if os.name == "nt":
+        raise NotBuiltYetError(
+            "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
+            "Windows Subsystem for Linux."
+        )
+    setting = os.environ.get(SETTING, "")
+    word, _, folder = setting.partition(":")
+    if not setting:
+        return _KINDS.values()
+    if setting in _KINDS:
+        return (_KINDS[setting],)
+    if word == "file" and os.path.isabs(folder):
+        return (partial(MappedFile, setting, folder),)
+    raise ValueError(
+        f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an absolute "
+        "path, and nothing at all, to have one chosen that works."
+    )
+
+
+def _temporary() -> MappedFile:
+    import tempfile  # late: with all it imports, 5 ms that hardly anybody needs
+
+    folder = os.path.abspath(tempfile.gettempdir())
+    return MappedFile(f"file:{folder}", folder)
+
+
+# By their settings, the best one first.
+_KINDS: dict[str, Callable[[], Kind]] = {
+    "memfd": Memfd,
+    "named": lambda: MappedFile("named", "/dev/shm"),  # noqa: S108
+    "file": _temporary,
+}
+
+
+def reserve(kind: Kind, fd: int, nbytes: int) -> None:
+    """Give memory of a kind its size.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If a file may not be so large.
+    """
+    try:
+        kind.reserve(fd, nbytes)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise OutOfMemoryError(
+            f"{budget.in_words(nbytes)} of shared memory are more than a file may have here "
+            f"({kind.setting}: {error.strerror}). Raise the limit on file size (ulimit -f), which "
+            "holds for memory too, or use smaller arrays."
+        ) from None
+
+
+def _tell(kind: Kind, reasons: list[str]) -> None:
+    if _is_hushed or kind.setting in _told:
+        return
+    _told.add(kind.setting)
+    warn(
+        f"arrays lie in shared memory of the kind {kind.setting!r}, since others cannot be had "
+        f"({'; '.join(reasons)}). All works, large arrays may be made more slowly. To choose it "
+        f"yourself, without this warning, set {SETTING}={kind.setting}.",
+        MemoryFallbackWarning,
+    )
 
 
 def keeps_size(fd: int) -> bool:
@@ -136,4 +304,34 @@ def keeps_size(fd: int) -> bool:
         return True
     # Other kinds cannot be sealed, but are known by their names.
     link = os.readlink(f"/proc/self/fd/{fd}")
-    return not link.startswith("/memfd:") and names.is_ours(names.name_of(fd))
+    return not link.startswith("/memfd:") and bool(re.fullmatch(f"{_OURS}|{_REMOVED}", name_of(fd)))
+
+
+def has_proc() -> bool:
+    """Whether descriptors lead to their files here."""
+    return os.path.exists("/proc/self/fd")  # asked each time: it may be unmounted
+
+
+def name_of(fd: int) -> str:
+    """Return the name that the file of a descriptor had; needs ``/proc``."""
+    link = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+    return os.path.basename(link).removeprefix("memfd:")
+
+
+def _new_name() -> str:
+    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
+
+
+@cache
+def _sweep(folder: str) -> None:
+    """Remove what processes have left that are gone: killed before they could do it themselves.
+
+    Once per process and folder. Another process number space (a container's, another machine's)
+    may share the folder: at worst a name goes that was about to go.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = re.fullmatch(_OURS, entry.name)
+            if found and has_ended((int(found[1], 16), 0)):
+                with suppress(OSError):  # another process sweeps too, or the file is another user's
+                    os.unlink(entry.path)

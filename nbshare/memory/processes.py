@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from nbshare.memory.descriptors import with_room
 
-__all__ = ["Identity", "has_ended", "identity", "is_out_of_time", "start_of", "state_of"]
+__all__ = ["Identity", "has_ended", "identity", "is_out_of_time", "state_of"]
 
-Identity = tuple[int, int]  # process number and start: numbers are used again
+Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
 
 _known: Identity = (0, 0)
 
@@ -20,21 +20,10 @@ def identity() -> Identity:
     pid = os.getpid()
     if _known[0] != pid:  # the first time, and after a fork
         try:
-            _known = (pid, start_of(pid))
+            _known = (pid, int(_status(pid)[19]))
         except OSError:
             _known = (pid, 0)
     return _known
-
-
-def start_of(pid: int) -> int:
-    """Return when a process was started, in clock ticks since the system was.
-
-    Raises
-    ------
-    OSError
-        If there is no such process, or no ``/proc``.
-    """
-    return int(_status(pid)[19])
 
 
 def state_of(pid: int) -> str:

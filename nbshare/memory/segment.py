@@ -21,15 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.errors import OutOfMemoryError
-from nbshare.memory import budget, copying, names
-from nbshare.memory.alignment import aligned
-from nbshare.memory.choice import NewFile, new_file, reserve
+from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
-from nbshare.memory.kinds import Kind, keeps_size
-from nbshare.memory.view import View
+from nbshare.memory.kinds import Kind, has_proc, keeps_size, name_of, new_file, reserve
 
-__all__ = ["Mode", "Segment", "known_segment", "segment_of"]
+__all__ = ["Mode", "Segment", "View", "known_segments", "segment_of"]
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -39,6 +36,38 @@ _NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
 
 Mode = Literal["r+", "r", "c"]
+
+
+class View:
+    """Arrays of a piece of memory, all of which hold its `root`.
+
+    Parameters
+    ----------
+    memory : buffer
+        A segment, or bytes.
+
+    Attributes
+    ----------
+    root : ndarray
+        All of it, as bytes. A weak reference to it tells when nobody sees the memory any more
+        through this view.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
+        self.root = np.frombuffer(memory, np.uint8)
+
+    def array(
+        self,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return a part as a plain ndarray; `offset` and `strides` in bytes."""
+        if 0 in shape:
+            offset = 0  # of a view without elements NumPy may set it beyond the memory
+        return np.ndarray(shape, dtype, buffer=self.root, offset=offset, strides=strides)
 
 
 class Segment(mmap.mmap):
@@ -77,12 +106,12 @@ class Segment(mmap.mmap):
     nbytes: int
     address: int
     mode: Mode
-    kind: Kind | None
-    is_sealed: bool
-    n_borrowed: int
-    was_kept_elsewhere: bool
+    kind: Kind | None = None
+    is_sealed = False
+    n_borrowed = 0
+    was_kept_elsewhere = False
     _file: Descriptor | None
-    _name: str | None
+    _name: str | None = None
 
     def __new__(cls, file: Descriptor, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
@@ -105,11 +134,6 @@ class Segment(mmap.mmap):
                 self._file, self.fd = None, number
         self.nbytes = nbytes
         self.mode = mode
-        self.kind = None
-        self.is_sealed = False
-        self.n_borrowed = 0
-        self.was_kept_elsewhere = False
-        self._name = None
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
@@ -122,7 +146,10 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If the machine or its container has not that much left.
         """
-        return cls._own(new_file(nbytes))
+        kind, file, size = new_file(nbytes)
+        self = cls(file, size, "r+")
+        self.kind = kind
+        return self
 
     @classmethod
     def filled(
@@ -138,27 +165,30 @@ class Segment(mmap.mmap):
         every later mapping and descriptor is read-only by the kernel's hand, as far as the kind of
         memory allows (`nbshare.memory.kinds`).
         """
-        new = new_file(nbytes)
-        self = cls._own(new)
-        if new.kind.can_be_huge and make_huge(View(self).root):
-            self.refill(parts)
-        else:
-            # write(2) into fresh pages costs half of what page faults through a mapping do.
-            parts = list(parts)
-            plain = [part for part in parts if not _is_strided(part[1])]
-            copying.run([job for part in plain for job in copying.write_jobs(self.fd, *part)])
-            self.refill(part for part in parts if _is_strided(part[1]))
+        self = cls.create(nbytes)
+        assert self.kind is not None
+        # A file's pages were made with it.
+        is_huge = not self.kind.folder and make_huge(View(self).root)
+        self.refill(parts, are_fresh=not is_huge)
         if sealed:
-            new.kind.protect(self.fd)
+            self.kind.protect(self.fd)
             self.is_sealed = True
         return self
 
-    def refill(self, parts: Iterable[tuple[int, Any]]) -> None:
-        """Write `parts` through this mapping: the only way once the segment is sealed."""
+    def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
+        """Write `parts` through this mapping: the only way once the segment is sealed.
+
+        If the pages `are_fresh`, by write(2) where that is possible: it costs half of what page
+        faults through a mapping do.
+        """
         jobs: list[copying.Job] = []
         for offset, part in parts:
-            source = part if _is_strided(part) else copying.as_bytes(part)
-            jobs += copying.copy_jobs(self.array(source.dtype, source.shape, offset), source)
+            is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
+            if are_fresh and not is_strided:
+                jobs += copying.write_jobs(self.fd, offset, part)
+            else:
+                source = part if is_strided else copying.as_bytes(part)
+                jobs += copying.copy_jobs(self.array(source.dtype, source.shape, offset), source)
         copying.run(jobs)
 
     @classmethod
@@ -183,12 +213,6 @@ class Segment(mmap.mmap):
             raise ValueError(f"descriptor {fd} is not sealed against shrinking")
         return cls(file, os.fstat(fd).st_size, mode)
 
-    @classmethod
-    def _own(cls, new: NewFile) -> Self:
-        self = cls(new.file, new.nbytes, "r+")
-        self.kind = new.kind
-        return self
-
     def grown(self, needed: int, nbytes: int) -> Segment:
         """Make the file larger; returns a mapping of all of it, beside this one.
 
@@ -206,7 +230,7 @@ class Segment(mmap.mmap):
         """
         assert self.kind is not None
         budget.check_room(needed - self.nbytes)
-        size = aligned(nbytes, mmap.PAGESIZE)
+        size = budget.aligned(nbytes, mmap.PAGESIZE)
         reserve(self.kind, self.fd, size)
         larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind
@@ -230,24 +254,19 @@ class Segment(mmap.mmap):
     def name(self) -> str:
         """A random name, the same in every process."""
         if self._name is None:
-            self._name = names.name_of(self.fd)
-        _known[self._name] = self
+            self._name = name_of(self.fd)
+        known_segments[self._name] = self
         return self._name
 
     def read_only(self) -> Descriptor:
         """Open a descriptor through which the segment can only be read."""
-        if names.has_proc():
+        if has_proc():
             return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         return opened(os.dup, self.fd)  # of a memfd: read-only by its seal, or by good will
 
 
 # The segments of this process that have been asked for their name, by it.
-_known: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
-
-
-def known_segment(name: str) -> Segment | None:
-    """Return the mapping that this process has of a segment that travels by handle."""
-    return _known.get(name)
+known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 
 
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
@@ -262,7 +281,3 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
         # Not ndarrays alone: stride tricks put an object of their own in between.
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address
-
-
-def _is_strided(part: Any) -> bool:
-    return isinstance(part, np.ndarray) and not part.flags.c_contiguous

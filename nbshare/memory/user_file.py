@@ -66,7 +66,7 @@ ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 
 def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
-    """Find the file that an array lies in, and the offset of its first element in bytes.
+    """Return the file that holds an array, and the offset of its first element in bytes.
 
     Only for a `numpy.memmap` and its views, of some size. None if others do not find the same
     values at the file's path: it was deleted or replaced, or the mapping is copy-on-write.

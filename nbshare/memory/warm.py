@@ -3,11 +3,15 @@
 Fresh pages are the real cost of shared memory: copying into them takes eight times as long as
 into pages that are there, and on a virtual machine whose host took them back forty times. So the
 inputs and outputs of calls are *leased*: when the last view of such a segment goes, the segment
-returns here, and the next call of about that size gets it. Small ones are pieces of a slab.
+returns here, and the next call of about that size gets it.
 
 A segment is used again only if no other process can still see it: it never left our own workers,
 and each of them has said that its mapping is gone, or has ended. Any other is dropped; a fork of
 this process sees all that were there.
+
+Small ones are pieces of a *slab*: a segment of its own costs each 100 µs, a descriptor and a page.
+No piece is used twice, so a piece is as fresh and zero as a segment, and whoever still sees an old
+one harms nobody. A piece keeps the whole slab alive, which is small.
 """
 
 from __future__ import annotations
@@ -23,13 +27,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.memory.choice import choice
+from nbshare.memory.kinds import is_chosen
 from nbshare.memory.segment import Segment
-from nbshare.memory.slab import LARGEST, array_slab
 
-__all__ = ["WarmPool", "pool"]
+__all__ = ["Slab", "WarmPool", "array_slab", "pool", "slab"]
 
+SLAB = 1 << 18  # bytes; pages cost nothing before they are touched
+LARGEST_PIECE = 1 << 15  # bytes; above, a segment of its own costs little beside its pages
 SMALL = 1 << 20  # bytes; below, a fresh segment costs less than keeping books
 IDLE_S = 30.0  # kept that long; a notebook's next cell mostly comes sooner
 TRIM_S = 1.0  # between looks at what has come back: an unused segment stays no longer uncounted
@@ -38,10 +44,50 @@ SHARE = 0.25  # of what is available may be kept at most
 Lease = npt.NDArray[np.uint8]
 
 
-class _Lent(weakref.ref[Lease]):
-    """A lease, which this does not hold, and its segment, which it does."""
+class Slab:
+    """Gives out pieces of zeroed memory.
 
-    segment: Segment | None = None
+    Parameters
+    ----------
+    is_kept : bool
+        Whether the present slab is kept for the next piece while nobody has one.
+
+    Notes
+    -----
+    Safe from any thread, and from finalizers and signal handlers: it takes no lock. Two that take a
+    piece at the same time cut from different slabs, and one of these is not cut from any more.
+    """
+
+    def __init__(self, *, is_kept: bool) -> None:
+        self._is_kept = is_kept
+        self._kept: Segment | None = None
+        self._present: deque[tuple[weakref.ref[Segment], int]] = deque(maxlen=1)  # and its end
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.drop)
+
+    def take(self, nbytes: int) -> tuple[Segment, int]:
+        """Return a segment and the offset of `nbytes` in it that are zero and nobody else's."""
+        if nbytes > LARGEST_PIECE:
+            return Segment.create(nbytes), 0
+        try:
+            present, offset = self._present.pop()  # from now on nobody else has it
+            segment = present()
+        except IndexError:
+            segment, offset = None, 0
+        if segment is None or offset + nbytes > SLAB or not is_chosen(segment.kind):
+            segment, offset = Segment.create(SLAB), 0
+        self._kept = segment if self._is_kept else None
+        self._present.append((weakref.ref(segment), budget.aligned(offset + nbytes)))
+        return segment, offset
+
+    def drop(self) -> None:
+        """Cut no more pieces from the present slab: in a forked child it is the parent's."""
+        self._present.clear()
+        self._kept = None
+
+
+slab = Slab(is_kept=True)  # of calls
+array_slab = Slab(is_kept=False)  # of users' arrays: beyond their end may be others' only
 
 
 class WarmPool:
@@ -54,15 +100,15 @@ class WarmPool:
     """
 
     def __init__(self) -> None:
-        self._returned: deque[_Lent] = deque()
+        self._returned: deque[weakref.ref[Lease]] = deque()
         self._kept: list[tuple[float, Segment]] = []  # since when
-        self._leases: dict[int, _Lent] = {}  # by their own ids
+        self._leases: dict[int, tuple[weakref.ref[Lease], Segment]] = {}  # by the reference's id
         self._is_trimming = False
         self._lock = _thread.allocate_lock()
 
     def writable(self, nbytes: int) -> tuple[Lease, bool]:
         """Return memory for results, and whether it is fresh and so zero."""
-        if nbytes <= LARGEST:
+        if nbytes <= LARGEST_PIECE:
             slab, offset = array_slab.take(nbytes)
             return np.frombuffer(slab, np.uint8, nbytes, offset), True
         segment = self._take(nbytes, sealed=False)
@@ -71,14 +117,10 @@ class WarmPool:
         return self._lease(Segment.create(nbytes)), True
 
     def filled(
-        self,
-        nbytes: int,
-        parts: Iterable[tuple[int, Any]],
-        *,
-        sealed: bool = True,
+        self, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True
     ) -> Lease:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
-        if nbytes <= LARGEST and not sealed:
+        if nbytes <= LARGEST_PIECE and not sealed:
             slab, start = array_slab.take(nbytes)
             slab.refill((start + offset, part) for offset, part in parts)
             return np.frombuffer(slab, np.uint8, nbytes, start)
@@ -94,7 +136,7 @@ class WarmPool:
         return lease
 
     def drop(self) -> None:
-        """Give all of it back to the system; what is lent goes there when its last view goes."""
+        """Free all that is kept; lent memory is freed with its last view."""
         with self._lock:
             self._collect()
             self._kept.clear()
@@ -103,14 +145,13 @@ class WarmPool:
     def _take(self, nbytes: int, *, sealed: bool) -> Segment | None:
         if nbytes < SMALL:
             return None
-        wanted = choice()  # the setting may have changed since a segment was made
         with self._lock:
             self._collect()
             fitting = [
                 (segment.nbytes, place)
                 for place, (_, segment) in enumerate(self._kept)
                 if segment.is_sealed == sealed
-                and segment.kind in wanted
+                and is_chosen(segment.kind)
                 and not segment.n_borrowed
                 and nbytes <= segment.nbytes <= 2 * nbytes
             ]
@@ -120,16 +161,15 @@ class WarmPool:
         """Return the array that every view of the segment descends from."""
         lease = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 if not self._is_trimming:
                     try:
                         _thread.start_new_thread(self._trim, ())
                     except RuntimeError:  # no more threads are allowed: this one is not kept
                         return lease
                     self._is_trimming = True
-                lent = _Lent(lease, self._returned.append)
-                self._leases[id(lent)] = lent
-                lent.segment = segment  # last: from now on the thread gives it back in any case
+                ref = weakref.ref(lease, self._returned.append)
+                self._leases[id(ref)] = ref, segment
         return lease
 
     def _trim(self) -> None:
@@ -148,28 +188,22 @@ class WarmPool:
         """Give up for reuse what the child will see as well; holds the lock until after."""
         self._lock.acquire()
         self._kept.clear()
-        for lent in [*self._leases.values()]:
-            if lent.segment is not None:
-                lent.segment.was_kept_elsewhere = True
+        for _, segment in self._leases.values():
+            segment.was_kept_elsewhere = True
 
-    def after_fork(self, *, is_child: bool) -> None:
-        """Go on; in the child without the thread that has stayed behind."""
-        if is_child:
-            self._is_trimming = False
+    def after_fork(self) -> None:
+        """Go on in the child, without the thread that has stayed behind."""
+        self._is_trimming = False
         self._lock.release()
 
     def _collect(self) -> None:
         """Take in what has come back, within bounds; the oldest goes first."""
-        now = time.monotonic()
-        came = 0
-        while self._returned:
-            lent = self._returned[0]  # until all is noted, since an interrupt may come
-            is_new = self._leases.pop(id(lent), None) is not None
-            segment = lent.segment  # None: an interrupt came before it was given out
-            if is_new and segment is not None and not segment.was_kept_elsewhere:
-                self._kept.append((now, segment))
-                came += 1
-            self._returned.popleft()
+        now, came = time.monotonic(), bool(self._returned)
+        with uninterrupted():
+            while self._returned:
+                _, segment = self._leases.pop(id(self._returned.popleft()), (None, None))
+                if segment is not None:
+                    self._kept.append((now, segment))
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
         if came:
             held = sum(segment.nbytes for _, segment in self._kept)
@@ -183,6 +217,6 @@ budget.reliefs.append(pool.drop)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=pool.before_fork,
-        after_in_parent=lambda: pool.after_fork(is_child=False),
-        after_in_child=lambda: pool.after_fork(is_child=True),
+        after_in_parent=pool._lock.release,
+        after_in_child=pool.after_fork,
     )

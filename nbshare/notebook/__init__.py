@@ -5,38 +5,44 @@ only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that
 a job in the background has one for that. A display that fails costs one warning, never the map.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
-``showing``      a job in the background, and a job that is shown in another cell
 ``row``          the row of a notebook
-``stop_button``  the button in it
+``page``         what a page asks of it, and its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    what the user asks to be drawn
 ``frames``       when to draw the picture, and where to
-``figure``       the picture itself: a Figure with an Agg canvas, never pyplot
-``line``, ``histogram``, ``image``, ``function``  what draws into its axes
-``layout``       which image results of a shape make
-``values``       results of all kinds as numbers, each read once
-``axes``, ``png``  colours, labels and limits; small files
+``figure``       the picture itself, as a small file: a Figure with an Agg canvas, never pyplot
+``charts``       lines and histograms in it
+``image``        images in it
+``values``       what these share: results as numbers, each read once; colours, labels, limits
+``explore``      one result at a time, and ``panel`` with its sliders
 ``prints``       where the prints of workers go
+
+`Showing` shows a job that runs in the background, and one that the user asks for in any cell::
+
+    map_async ─► begin ─► places in the cell ─► a thread: Display.update …  ─► last state
+    job, in any cell ─► show ─► the same outputs once more, which change with the first
+
+A front end changes all outputs of one display id together. So a job that is shown in ten cells is
+drawn once, and a page that was loaded anew, and so has lost its outputs, gets them back.
 """
 
 from __future__ import annotations
 
 import contextvars
+import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbshare.errors import DisplayWarning, is_ours, users_line, warn_at_most
-from nbshare.notebook.base import NEVER_S, CannotDrawError
-from nbshare.notebook.environment import is_static, surroundings
-from nbshare.notebook.live_plot import LivePlot, Plot, as_plots
-from nbshare.notebook.showing import Showing
+from nbshare.interrupts import uninterrupted
+from nbshare.notebook.environment import cell_number, is_static, surroundings
+from nbshare.notebook.live_plot import CannotDrawError, LivePlot, Plot, as_plots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbshare.job import Job
-    from nbshare.notebook.base import Drawer
     from nbshare.notebook.environment import KernelOutput
 
 __all__ = [
@@ -48,9 +54,18 @@ __all__ = [
     "open_display",
 ]
 
+NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
+
 # What draws for longer when it is interrupted is the user's, and maybe without an end. Else whoever
 # presses a key three times would be left with a row that says "running".
 _PATIENCE_S = 0.5
+
+
+class Drawer(Protocol):
+    """Something that shows a job."""
+
+    def draw(self, *, final: bool) -> float:
+        """Show the present state; return the seconds until the next call is wanted."""
 
 
 class Display:
@@ -83,6 +98,11 @@ class Display:
 
     def __bool__(self) -> bool:
         return bool(self._due)
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the job has a row in a notebook, which says how it ends."""
+        return any(output.kind == "row" for output in self._outputs)
 
     def begin(self) -> None:
         """Take the places of all outputs, in the cell that is running."""
@@ -199,25 +219,119 @@ def open_display(
         from nbshare.notebook import bar, row
 
         if isinstance(progress, type):
-            drawers.append(bar.ForeignBar(job, job.label, progress))
+            drawers.append(bar.Bar(job, progress))
         elif place == "kernel":
-            line = row.NotebookRow(
-                job, job.label, timed=not is_static(), in_background=in_background
-            )
+            line = row.NotebookRow(job, in_background=in_background)
             drawers.append(line)
             outputs.append(line.output)
         elif place == "terminal":
-            drawers.append(bar.TerminalBar(job, job.label))
+            drawers.append(bar.TerminalBar(job))
         else:
-            drawers.append(bar.LogLines(job, job.label))
+            drawers.append(bar.LogLines(job))
     if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
         from nbshare.notebook.frames import LiveFrames
 
-        frames = LiveFrames(job, plot, job.label, in_background=in_background)
+        frames = LiveFrames(job, plot, in_background=in_background)
         drawers.append(frames)
         outputs.append(frames.output)
     live = not (place == "kernel" and is_static())
     return Display(drawers, outputs, live=live, warn=_warner() if in_background else None)
+
+
+class Showing:
+    """What is drawn of a job that nobody may wait for.
+
+    Parameters
+    ----------
+    plot
+        As for `nbshare.parallel_map`.
+
+    Notes
+    -----
+    For any thread. It knows its job only while that runs.
+    """
+
+    def __init__(self, plot: Any) -> None:
+        self._plot = plot
+        self._cell: int | None = None  # that of the call, if it went on in the background
+        self._was_begun = False  # and showed something
+        self._live: list[Display] = []  # the last one is shown again
+        self._lock = threading.RLock()  # a plot function may wait for its job
+
+    def begin(self, job: Job, progress: Any) -> None:
+        """Show a job that is about to begin, as far as ``progress=`` and ``plot=`` want it."""
+        place = surroundings()
+        if progress is None:
+            progress = place == "kernel"
+        if place == "kernel":
+            self._cell = cell_number()
+        self._was_begun = self._draw(job, progress)
+
+    def follow(self, job: Job) -> None:
+        """Go on with what `begin` has shown, until the job is over."""
+        with self._lock:
+            live = self._live[:]  # none if it is over already
+        for display in live:
+            self._follow_until_over(job, display)
+
+    def show(self, job: Job) -> bool:
+        """Show the job in the present cell; returns False if there is none, or no need."""
+        if surroundings() != "kernel":
+            return False
+        with self._lock:
+            if self._cell == cell_number():  # its own: it is there, or not wanted
+                return self._was_begun
+            if self._live and self._live[-1].show_again():
+                return True
+            if self._draw(job, progress=True):
+                if job.done():
+                    self.close()
+                else:
+                    self._follow_until_over(job, self._live[-1])
+        return True
+
+    def explore(self, job: Job, **options: Any) -> None:
+        """Show the results one at a time, with the labels of its own picture."""
+        from nbshare.notebook.explore import explore
+
+        own = as_plots(self._plot)
+        if options.get("plot") is None and len(own) == 1:
+            options["plot"] = LivePlot(label=own[0].label, unit=own[0].unit, value=own[0].value)
+        explore(job, **options)
+
+    def close(self) -> None:
+        """Draw the last state, of a job that is over."""
+        with self._lock:
+            while self._live:
+                self._live.pop().close()
+
+    def _draw(self, job: Job, progress: Any) -> bool:
+        """Draw it in the present cell; returns False if nothing is wanted."""
+        display = open_display(job, progress=progress, plot=self._plot, in_background=True)
+        if not display:
+            return False
+        job.is_shown |= display.has_row
+        with self._lock:
+            display.begin()
+            self._live.append(display)
+        return True
+
+    def _follow_until_over(self, job: Job, display: Display) -> None:
+        over = threading.Event()
+        job.add_done_callback(lambda _: over.set())
+        thread = threading.Thread(target=self._follow, args=(display, over), daemon=True)
+        try:
+            with uninterrupted():
+                thread.start()
+        except RuntimeError:  # no more threads are allowed: only the last state is drawn
+            job.add_done_callback(lambda _: self.close())
+
+    def _follow(self, display: Display, over: threading.Event) -> None:
+        pause_s = 0.0
+        while not over.wait(pause_s):
+            with self._lock:
+                pause_s = display.update()
+        # The job closes this when all prints are there.
 
 
 def _is_bar_class(progress: Any) -> bool:

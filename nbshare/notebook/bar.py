@@ -6,19 +6,26 @@ items will come, there is neither a percentage nor a time left.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
-from nbshare.notebook.base import LIVE
+from nbshare.job_state import State
 from nbshare.wire.orders import LONG_LOADING_S
 
 if TYPE_CHECKING:
     from nbshare.job import Job
 
+LIVE: tuple[State, ...] = ("starting", "running")
+
 _TERMINAL_INTERVAL_S = 0.1
+_LEAST_RATE = 0.1  # of less than one in so many seconds, minutes: the next unit
+_EARLY_S = 2.0  # after the first result
 _SHORTEST_S = 0.1  # a rate of less is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
@@ -26,18 +33,19 @@ _MOST_LOADING = 2  # workers that are named; sixteen import the same
 
 
 class Pace:
-    """Elapsed time, rate and time left of a job, by tqdm's smoothing."""
+    """How fast a job is, by tqdm's smoothing."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._counted_at = time.monotonic()
-        self._counted = job.n_done
+        self._counted, self._first_at = job.n_done, math.inf
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
         """Take in the results that came since the last call; return how many there are."""
         n_done, now = self._job.n_done, time.monotonic()
         if n_done > self._counted:
+            self._first_at = min(self._first_at, now)
             self._results(n_done - self._counted)
             self._seconds(now - self._counted_at)
             self._counted, self._counted_at = n_done, now
@@ -58,13 +66,30 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present rate; None if that cannot be told."""
-        n_tasks, rate = self._job.n_tasks, self.rate
-        return (n_tasks - self._counted) / rate if rate and n_tasks is not None else None
+        """Seconds to the end at the present rate; None if that cannot be told.
+
+        The first result of a worker that has just been started says little.
+        """
+        job, now = self._job, time.monotonic()
+        is_early = self._counted < job.n_workers and now - self._first_at < _EARLY_S
+        if job.n_tasks is None or is_early or not self.rate:
+            return None
+        return (job.n_tasks - self._counted) / self.rate
 
 
-def describe(job: Job, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
-    """Put a job's state into words: the count, and what is known besides.
+class Words(NamedTuple):
+    """A job's state in words."""
+
+    state: str
+    items: str
+    details: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.state}  {' · '.join([self.items, *self.details])}".replace(" · in ", " in ")
+
+
+def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
+    """Put a job's state into words.
 
     Parameters
     ----------
@@ -73,24 +98,35 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> tuple[str, str]:
     timed
         False: nothing that differs from one run to the next (seconds, rates).
     """
-    n_done, is_live = pace.count(), job.state in LIVE
+    n_done, state, n_failed = pace.count(), job.state, len(job.errors)
     count = str(n_done) if job.n_tasks is None else f"{n_done}/{job.n_tasks}"
-    n_failed = len(job.errors)
-    failed = f" · ✗ {n_failed} failed" if n_failed else ""
-    if job.state == "done":
-        timing = f" in {duration(job.elapsed_s)} ({_rate(pace.mean_rate)})"
+    if state == "done":
+        words = f"done with {n_failed} failed" if n_failed else "done"
+        if not n_done:
+            return Words(words, "no items", [])
+        timing = f"in {duration(job.elapsed_s)} ({_rate(pace.mean_rate)})"
         if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
-            timing = f" in under {_SHORTEST_S} s"
-        return count, (timing if timed and n_done else "") + failed
+            timing = f"in under {_SHORTEST_S} s"
+        return Words(words, count, [timing] if timed else [])
     details = [] if job.n_tasks is None else [f"{percent(n_done, job.n_tasks)} %"]
-    if timed and is_live and pace.rate:
-        details += [_rate(pace.rate), f"{duration(int(job.elapsed_s))} elapsed"]
-        if pace.left_s is not None:
-            details.append(f"{duration(int(pace.left_s))} left")
-    elif timed and not is_live:
+    if timed and state in LIVE:
+        details += _timing(job, pace)
+    elif timed:
         details.append(f"after {duration(job.elapsed_s)}")
-    details += slow_loading(job)
-    return count, "".join(f" · {detail}" for detail in details) + failed
+    if n_failed and state != "failed":
+        details.append(f"{n_failed} failed")
+    if state == "stopped":
+        details.append("the result is partial")
+    return Words(state, count, details + slow_loading(job))
+
+
+def _timing(job: Job, pace: Pace) -> list[str]:
+    timing = [_rate(pace.rate)] if pace.rate else []
+    if job.elapsed_s >= 1:
+        timing.append(f"{duration(int(job.elapsed_s))} elapsed")
+    if (left_s := pace.left_s) is not None:
+        timing.append(f"{duration(int(left_s))} left")
+    return timing
 
 
 def slow_loading(job: Job) -> list[str]:
@@ -113,39 +149,55 @@ def stage_lines(job: Job) -> list[str]:
     ]
 
 
-class TerminalBar:
-    """tqdm as it is, fed with what is done."""
+class Bar:
+    """A bar of a tqdm class: used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
 
-    def __init__(self, job: Job, label: str) -> None:
-        self._job = job
-        self._label = label
-        self._bar: tqdm[Any] | None = None
+    def __init__(self, job: Job, bar_class: Callable[..., Any]) -> None:
+        self._job, self._bar_class = job, bar_class
+        self._bar: Any = None
+        self._told = 0
 
     def draw(self, *, final: bool) -> float:
-        """Redraw the bar; at the end leave it where it stands, with a word if that is early."""
-        job = self._job
+        """Tell the bar of new results; at the end close it."""
         if self._bar is None:
-            # Every update is drawn: how often is decided here.
-            self._bar = _UnwatchedTqdm(
-                total=job.n_tasks,
-                desc=self._label or None,
-                file=sys.stderr,
-                miniters=1,
-                mininterval=0,
-                dynamic_ncols=True,
-                leave=True,
-            )
-        self._bar.update(job.n_done - self._bar.n)
-        if not final:
-            queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
-            notes = [f"queues {' '.join(queues)}"] if queues else []
-            self._bar.set_postfix_str(", ".join(notes + slow_loading(job)), refresh=False)
-            self._bar.refresh()
-        else:
-            self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
+            self._bar = self._bar_class(total=self._job.n_tasks, desc=self._job.label or None)
+        new = self._job.n_done - self._told
+        if new:
+            self._told += new
+            self._bar.update(new)
+        self._say_more(final=final)
+        if final:
             self._bar.close()
-            sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
         return _TERMINAL_INTERVAL_S
+
+    def _say_more(self, *, final: bool) -> None:
+        """Say what is known besides the count."""
+
+
+class TerminalBar(Bar):
+    """tqdm as it is, at the end left where it stands, with a word if that is early."""
+
+    def __init__(self, job: Job) -> None:
+        # Every update is drawn: how often is decided here.
+        always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
+        super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
+
+    def draw(self, *, final: bool) -> float:
+        """Redraw the bar; at the end list the stages below it."""
+        pause_s = super().draw(final=final)
+        if final:
+            sys.stderr.writelines(f"{line}\n" for line in stage_lines(self._job))
+        return pause_s
+
+    def _say_more(self, *, final: bool) -> None:
+        job = self._job
+        if final:
+            self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
+            return
+        queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
+        notes = [f"queues {' '.join(queues)}"] if queues else []
+        self._bar.set_postfix_str(", ".join(notes + slow_loading(job)), refresh=False)
+        self._bar.refresh()
 
 
 class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
@@ -157,8 +209,8 @@ class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
 class LogLines:
     """Plain lines on stderr: now and then, and one at the end."""
 
-    def __init__(self, job: Job, label: str) -> None:
-        self._job, self._label = job, label
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._pace = Pace(job)
         self._told_at, self._told = time.monotonic(), job.n_done
 
@@ -168,36 +220,14 @@ class LogLines:
         step = max(1, (self._job.n_tasks or 0) / 10)
         a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
-            count, details = describe(self._job, self._pace)
-            name = " ".join(filter(None, [self._label, self._job.state]))
-            lines = [f"{name}: {count}{details.replace(' · ', ', ')}", *stage_lines(self._job)]
+            words = describe(self._job, self._pace)
+            name = " ".join(filter(None, [self._job.label, words.state]))
+            line = str(words).removeprefix(words.state).strip().replace(" · ", ", ")
+            lines = [f"{name}: {line}", *stage_lines(self._job)]
             sys.stderr.writelines(f"{line}\n" for line in lines)
             sys.stderr.flush()
             self._told_at, self._told = time.monotonic(), n_done
         return 1.0
-
-
-class ForeignBar:
-    """The user's own tqdm class, used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
-
-    def __init__(self, job: Job, label: str, bar_class: type) -> None:
-        self._job = job
-        self._label = label
-        self._bar_class: Any = bar_class
-        self._bar: Any = None
-        self._told = 0
-
-    def draw(self, *, final: bool) -> float:
-        """Tell the bar of new results; at the end close it."""
-        if self._bar is None:
-            self._bar = self._bar_class(total=self._job.n_tasks, desc=self._label or None)
-        new = self._job.n_done - self._told
-        if new:
-            self._told += new
-            self._bar.update(new)
-        if final:
-            self._bar.close()
-        return _TERMINAL_INTERVAL_S
 
 
 def percent(n_done: int, n_tasks: int) -> int:
@@ -206,9 +236,9 @@ def percent(n_done: int, n_tasks: int) -> int:
 
 
 def _rate(rate: float) -> str:
-    if rate >= 1:
-        return f"{tqdm.format_sizeof(rate)}/s"
-    return f"{duration(1 / rate)} each" if rate else "0/s"
+    per_s, per_min = rate >= _LEAST_RATE, 60 * rate >= _LEAST_RATE
+    unit, seconds = ("s", 1) if per_s else ("min", 60) if per_min else ("h", 3600)
+    return f"{tqdm.format_sizeof(rate * seconds)}/{unit}"
 
 
 def duration(seconds: float) -> str:

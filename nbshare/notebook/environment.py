@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextvars
-import functools
 import itertools
 import os
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, cast
 
-from nbshare import threads
 from nbshare.errors import DisplayWarning, warn
 
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
@@ -46,9 +43,21 @@ def _in_kernel() -> bool:
     return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None
 
 
+def shell() -> Any:
+    """Return IPython's shell; in a kernel."""
+    return cast(Any, sys.modules["IPython"]).get_ipython()
+
+
 def cell_number() -> int:
-    """Return the number of the cell that is running; of a kernel."""
-    return int(cast(Any, sys.modules["IPython"]).get_ipython().execution_count)
+    """Return the number of the cell that is running; in a kernel."""
+    return int(shell().execution_count)
+
+
+def cell_id() -> str | None:
+    """Return what the front end calls the cell that is running; None if it does not say."""
+    with suppress(Exception):  # other kernels than ipykernel have other ways
+        return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
+    return None
 
 
 class KernelOutput:
@@ -60,43 +69,45 @@ class KernelOutput:
 
     Parameters
     ----------
+    cell
+        The cell.
     kind
         Outputs are taken over by such of the same kind.
+    is_shared
+        Whether it may have shown an earlier map.
+
+    Attributes
+    ----------
+    number
+        How many maps of the cell have had such an output, with this one.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, cell: Cell, kind: str, number: int, *, is_shared: bool) -> None:
+        from IPython.display import DisplayHandle
+
         # Its id is chosen now: after an interrupt inside the first display, the last frame still
         # replaces what that may have shown.
-        self._kind, self._cell = kind, _present_cell()
-        self._place, self.number = self._cell.take(kind)
+        self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self.cell, self.kind, self.number, self.is_shared = cell, kind, number, is_shared
+        self._shown: Bundle | None = None
+        self._sent_at = -_SHARED_INTERVAL_S
+        self._waiting: Make | None = None
 
     @property
     def id(self) -> str:
         """What the front end knows it by."""
-        return str(self._place.handle.display_id)
-
-    @property
-    def cell(self) -> int:
-        """The number of the cell."""
-        return self._cell.number
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it may have shown an earlier map: `number` tells the how-manieth this is."""
-        return self._place.is_shared
-
-    @property
-    def is_due(self) -> bool:
-        """Whether what is to be shown would be shown at once."""
-        return self._cell.is_over or self._place.is_due
+        return str(self._handle.display_id)
 
     def reserve(self) -> None:
         """Take the place in the cell, if nothing has been shown yet."""
-        self._place.reserve()
+        if self._shown is None:
+            self._waiting = lambda: ({"text/plain": ""}, None)
+            self.send()
 
     def show_again(self) -> None:
         """Show it in the cell that is running too: what comes replaces both."""
-        self._place.show_again()
+        if self._shown is not None:
+            self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
     def show(self, make: Make, *, final: bool) -> None:
         """Show what `make` returns, in the place of what was shown before.
@@ -105,149 +116,79 @@ class KernelOutput:
         cell, unless something newer is to be shown by then: a loop of quick maps draws few
         pictures.
         """
-        self._place.finish_drawing()
-        self._place.show(make, at_once=self._cell.is_over)
-        if final:
-            self._free()
-        if final and self._cell.is_over:
-            self._place.send_again_in_next_cell()
-
-    def show_soon(self, make: Callable[[], Bundle]) -> None:
-        """Show what `make` returns, as the last: a thread calls it, and the cell waits for that."""
-        self.reserve()  # what the cell shows next comes below
-        self._cell.draw_soon(self._place, make)
-        self._free()
-
-    def _free(self) -> None:
-        if self._place.is_shared:
-            self._cell.free[self._kind].append(self._place)
-
-
-class _Place:
-    """Where the outputs of one map, or of several one after the other, are shown."""
-
-    def __init__(self, *, is_shared: bool) -> None:
-        from IPython.display import DisplayHandle
-
-        self.handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-        self.is_shared = is_shared
-        self._shown: Bundle | None = None
-        self._sent_at = -_SHARED_INTERVAL_S
-        self._waiting: Make | None = None
-        self._drawing: threading.Thread | None = None
-
-    def show(self, make: Make, *, at_once: bool) -> None:
         self._waiting = make
-        if at_once or self.is_due:
-            self.send()
+        since_s = time.monotonic() - self._sent_at
+        if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
+            self.send(again=final and self.cell.is_over)
+        if final:
+            self.cell.take_back(self)
 
-    @property
-    def is_due(self) -> bool:
-        return not self.is_shared or time.monotonic() - self._sent_at >= _SHARED_INTERVAL_S
-
-    def send(self) -> None:
-        """Send what waits, if anything does."""
+    def send(self, *, again: bool = False) -> None:
+        """Send what waits, if anything does; `again`: in the next cell too."""
         make, self._waiting = self._waiting, None
         made = make() if make is not None else None
+        if again and (last := made or self._shown):
+            self._send_again_in_next_cell(*last)  # first: whoever sees it may run that cell at once
         if made is None:
             return
         self._sent_at = time.monotonic()
-        show = self.handle.display if self._shown is None else self.handle.update
+        show = self._handle.display if self._shown is None else self._handle.update
         show(made[0], metadata=made[1], raw=True)
         self._shown = made
 
-    def draw_soon(self, make: Make) -> None:
-        """Have a thread show what `make` returns."""
-        context = contextvars.copy_context()  # whose outputs go to the present cell
-        show = functools.partial(self.show, make, at_once=True)
-        self._drawing = threading.Thread(target=context.run, args=(_draw_safely, show), daemon=True)
-        try:
-            threads.start(self._drawing)
-        except RuntimeError:  # no more threads are allowed: this one draws
-            self._drawing = None
-            _draw_safely(show)
-
-    def finish_drawing(self) -> None:
-        """Wait until what a thread draws has been shown."""
-        drawing, self._drawing = self._drawing, None
-        if drawing is not None:
-            drawing.join()
-
-    def reserve(self) -> None:
-        if self._shown is None:
-            self.show(lambda: ({"text/plain": ""}, None), at_once=True)
-
-    def show_again(self) -> None:
-        if self._shown is not None:
-            self.handle.display(self._shown[0], metadata=self._shown[1], raw=True)
-
-    def send_again_in_next_cell(self) -> None:
+    def _send_again_in_next_cell(self, data: dict[str, str], metadata: Any) -> None:
         """Send the last state once more: nbclient takes in what comes while a cell runs only."""
-        if self._shown is None:
-            return
-        events: Any = cast(Any, sys.modules["IPython"]).get_ipython().events
-        bundle, metadata = self._shown
+        events = shell().events
 
         def send(*_: object) -> None:
             events.unregister("pre_run_cell", send)
-            self.handle.update(bundle, metadata=metadata, raw=True)
+            self._handle.update(data, metadata=metadata, raw=True)
 
         events.register("pre_run_cell", send)
 
 
-class _Cell:
+class Cell:
     """The outputs of a cell that is running."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell, self.number = shell, int(shell.execution_count)
+    def __init__(self) -> None:
+        self._events, self.number = shell().events, cell_number()
         self._n_taken: defaultdict[str, int] = defaultdict(int)
-        self.free: defaultdict[str, list[_Place]] = defaultdict(list)
+        self._free: defaultdict[str, list[KernelOutput]] = defaultdict(list)
         self.is_over = False
-        self._drawn: _Place | None = None  # by a thread
-        shell.events.register("post_run_cell", self._end)
+        self._events.register("post_run_cell", self._end)
 
-    def take(self, kind: str) -> tuple[_Place, int]:
+    def take(self, kind: str) -> KernelOutput:
+        """Return a new output, or one that a map has no use for any more."""
         self._n_taken[kind] += 1
-        number, free = self._n_taken[kind], self.free[kind]
-        if number <= _MAX_OWN:
-            return _Place(is_shared=False), number
-        return (free.pop() if free else _Place(is_shared=True)), number
+        number = self._n_taken[kind]
+        if not self._free[kind]:
+            return KernelOutput(self, kind, number, is_shared=number > _MAX_OWN)
+        output = self._free[kind].pop()
+        output.number = number
+        return output
+
+    def take_back(self, output: KernelOutput) -> None:
+        """Take an output back, if it is one that others may have."""
+        if output.is_shared:
+            self._free[output.kind].append(output)
 
     def _end(self, *_: object) -> None:
         """Send what came too soon after what was sent before it."""
         self.is_over = True
-        self._shell.events.unregister("post_run_cell", self._end)
-        self._finish_drawing()
-        for place in itertools.chain(*self.free.values()):
-            _draw_safely(place.send)
-
-    def draw_soon(self, place: _Place, make: Make) -> None:
-        """Show in a thread, one after the other: before the cell ends, or at once if it has."""
-        self._finish_drawing()
-        self._drawn = place
-        place.draw_soon(make)
-        if self.is_over:
-            self._finish_drawing()
-
-    def _finish_drawing(self) -> None:
-        place, self._drawn = self._drawn, None
-        if place is not None:
-            place.finish_drawing()
+        self._events.unregister("post_run_cell", self._end)
+        for output in itertools.chain(*self._free.values()):
+            try:
+                output.send()
+            except Exception as error:  # noqa: BLE001  a plot function may raise anything
+                warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
 
 
-def _draw_safely(draw: Callable[[], None]) -> None:
-    try:
-        draw()
-    except Exception as error:  # noqa: BLE001  a plot function may raise anything
-        warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
+_current: Cell | None = None
 
 
-_current: _Cell | None = None
-
-
-def _present_cell() -> _Cell:
+def kernel_output(kind: str) -> KernelOutput:
+    """Return an output of the cell that is running; in a kernel."""
     global _current
-    shell = cast(Any, sys.modules["IPython"]).get_ipython()
-    if _current is None or _current.is_over or _current.number != shell.execution_count:
-        _current = _Cell(shell)
-    return _current
+    if _current is None or _current.is_over or _current.number != cell_number():
+        _current = Cell()
+    return _current.take(kind)

@@ -6,22 +6,25 @@ pyplot keeps figures alive and is not safe where callbacks and threads meet; not
 from __future__ import annotations
 
 import contextlib
+import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import matplotlib as mpl
 import matplotlib.style
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from nbshare.engine.results import MISSING
-from nbshare.notebook.function import FunctionPainter
-from nbshare.notebook.histogram import HistPainter
+from nbshare.notebook.charts import HistPainter, LinePainter
 from nbshare.notebook.image import ImagePainter
-from nbshare.notebook.line import LinePainter
 from nbshare.notebook.live_plot import as_plots
-from nbshare.notebook.png import DPI, final_png, live_png
+from nbshare.notebook.values import FRAME, GREY, TICKS, dress, named
 
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
@@ -33,6 +36,26 @@ if TYPE_CHECKING:
 # Pixels of one plot, by the number of columns: what the page keeps free, whatever the resolution.
 _PANEL = {1: (640, 400), 2: (450, 340), 3: (320, 280)}
 _MARGIN = 0.08  # inches
+_PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
+
+_DPI = 100  # of the frames that follow each other
+_FINAL_DPIS = (200, 150, 100)  # sharp on fine screens, if the file stays small
+_MAX_FINAL_BYTES = 400_000  # noise at 200 dpi
+_COLOURS = (0, 256, 64)  # of the last frame; 0 is no palette
+_N_OPAQUE = 224  # colours of an image; the rest of its palette is grey, more and more transparent
+
+# nbshare's look, for what a user's function draws.
+_STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor"), GREY),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), GREY),
+    **dict.fromkeys(("xtick.color", "ytick.color"), TICKS),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+    "axes.edgecolor": FRAME,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "legend.frameon": False,
+    "font.size": 10,
+}
 
 
 @dataclass(frozen=True)
@@ -45,32 +68,6 @@ class Frame:
     is_complete: bool  # all results that are there are in it
 
 
-@dataclass(frozen=True)
-class Painted:
-    """What has been painted, but not drawn yet."""
-
-    title: str
-    is_complete: bool  # as of the frame
-    final: bool
-
-
-class Painter(Protocol):
-    """What draws into the axes."""
-
-    style: str | None
-    layout: Literal["constrained", "compressed"]
-
-    @property
-    def palette(self) -> list[int] | None:
-        """All colours of the picture, R, G, B, …, if they are known."""
-
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Bring the axes up to date.
-
-        Returns how many results they show, and what of them: a text with ``{}`` for their count.
-        """
-
-
 class LiveFigure:
     """A figure that follows a job.
 
@@ -80,73 +77,35 @@ class LiveFigure:
         The running map.
     plot
         What `nbshare.notebook.live_plot.as_plots` takes; not None.
-    label
-        What the title calls the job.
     in_users_style
-        Whether matplotlib's settings are left as they are.
+        Whether matplotlib's settings are left as they are, also for nbshare's own plots.
     """
 
-    def __init__(self, job: Job, plot: Any, label: str, *, in_users_style: bool = False) -> None:
-        self._job, self._label = job, label
-        self._in_users_style = in_users_style
+    def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
+        self._job = job
         self._plots = as_plots(plot)
-        self._build()
+        self._is_users = any(each.is_drawn_by_user for each in self._plots)
+        default = mpl.rcParamsDefault
+        self._is_styled = not self._is_users or all(mpl.rcParams[k] == default[k] for k in _STYLE)
+        self._in_users_style = in_users_style or not self._is_styled
         self._n = 0
-
-    def _build(self) -> None:
-        plots = self._plots
-        columns = len(plots) if len(plots) <= 3 else math.ceil(len(plots) / 2)
-        width, height = _PANEL[columns]
-        rows = math.ceil(len(plots) / columns)
-        size = (columns * width / DPI, rows * height / DPI)
-        with self._styled("default"):
-            self.figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-            if not self._in_users_style:
-                self.figure.set_facecolor("white")
-            self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
-        if len(plots) == 1:
-            places: list[FigureBase] = [self.figure]
-        else:
-            grid = self.figure.subfigures(rows, columns, squeeze=False)
-            places = list(cast(Any, grid).flat)
-        self._painters = [self._painter(*pair) for pair in zip(places, plots, strict=False)]
-        self._n_frames = 0
-        self._title = ""
-
-    def _painter(self, figure: FigureBase, plot: LivePlot) -> Painter:
-        """Make the axes of a plot, and what draws into them."""
-        if plot.is_drawn_by_user:
-            return FunctionPainter(figure, plot)
-        with self._styled("default"):
-            axes = figure.add_subplot()
-            match plot.kind:
-                case "line":
-                    return LinePainter(axes, plot, self._job.inputs)
-                case "hist":
-                    return HistPainter(axes, plot)
-                case _:
-                    return ImagePainter(axes, plot)
-
-    def _styled(self, style: str | None) -> contextlib.AbstractContextManager[Any]:
-        if style is None or self._in_users_style:
-            return contextlib.nullcontext()
-        return matplotlib.style.context(style)
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether what has been painted stays as it is, whatever becomes of the results."""
-        return not any(isinstance(painter, FunctionPainter) for painter in self._painters)
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None as long as there is no result."""
-        painted = self.paint(final=final)
-        if painted is None:
-            return None
-        with self._styled(self._painters[0].style):
-            return self.render(painted)
+        with contextlib.ExitStack() as style:
+            if not self._in_users_style:
+                look = _STYLE if self._is_users else "default"
+                style.enter_context(matplotlib.style.context(look))
+            painted = self.paint(final=final)
+            if painted is None:
+                return None
+            self._lay_out(final=final)
+            png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
+        width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
+        return Frame(png, (width, height), *painted)
 
-    def paint(self, *, final: bool) -> Painted | None:
-        """Bring the axes up to date; None as long as there is no result."""
+    def paint(self, *, final: bool) -> tuple[str, bool] | None:
+        """Bring the axes up to date; return the title, and whether all results are shown."""
         present = self._job.present  # before the results: what is flagged is among them
         partial, n_present = self._job.partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
@@ -155,78 +114,173 @@ class LiveFigure:
             present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
-        if self._n not in (0, present.size):  # a generator's: everything is laid out anew
-            self._build()
-        self._n = present.size
-        shown = []
-        for painter in self._painters:
-            with self._styled(painter.style):
-                shown.append(painter.paint(partial, present, final=final))
+        if self._n != present.size:  # the first time, or a generator's: all is laid out anew
+            self._n = present.size
+            self._build(partial, present)
+        shown = [painter.paint(partial, present, final=final) for painter in self._painters]
         n_shown = min(n for n, _ in shown)
-        of = f"{n_shown} of {present.size}" if self._job.n_tasks is not None else str(n_shown)
-        title = (shown[0][1] if len(shown) == 1 else "{}").format(of)
-        title = f"{self._label}: {title}" if self._label else title
-        with self._styled(self._painters[0].style):
-            self._write_title(title)
-        return Painted(title, n_shown == n_present, final)
+        of = f"{n_shown} of {self._n}" if self._job.n_tasks is not None else str(n_shown)
+        what = shown[0][1] if len(shown) == 1 else "{}"
+        name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
+        said = ": ".join(filter(None, [name, what.format(of)]))
+        # While the map runs, the row above counts: a picture is always late.
+        is_part = final and self._job.n_tasks is not None and n_shown < self._n
+        self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
+        return said, bool(n_shown == n_present)
 
-    def render(self, painted: Painted) -> Frame:
-        """Draw what has been painted: a tenth of a second, in any thread."""
-        self._lay_out(final=painted.final)
-        palette = self._painters[0].palette if len(self._painters) == 1 else None
-        png = final_png(self._canvas, palette) if painted.final else live_png(self._canvas)
-        width, height = (self.figure.get_size_inches() * DPI).round().astype(int).tolist()
-        return Frame(png, (width, height), painted.title, painted.is_complete)
+    def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
+        plots = self._plots
+        columns = len(plots) if len(plots) <= 3 else math.ceil(len(plots) / 2)
+        width, height = _PANEL[columns]
+        rows = math.ceil(len(plots) / columns)
+        size = (columns * width / _DPI, rows * height / _DPI)
+        self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+        if not self._is_users:  # whose function may draw in black
+            self.figure.set_facecolor("none")
+        self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
+        places: list[FigureBase] = [self.figure]
+        if len(plots) > 1:
+            grid = self.figure.subfigures(rows, columns, squeeze=False)
+            places = list(cast(Any, grid).flat)
+        self._painters = [
+            FunctionPainter(figure, plot, is_styled=self._is_styled)
+            if plot.is_drawn_by_user
+            else _PAINTERS[str(plot.kind)](
+                figure.add_subplot(), plot, self._job.inputs, partial, present
+            )
+            for figure, plot in zip(places, plots, strict=False)
+        ]
+        self._n_axes = len(self.figure.axes)
+        self._n_frames = 0
+        self._title = ""
 
     def _write_title(self, title: str) -> None:
         """Write it above the axes, or above all of them; the user's own stays."""
         axes = self.figure.axes[0]
         before, self._title = self._title, title
-        if len(self._painters) > 1 or self._main_axes() > 1:
+        look: Any = {"fontsize": 11, "parse_math": False}
+        look |= {"color": GREY} if self._is_styled else {}
+        if self._n_axes > 1:
             if self.figure.get_suptitle() in ("", before):
-                self.figure.suptitle(title, fontsize=11, parse_math=False)
+                self.figure.suptitle(title, **look)
             return
         written = {axes.get_title(loc) for loc in ("left", "center", "right")} - {"", before}
         if not written:
-            axes.set_title(title, loc="left", fontsize=11, parse_math=False)
-
-    def _main_axes(self) -> int:
-        painter = self._painters[0]
-        return painter.n_axes if isinstance(painter, FunctionPainter) else 1
+            axes.set_title(title, loc="left", **look)
 
     def _lay_out(self, *, final: bool) -> None:
-        # Laying out costs as much as drawing, and moves the axes: so only in frames 1, 2, 4, 8, …
-        # and the last, and where the user's function made further axes anew.
+        # Laying out costs as much as drawing, and moves the axes: so only in frames 1, 2, 4, 8, …,
+        # in a last one that labels would stick out of, and where the user's function made further
+        # axes anew, as for a colour bar.
         self._n_frames += 1
-        made_more = any(isinstance(p, FunctionPainter) and p.made_more for p in self._painters)
-        if final or self._n_frames & (self._n_frames - 1) == 0 or made_more:
-            layout = self._painters[0].layout if len(self._painters) == 1 else "constrained"
-            self.figure.set_layout_engine(layout, w_pad=_MARGIN, h_pad=_MARGIN)
+        needed = self._n_frames & (self._n_frames - 1) == 0
+        if final and self._n_frames > 1:
+            drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
+            needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
+        if needed or len(self.figure.axes) > self._n_axes:
+            self.figure.set_layout_engine("constrained", w_pad=_MARGIN, h_pad=_MARGIN)
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 
+    def _final_png(self) -> bytes:
+        """Draw the sharpest picture that makes a file of moderate size."""
+        palette = self._painters[0].palette if len(self._painters) == 1 else None
+        for dpi in _FINAL_DPIS:
+            picture = self._pixels(dpi)
+            for n in [0] if palette else _COLOURS:
+                png = _encode(_indexed(picture, n, palette))
+                if len(png) <= _MAX_FINAL_BYTES:
+                    return png
+        return png
 
-def render(job: Job, plot: Any = "image") -> bytes:
-    """Draw a job as it is now.
+    def _pixels(self, dpi: int) -> Image.Image:
+        self.figure.set_dpi(dpi)
+        self._canvas.draw()
+        picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba()))
+        self.figure.set_dpi(_DPI)
+        if not self._is_users:
+            return picture
+        white = Image.new("RGBA", picture.size, "white")  # below a figure that is transparent
+        return Image.alpha_composite(white, picture).convert("RGB")
 
-    Parameters
-    ----------
-    job
-        A map, running or ended.
-    plot
-        As for `nbshare.parallel_map`.
 
-    Returns
-    -------
-    bytes
-        A PNG file, of the size and look that the last frame has in a notebook.
+class ResultFigure(LiveFigure):
+    """A figure of one result, whose title is the label of what is drawn."""
 
-    Raises
-    ------
-    ValueError
-        There is no result yet.
-    """
-    frame = LiveFigure(job, plot, job.label).frame(final=True)
-    if frame is None:
-        raise ValueError("There is nothing to draw: the job has no result yet.")
-    return frame.png
+    @staticmethod
+    def blank(text: str) -> Frame:
+        """Return a picture of the same size with a text in it."""
+        width, height = _PANEL[1]
+        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+        FigureCanvasAgg(figure)
+        figure.text(0.5, 0.5, text, ha="center", color="#666666", parse_math=False)
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+        return Frame(file.getvalue(), (width, height), text, is_complete=True)
+
+    def paint(self, *, final: bool) -> tuple[str, bool] | None:
+        """Bring the axes up to date; return the title, and whether all is shown."""
+        painted = super().paint(final=final)
+        self._write_title(self._job.label)
+        return painted and (self._job.label, True)
+
+
+def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) -> Image.Image:
+    """Give a picture fewer colours: a third of the bytes, and no eye sees the difference."""
+    if palette is None:
+        return picture.quantize(n_colours, dither=Image.Dither.NONE) if n_colours else picture
+    opaque = picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
+    alpha = np.asarray(picture.getchannel("A"))
+    indices = np.where(alpha == 255, np.minimum(np.asarray(opaque), _N_OPAQUE), 255 - alpha // 8)
+    indexed = Image.fromarray(indices.astype(np.uint8))
+    indexed.putpalette(palette.getpalette() or ())
+    indexed.info["transparency"] = bytes([255] * _N_OPAQUE + [*range(255, -1, -8)])
+    return indexed
+
+
+class FunctionPainter:
+    """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
+
+    palette = None
+
+    def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
+        self._figure, self._plot, self._is_styled = figure, plot, is_styled
+        self._axes = plot.make_axes(figure)
+        self._own = _all_axes(self._axes)
+
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
+        """Clear the axes and call the function."""
+        for other in set(self._figure.axes).difference(self._own):
+            other.remove()
+        for axes in self._own:
+            axes.clear()
+            if self._is_styled:
+                dress(axes)
+        self._plot.draw(self._axes, partial)
+        if isinstance(self._axes, Axes):
+            self._label(self._axes)
+        return int(np.count_nonzero(present)), "{}"
+
+    def _label(self, axes: Axes) -> None:
+        """Write the plot's labels where the function has written none."""
+        plot = self._plot
+        if not axes.get_xlabel():
+            axes.set_xlabel(named(plot.xlabel, plot.xunit))
+        if not axes.get_ylabel():
+            axes.set_ylabel(named(plot.label or plot.ylabel, plot.unit or plot.yunit))
+
+
+def _all_axes(made: Any) -> list[Axes]:
+    """Return the Axes in what `LivePlot.make_axes` has returned."""
+    axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
+    if not axes or not all(isinstance(each, Axes) for each in axes):
+        raise TypeError(
+            f"LivePlot.make_axes has to return Axes, or an array or dict of them, not {made!r}"
+        )
+    return axes
+
+
+def _encode(picture: Image.Image, compress_level: int = 6) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=compress_level)
+    return file.getvalue()

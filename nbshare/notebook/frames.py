@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import base64
-import os
 import time
 from typing import TYPE_CHECKING
 
-from nbshare.notebook.environment import Bundle, KernelOutput, is_static
+from nbshare.memory import usable_cpus
+from nbshare.notebook.environment import Bundle, kernel_output
 from nbshare.notebook.live_plot import Plot, as_plots
 
 if TYPE_CHECKING:
     from nbshare.job import Job
-    from nbshare.notebook.figure import Frame, LiveFigure
+    from nbshare.notebook.figure import LiveFigure
 
 _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
-_LOOK_S, _MAX_PAUSE_S = 0.25, 2.0  # if the user wants no other interval
-_FIRST_LOOK_S = 0.05  # between looks for the first result
+_MAX_PAUSE_S = 2.0  # if the user wants no longer interval
+_LOOK_S = 0.05  # between looks for new results
 _SOON_S, _SOON_WHEN_FULL_S = 0.5, 2.5  # a map that ends so soon has its last frame only
 
 
@@ -30,16 +30,13 @@ class LiveFrames:
         The running map.
     plot
         As for `nbshare.parallel_map`; not None.
-    label
-        What the title calls the job.
     in_background
         Whether the user may be drawing meanwhile.
     """
 
-    def __init__(self, job: Job, plot: Plot, label: str, *, in_background: bool) -> None:
-        self._job, self._plot, self._label = job, plot, label
-        self._in_background = in_background
-        self.output = KernelOutput("picture")
+    def __init__(self, job: Job, plot: Plot, *, in_background: bool) -> None:
+        self._job, self._plot, self._in_background = job, plot, in_background
+        self.output = kernel_output("picture")
         self._interval_s = max(each.interval for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame
@@ -48,29 +45,20 @@ class LiveFrames:
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last."""
-        if not self._job.n_done:
-            return _FIRST_LOOK_S
-        if not final and self._job.n_done == self._n_done and self._is_complete:
-            return min(_LOOK_S, self._interval_s)
-        if not (final or self._n_done) and self._ends_soon():
+        if not self._job.n_done or not (final or self._has_news()):
             return _LOOK_S
-        figure = self._made_figure()  # its first time tells nothing of what the next frame takes
-        began = time.monotonic()
-        if final and self.output.is_due and not (self._in_background or is_static()):
-            self._draw_last(figure)
-        else:
-            self.output.show(lambda: self._frame(figure, final=final), final=final)
-        if not self._n_done:
-            return _FIRST_LOOK_S
-        cost_s = time.monotonic() - began
-        return max(min(cost_s / self._share(), _MAX_PAUSE_S), self._interval_s)
+        if self._figure is None:
+            from nbshare.notebook.figure import LiveFigure  # loads matplotlib
 
-    def _draw_last(self, figure: LiveFigure) -> None:
-        """Draw the last frame, if possible while the cell goes on with the results."""
-        if not figure.can_wait:
-            self.output.show(lambda: self._frame(figure, final=True), final=True)
-        elif (painted := figure.paint(final=True)) is not None:  # what is drawn has been copied
-            self.output.show_soon(lambda: _bundle(figure.render(painted)))
+            # matplotlib has one style for all threads: in the background the user's stays.
+            in_users_style = self._in_background
+            self._figure = LiveFigure(self._job, self._plot, in_users_style=in_users_style)
+        figure, began = self._figure, time.monotonic()
+        self.output.show(lambda: self._frame(figure, final=final), final=final)
+        if not self._n_done:
+            return _LOOK_S
+        share = _SHARE_WHEN_FULL if self._is_full() else _SHARE
+        return max(min((time.monotonic() - began) / share, _MAX_PAUSE_S), self._interval_s)
 
     def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
         n_done = self._job.n_done
@@ -78,17 +66,17 @@ class LiveFrames:
         if frame is None:
             return None
         self._n_done, self._is_complete = n_done, frame.is_complete
-        return _bundle(frame)
+        png, (width, height) = base64.b64encode(frame.png).decode("ascii"), frame.size
+        size = {"width": width, "height": height}  # so the page never jumps
+        return (
+            {"image/png": png, "text/plain": frame.title},
+            {"image/png": {**size, "alt": frame.title}},
+        )
 
-    def _made_figure(self) -> LiveFigure:
-        if self._figure is None:
-            from nbshare.notebook.figure import LiveFigure  # loads matplotlib
-
-            # matplotlib has one style for all threads: in the background the user's stays.
-            self._figure = LiveFigure(
-                self._job, self._plot, self._label, in_users_style=self._in_background
-            )
-        return self._figure
+    def _has_news(self) -> bool:
+        if not self._n_done:
+            return not self._ends_soon()
+        return self._job.n_done != self._n_done or not self._is_complete
 
     def _ends_soon(self) -> bool:
         """Whether a first frame would take up more than its share of what is left of the map.
@@ -102,19 +90,6 @@ class LiveFrames:
         left_s = (now - since) * (n_tasks - n_done) / max(n_done - n_before, 1)
         return left_s < (_SOON_WHEN_FULL_S if self._is_full() else _SOON_S)
 
-    def _share(self) -> float:
-        return _SHARE_WHEN_FULL if self._is_full() else _SHARE
-
     def _is_full(self) -> bool:
         """Whether workers need all CPUs."""
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-        n_cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-        return self._job.n_workers >= n_cpus
-
-
-def _bundle(frame: Frame) -> Bundle:
-    png, (width, height) = base64.b64encode(frame.png).decode("ascii"), frame.size
-    return (
-        {"image/png": png, "text/plain": frame.title},
-        {"image/png": {"width": width, "height": height}},  # the page never jumps
-    )
+        return self._job.n_workers >= usable_cpus()

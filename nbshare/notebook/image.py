@@ -3,222 +3,179 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from PIL import Image
 
-from nbshare.notebook.axes import named, tidy, write_dates
-from nbshare.notebook.layout import Layout, choose_layout
-from nbshare.notebook.values import FOLD_BUDGET_S, Values
+from nbshare.notebook.live_plot import CannotDrawError
+from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, span, write_dates
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
     from nbshare.notebook.live_plot import LivePlot
 
-_BLANK = "#E8E8E8"
-_IN_TITLE = {
-    "mean": "mean of",
-    "sum": "sum of",
-    "min": "minimum of",
-    "max": "maximum of",
-    "last": "the last of",
-}
+_BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
+_MAX_SIDE = 1024  # no picture has more pixels a side than a screen shows of it
+_MAX_SCALARS = 2**16
+_MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
+_UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
 
-class Reduced:
-    """The results present, reduced by cells of consecutive items; each is read once.
+@dataclass(frozen=True)
+class Layout:
+    """How results of one shape become one picture.
 
-    Parameters
+    Attributes
     ----------
-    n
-        Results in all.
-    layout
-        Their picture.
-    how
-        One of "mean", "sum", "min", "max", "last".
+    n_cells
+        The results are reduced to this many, each of a run of consecutive items.
+    extent, aspect, xlabel, ylabel
+        Of the axes, in items and elements, or in the user's coordinates.
+    columns
+        Cells side by side.
     """
 
-    def __init__(self, n: int, layout: Layout, how: str = "mean") -> None:
-        self._n, self._layout, self._how = n, layout, how
-        self._forget()
-
-    def _forget(self) -> None:
-        self._seen = np.zeros(self._n, bool)
-        self._counts = np.zeros(self._layout.n_cells, np.int64)
-        self._newest = np.full(self._layout.n_cells, -1)
-        self._cells: NDArray[np.float64] | None = None
-        self._unfinished = False
-
-    @property
-    def n_shown(self) -> int:
-        """Results that have been taken in."""
-        return int(np.count_nonzero(self._seen))
-
-    def add_new(self, values: Values, budget_s: float) -> None:
-        """Take in the results present that were not there before, for about `budget_s`."""
-        if self._unfinished:  # a KeyboardInterrupt fell into the lines below
-            self._forget()
-        sample = self._layout.sample
-        n_elements = math.prod(values.shape) // math.prod(s.step or 1 for s in sample)
-        for items in values.blocks(self._seen, max(1, n_elements), budget_s):
-            rows = values.read(items, sample)
-            if self._cells is None:
-                empty = np.nan if self._how in ("min", "max", "last") else 0.0
-                self._cells = np.full((self._layout.n_cells, *rows.shape[1:]), empty)
-            self._unfinished = True
-            self._add(self._cells, items, rows)
-            self._seen[items] = True
-            self._unfinished = False
-
-    def _add(self, sums: NDArray[Any], items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        cells = items * self._layout.n_cells // self._n  # sorted, as items are
-        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
-        lasts = np.append(firsts[1:], len(items)) - 1
-        mine = cells[firsts]
-        match self._how:
-            case "last":
-                newer = items[lasts] > self._newest[mine]
-                sums[mine[newer]] = rows[lasts[newer]]
-                self._newest[mine[newer]] = items[lasts[newer]]
-            case "min":
-                sums[mine] = np.fmin(sums[mine], np.fmin.reduceat(rows, firsts, axis=0))
-            case "max":
-                sums[mine] = np.fmax(sums[mine], np.fmax.reduceat(rows, firsts, axis=0))
-            case _:
-                sums[mine] += np.add.reduceat(rows, firsts, axis=0)
-        self._counts[mine] += lasts - firsts + 1
-
-    def pixels(self) -> NDArray[np.float64]:
-        """Return the picture; NaN where there is no result yet."""
-        assert self._cells is not None
-        counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            divisor = counts if self._how == "mean" else (counts > 0) * 1.0
-            shown = self._cells / divisor
-        if self._layout.n_cells == 1 and self._cells.ndim > 2:
-            return np.asarray(shown[0])
-        if self._layout.columns:
-            columns = self._layout.columns
-            rows = math.ceil(len(shown) / columns)
-            wrapped = np.full(rows * columns, np.nan)
-            wrapped[: len(shown)] = shown
-            return wrapped.reshape(rows, columns)
-        return np.asarray(shown)
+    n_cells: int
+    extent: tuple[float, float, float, float]
+    aspect: float | Literal["auto", "equal"]
+    xlabel: str = ""
+    ylabel: str = ""
+    columns: int = 1
 
 
-class ColourLimits:
-    """The range of the colours: most of the data, and calm while they come in."""
-
-    def __init__(self) -> None:
-        self.low, self.high = math.nan, math.nan
-
-    def follow(self, pixels: NDArray[np.float64], *, final: bool) -> None:
-        """Move to the 2nd and 98th percentile, if they went away by a tenth of the range."""
-        sample = pixels.ravel()[:: max(1, pixels.size // 100_000)]
-        sample = sample[np.isfinite(sample)]
-        if not sample.size:
-            return
-        low, high = np.percentile(sample, (2, 98))
-        if low == high:  # nearly everything is one value: show the few others
-            low, high = sample.min(), sample.max()
-        if low == high:
-            margin = abs(low) / 10 or 0.5
-            low, high = low - margin, high + margin
-        calm = (self.high - self.low) / 10
-        moved = not (abs(low - self.low) <= calm and abs(high - self.high) <= calm)  # or NaN
-        if final or moved:
-            self.low, self.high = float(low), float(high)
-
-
-class ImagePainter:
-    """Draws the picture of a job into axes of ours.
-
-    Parameters
-    ----------
-    axes
-        Empty ones.
-    plot
-        What they are to show.
-    """
-
-    style: str | None = "default"  # the user's rcParams are for the user's own figures
-    layout: Literal["constrained", "compressed"] = (
-        "compressed"  # the colour bar stays beside axes of fixed aspect
+def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
+    """Choose the picture for n results of a shape; CannotDrawError if there is none."""
+    x, y = plot.x, plot.y
+    if len(shape) == 0 and x is not None and y is not None:
+        if len(x) * len(y) != n:
+            raise CannotDrawError(
+                f"LivePlot(x=..., y=...) has {len(x)} columns and {len(y)} rows, which does "
+                f"not make {n} items. The map goes on without the picture."
+            )
+        return Layout(n, _extent(plot, len(y), len(x)), "auto", "x", "y", len(x))
+    if len(shape) == 0:
+        cells = min(n, _MAX_SCALARS)
+        columns = math.ceil(math.sqrt(cells))
+        per_row = columns * n / cells
+        extent = (0.0, per_row, math.ceil(cells / columns) * per_row, 0.0)
+        return Layout(cells, extent, 1 / columns, "items, row by row", columns=columns)
+    if len(shape) == 1:
+        extent = _extent(plot, n, shape[0])
+        return Layout(min(n, _MAX_SIDE), extent, "auto", "element", "item")
+    if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
+        extent = _extent(plot, *shape[:2])
+        return Layout(1, extent, "equal" if x is None and y is None else "auto")
+    raise CannotDrawError(
+        f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
+        f"(H, W, 3 or 4); these have the shape {shape}. The map goes on without the picture; "
+        "plot=callable(ax, partial) draws anything."
     )
 
-    def __init__(self, axes: Axes, plot: LivePlot) -> None:
-        self._axes, self._plot = axes, plot
-        self._limits = ColourLimits()
-        self._layout: Layout | None = None
-        self._white: float  # of colour images
-        self._reduced: Reduced
-        self._image: AxesImage
 
-    @property
-    def palette(self) -> list[int] | None:
-        """The colours of the picture, R, G, B, …: those of the map, and greys for the rest."""
-        if self._layout is not None and self._layout.coloured:
-            return None
-        colours = 255 * mpl.colormaps["viridis"](np.linspace(0, 1, 224))[:, :3]
-        greys = np.linspace(0, 255, 32)[:, np.newaxis].repeat(3, axis=1)
-        return [int(value) for value in np.concatenate([colours, greys]).round().ravel()]
+def _extent(plot: LivePlot, height: int, width: int) -> tuple[float, float, float, float]:
+    """Return the left, right, lower and upper edge of an image whose first row is on top."""
+    left, right = _edges("x", plot.x, width)
+    top, bottom = _edges("y", plot.y, height)
+    return left, right, bottom, top
 
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Bring the axes up to date; return how many results they show, and what of them."""
-        values = Values(partial, present, self._plot.value, "image")
-        layout = self._layout
-        if layout is None:
-            layout = choose_layout(values.n, values.shape, self._plot)
-            self._white = 255 if values.dtype == np.uint8 else 1
-            self._reduced = Reduced(values.n, layout, self._plot.reduction)
-        self._reduced.add_new(values, math.inf if final else FOLD_BUDGET_S)
-        pixels = self._reduced.pixels()
-        if layout.coloured:
-            pixels = np.clip(pixels / self._white, 0, 1)
-        else:
-            self._limits.follow(pixels, final=final)
-        is_stack = layout.n_cells == 1 and len(values.shape) > 1
-        if self._layout is None:
-            name = f"{self._plot.reduction} of {{}}" if is_stack else "{}"
-            self._image = self._first(pixels, layout, values, name.format(values.name))
-            self._layout = layout
-        self._image.set_data(pixels)
-        if not layout.coloured and not math.isnan(self._limits.low):
-            self._image.set_clim(self._limits.low, self._limits.high)
-        return (
-            self._reduced.n_shown,
-            f"{_IN_TITLE[self._plot.reduction]} {{}}" if is_stack else "{}",
+
+def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
+    """Return where the first pixel begins and the last one ends."""
+    if coordinates is None:
+        return -0.5, size - 0.5
+    places = as_floats(coordinates)
+    steps = np.diff(places)
+    step = float(steps[0]) if steps.size else 1.0
+    if len(places) != size or not np.allclose(steps, step, rtol=1e-3) or not step:
+        raise CannotDrawError(
+            f"LivePlot({name}=...) of an image needs {size} evenly spaced coordinates; it has "
+            f"{len(places)}, {places.min():g} to {places.max():g}. The map goes on without the "
+            "picture."
         )
+    return float(places[0]) - step / 2, float(places[-1]) + step / 2
 
-    def _first(
-        self, pixels: NDArray[np.float64], layout: Layout, values: Values, name: str
-    ) -> AxesImage:
+
+class ImagePainter(Painter):
+    """Draws results as one image: reduced, by cells of consecutive items."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if self._dtype.kind == "M":
+            raise self._refusal("dates")
         axes, plot = self._axes, self._plot
-        image = axes.imshow(
-            pixels,
+        self._layout = layout = choose_layout(self._n, self._shape, plot)
+        self._sample = tuple(slice(None, None, math.ceil(k / _MAX_SIDE)) for k in self._shape[:2])
+        cell = np.broadcast_to(0.0, self._shape)[self._sample].shape
+        n_rows = math.ceil(layout.n_cells / layout.columns)
+        self._pixels_shape = cell if len(cell) > 1 else (n_rows, -1)
+        self._cells = np.full(
+            (n_rows * layout.columns, *cell), 0.0 if plot.reduction in ("mean", "sum") else np.nan
+        )
+        self._counts = np.zeros(len(self._cells), np.int64)
+        self._newest = np.full(len(self._cells), -1)
+        self._is_coloured, self._is_stack = len(cell) == 3, len(cell) > 1
+        self._image = axes.imshow(
+            self._pixels(),
             cmap=mpl.colormaps["viridis"].with_extremes(bad=_BLANK),
             extent=layout.extent,
             aspect=layout.aspect,
             interpolation_stage="data",  # means of values, not of colours
         )
+        self._dress()
+
+    def _dress(self) -> None:
+        """Label the axes."""
+        axes, plot, layout = self._axes, self._plot, self._layout
         axes.set_xlabel(named(plot.xlabel or layout.xlabel, plot.xunit))
         axes.set_ylabel(named(plot.ylabel or layout.ylabel, plot.yunit))
-        tidy(axes)
         if plot.y is not None and len(plot.y) > 1 and plot.y[1] > plot.y[0]:
             axes.invert_yaxis()  # coordinates grow upwards
         for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
             if coordinates is not None and coordinates.dtype.kind == "M":
                 write_dates(axis)
-        if not layout.coloured:
-            beside = axes.inset_axes(
-                (1.03, 0, 0.035, 1)
-            )  # as high as the image, whatever its aspect
-            bar = axes.figure.colorbar(image, cax=beside, extend="both")
-            bar.ax.tick_params(color="#999999", labelcolor="#444444", labelsize=9)
-            bar.outline.set_visible(False)
-            bar.set_label(named(plot.label or name, plot.unit or values.unit))
-        return image
+        if self._is_coloured:
+            return
+        place = axes.inset_axes((1.03, 0, 0.035, 1))  # as high as the image, whatever its aspect
+        bar = axes.figure.colorbar(self._image, cax=place, extend="both")
+        dress(bar.ax)
+        bar.outline.set_visible(False)
+        bar.set_label(self._name(f"{plot.reduction} of " if self._is_stack else ""))
+        colours = 255 * mpl.colormaps["viridis"](np.linspace(0, 1, 224))[:, :3].ravel()
+        self.palette = Image.new("P", (1, 1))
+        self.palette.putpalette([*colours.round().astype(int).tolist(), *32 * [0x77, 0x77, 0x77]])
+
+    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+        how = self._plot.reduction
+        cells = items * self._layout.n_cells // self._n  # sorted, as items are
+        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
+        mine, n_each = cells[firsts], np.diff(firsts, append=len(items))
+        self._counts[mine] += n_each
+        if how == "last":
+            lasts = firsts + n_each - 1
+            newer = lasts[items[lasts] > self._newest[mine]]
+            self._cells[cells[newer]], self._newest[cells[newer]] = rows[newer], items[newer]
+        else:
+            reduce = _UFUNCS[how]
+            self._cells[mine] = reduce(self._cells[mine], reduce.reduceat(rows, firsts, axis=0))
+
+    def _pixels(self) -> Array:
+        """Return the picture; NaN where there is no result yet."""
+        counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shown = self._cells / (counts if self._plot.reduction == "mean" else counts > 0)
+        return shown.reshape(self._pixels_shape)
+
+    def _show(self, *, final: bool) -> str:
+        pixels = self._pixels()
+        if self._is_coloured:
+            pixels = np.clip(pixels / (255 if self._dtype == np.uint8 else 1), 0, 1)
+        elif (finite := pixels[np.isfinite(pixels)]).size:
+            self._image.set_clim(calm(*span(finite, (2, 98))))  # of most of the data
+        self._image.set_data(pixels)
+        if final and max(pixels.shape[:2]) <= _MAX_SHARP:
+            self._image.set_interpolation("nearest")  # sharper, and half the bytes
+        return f"{self._plot.reduction} of {{}}" if self._is_stack else "{}"

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-__all__ = ["KINDS", "REDUCTIONS", "LivePlot", "Plot", "as_plots"]
+__all__ = ["KINDS", "REDUCTIONS", "CannotDrawError", "LivePlot", "Plot", "as_plots"]
 
 KINDS = ("line", "image", "hist")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
 MAX_PLOTS = 6  # side by side: more are too small to read
 
 Draw: TypeAlias = Callable[[Any, Any], object]
+
+
+class CannotDrawError(Exception):
+    """These results do not suit the plot; the message tells the user what would."""
 
 
 class LivePlot:
@@ -46,6 +50,8 @@ class LivePlot:
     y : array_like, optional
         Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
         ``len(y)`` rows of ``len(x)`` items.
+    title : str, optional
+        Above a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional
         What the results are, and their unit: at the y axis of a line, the x axis of a histogram,
         the colour bar of an image.
@@ -60,7 +66,7 @@ class LivePlot:
         How a stack of images becomes one; how results of more than 8 elements become one number
         of a line.
     bins : int, optional
-        Bars of a histogram. Default: by the number of items.
+        Bars of a histogram. Default: as ``bins="auto"`` of NumPy, at most 100.
     interval : float, default 0.25
         Seconds from one frame to the next at least. Frames are further apart where drawing would
         take more than 15 % of the time, or 5 % where workers fill all CPUs.
@@ -77,6 +83,9 @@ class LivePlot:
     Notes
     -----
     Of complex results the magnitude is drawn, of timedeltas the seconds, of bools 0 and 1.
+    nbshare's own plots have no background, in greys that are readable in light and dark themes. A
+    function of yours draws on white in the same style, or in yours if you have changed
+    ``matplotlib.rcParams``.
     All drawing happens in the thread that waits for the map, with matplotlib's Agg and without
     pyplot. One LivePlot may be given to several maps, also at once: what belongs to a picture is
     kept elsewhere. `draw` should not change `self`.
@@ -107,6 +116,7 @@ class LivePlot:
         *,
         x: npt.ArrayLike | None = None,
         y: npt.ArrayLike | None = None,
+        title: str = "",
         label: str = "",
         unit: str = "",
         xlabel: str = "",
@@ -120,7 +130,7 @@ class LivePlot:
     ) -> None:
         self.kind = _checked_kind(kind)
         self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
-        self.label, self.unit = label, unit
+        self.title, self.label, self.unit = title, label, unit
         self.xlabel, self.xunit = xlabel, xunit
         self.ylabel, self.yunit = ylabel, yunit
         if value is not None and not callable(value):
@@ -186,29 +196,19 @@ def as_plots(plot: Any) -> list[LivePlot]:
     if isinstance(plot, list | tuple):
         if not 1 <= len(plot) <= MAX_PLOTS:
             raise ValueError(f"plot= takes 1 to {MAX_PLOTS} plots in a list, not {len(plot)}.")
-        return [_as_plot(each) for each in plot]
-    return [] if plot is None else [_as_plot(plot)]
-
-
-def _as_plot(plot: Any) -> LivePlot:
-    if isinstance(plot, LivePlot):
-        return plot
-    if isinstance(plot, type) or not (isinstance(plot, str) or callable(plot)):
-        hint = f" Did you mean {plot.__name__}()?" if isinstance(plot, type) else ""
-        raise TypeError(
-            f"plot={plot!r} is not allowed: pass 'line', 'image', 'hist', a LivePlot, a "
-            f"callable(ax, partial), a list of these, or None.{hint}"
-        )
-    return LivePlot(cast(Any, plot))
+    else:
+        plot = [] if plot is None else [plot]
+    return [each if isinstance(each, LivePlot) else LivePlot(each) for each in plot]
 
 
 def _checked_kind(kind: Any) -> str | Draw:
     if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
         return cast("str | Draw", kind)
     error = ValueError if isinstance(kind, str) else TypeError
+    hint = f" Did you mean {kind.__name__}()?" if isinstance(kind, type) else ""
     raise error(
-        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, or a "
-        "callable(ax, partial)."
+        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a "
+        f"callable(ax, partial), a list of these, or None.{hint}"
     )
 
 

@@ -1,46 +1,63 @@
 """The row of a map in a notebook: one output, whose last state is what gets saved.
 
-tqdm's own widget is saved in the .ipynb as "0%" for ever.
+tqdm's own widget is saved in the .ipynb as "0%" for ever. A row is drawn in one of three forms:
+
+``live``   with a Stop button, for a page that asks (`nbshare.notebook.page`)
+``saved``  for the notebook's file, while such a page shows the other: it runs, and no figures
+``last``   one line, when the run is over
+
+Until a page asks, and where none can, outputs are replaced with what is live, without the button.
 """
 
 from __future__ import annotations
 
 import html
+import re
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING
+from weakref import ref
 
-from nbshare.notebook.bar import Pace, describe, duration, percent, stage_lines
-from nbshare.notebook.base import LIVE
-from nbshare.notebook.environment import KernelOutput
-from nbshare.notebook.stop_button import StopButton
+from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
+from nbshare.notebook.environment import cell_id, cell_number, is_static, kernel_output
+from nbshare.notebook.page import PageLink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbshare.engine.stats import WorkerActivity
-    from nbshare.job import Job, State
+    from nbshare.job import Job
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
 _N_SLOWEST = 3
+_WIDTH = "max-width:760px"
+_HEIGHT, _BAR = 24, 4  # px: while it runs and afterwards, so that nothing jumps; of that the bar
 
 # The theme's colours, right on light and dark pages, and Okabe and Ito's where there is none.
 _BLUE = "--jp-brand-color1", "#0072B2"
 _GREEN = "--jp-success-color1", "#009E73"
 _ORANGE = "--jp-warn-color1", "#D55E00"
 _RED = "--jp-error-color1", "#B2182B"
-_LOOKS: dict[
-    State, tuple[str, tuple[str, str]]
-] = {  # glyph and colour, always beside the state's word
-    "starting": ("▷", _BLUE),
-    "running": ("▶", _BLUE),
+_GREY = "--jp-ui-font-color2", "#757575"
+# Mark and colour, always next to the state's word. No triangle: that is a fold.
+_LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
+    "starting": ("○", _BLUE),
+    "running": ("●", _BLUE),
     "done": ("✓", _GREEN),
     "stopped": ("■", _ORANGE),
     "interrupted": ("■", _ORANGE),
     "failed": ("✗", _RED),
 }
-_GAP = " &emsp; "  # in the markup, as all that keeps words apart: GitHub strips styles
+_TEXTS = "now", "reports", "stage"  # columns of text
+_GAP = "&emsp;"  # in the markup, as all that keeps words apart: GitHub strips styles
+_BUTTON = (
+    '<button title="End this run now, keep what is done, and go on with the notebook"{disabled}'
+    ' style="font:inherit;height:24px;padding:0 10px;cursor:pointer;border-radius:3px;'
+    "color:var(--jp-ui-font-color1);background:var(--jp-layout-color2);"
+    'border:1px solid var(--jp-border-color1)">{text}</button>'
+)
 
 
 class NotebookRow:
@@ -50,60 +67,123 @@ class NotebookRow:
     ----------
     job
         The map.
-    label
-        What it is called.
-    timed
-        False: nothing that differs from one run to the next (seconds, rates, workers).
     in_background
         Whether cells go on meanwhile.
     """
 
-    def __init__(self, job: Job, label: str, *, timed: bool, in_background: bool) -> None:
-        self._job, self._label, self._timed = job, label, timed
-        self._pace = Pace(job)
-        self.output = KernelOutput("row")
-        self._stop = StopButton(job, self.output, in_loop=not in_background)
+    def __init__(self, job: Job, *, in_background: bool) -> None:
+        self._job = job
+        self._timed = not is_static()  # else nothing that differs from one run to the next
+        self._pace, self._lock = Pace(job), threading.Lock()
+        self.output = kernel_output("row")
+        self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
         self._shown: dict[str, str] = {}
+        self._n_left_behind = _note_cell(job) if in_background else 0
 
     def draw(self, *, final: bool) -> float:
         """Send the row if it differs from the one that is shown."""
-        bundle = self._bundle(final=final)
+        is_saved = self._page.is_followed and not final
+        bundle = self._saved_bundle() if is_saved else self._bundle(final=final)
+        if final:
+            self._page.end(bundle["text/html"])
         if final or bundle != self._shown:
             self.output.show(lambda: (bundle, None), final=final)
             self._shown = bundle
         return _INTERVAL_S
 
+    def _live(self) -> str:
+        """Return the markup for a page that asks; for any thread."""
+        words = self._words()
+        is_live = self._job.state in LIVE
+        stop = ""
+        if is_live:
+            text = "stopping…" if self._page.is_pressed else "Stop"
+            stop = _BUTTON.format(disabled=" disabled" * self._page.is_pressed, text=text)
+        return self._markup(words, stop=stop)
+
     def _bundle(self, *, final: bool) -> dict[str, str]:
-        job = self._job
-        glyph, colour = _LOOKS[job.state]
-        word = f"starting {_workers(job.n_workers)}…" if job.state == "starting" else job.state
-        count, details = describe(job, self._pace, timed=self._timed)
+        words = self._words()
+        markup = self._markup(words)
+        plain = "\n".join([self._line(words), *(stage_lines(self._job) if self._timed else [])])
+        if not final:
+            markup = self._followed(markup)
+        return {"text/html": markup, "text/plain": plain}
+
+    def _saved_bundle(self) -> dict[str, str]:
+        words = Words("running when saved", "", [])
+        line = self._line(words).strip()
+        return {
+            "text/html": self._followed(f"<div>{html.escape(line)}</div>"),
+            "text/plain": line,
+        }
+
+    def _followed(self, markup: str) -> str:
+        """Add the script that keeps some markup up to date, where a page runs it."""
+        return f'<div style="{_WIDTH}">{markup}{self._page.script}</div>'
+
+    def _words(self) -> Words:
+        with self._lock:
+            words = describe(self._job, self._pace, timed=self._timed)
+        if words.state == "starting":
+            words = words._replace(state=f"starting {_workers(self._job.n_workers)}…")
+        if n := self._n_left_behind:
+            others = "another run of this cell goes" if n == 1 else f"{n} runs of this cell go"
+            words.details.append(f"{others} on: nbshare.jobs()")
         if self.output.is_shared:
-            details += f" · map {self.output.number} of this cell"
-        name = " ".join(filter(None, [self._label, word]))
-        plain = "\n".join(
-            [f"{glyph} {name}  {count}{details}", *(stage_lines(job) if self._timed else [])]
+            words.details.append(f"map {self.output.number} of this cell")
+        return words
+
+    def _line(self, words: Words) -> str:
+        label = f"{self._job.label} " if self._job.label else ""
+        return f"{_look(words)[0]} {label}{words}"
+
+    def _markup(self, words: Words, *, stop: str = "") -> str:
+        """Return one line; while it runs a bar below it; and what is folded under both."""
+        mark, colour = _look(words)
+        label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
+        details = [html.escape(each) for each in words.details if not each.endswith(" %")]
+        pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
+        is_live = self._job.state in LIVE
+        # U+FE0E: a mark, not an emoji. Text takes the theme's colour.
+        line = (
+            f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span> {label}{words.state}'
+            + "".join(_GAP + (_column(piece) if is_live else piece) for piece in pieces)
         )
-        label = f"<b>{html.escape(self._label)}</b> " if self._label else ""
-        # U+FE0E: a glyph, not an emoji. Text takes the theme's colour.
-        words = f"{label}{word}{_GAP}<b>{count}</b>{details.replace(' · ', _GAP)}"
-        stop = self._stop.markup if not final and job.state in LIVE else ""
-        row = (
-            '<div style="max-width:640px;padding:2px 0 5px;font-variant-numeric:tabular-nums">'
-            f'<div style="padding-bottom:4px">{stop}<span style="{_css("color", colour)}">'
-            f"{glyph}&#xFE0E;</span> {words}</div>"
-            f"{self._bar(colour)}{self._stages()}{self._fold(final=final)}</div>"
+        names, inside = self._fold()
+        bar = self._bar(colour) if is_live else ""
+        if names:
+            hint = f'<span style="float:right;{_css("color", _GREY)}">{_GAP}{names} ▾</span>'
+            line = (
+                '<details><summary style="display:block;cursor:pointer">'
+                f"{hint}{line}{bar}</summary>{inside}</details>"
+            )
+        else:
+            line += bar
+        says = html.escape(self._line(words), quote=True)
+        return (
+            f'<div aria-label="{says}" style="{_WIDTH};display:flex;gap:12px;padding:2px 0;'
+            'font-variant-numeric:tabular-nums">'
+            f'<div style="flex:1;line-height:{_HEIGHT - _BAR * is_live}px">{line}</div>{stop}</div>'
         )
-        return {"text/html": row, "text/plain": plain}
 
     def _bar(self, colour: tuple[str, str]) -> str:
-        n_tasks, n_done = self._job.n_tasks, self._pace.count()
-        shape = "height:6px;border-radius:3px"
-        inside = ""
-        if n_tasks is not None:
-            width = percent(n_done, n_tasks)
-            inside = f'<div style="width:{width}%;{shape};{_css("background", colour)}"></div>'
-        return f'<div style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
+        job, shape = self._job, f"height:{_BAR}px;border-radius:2px"
+        inside = values = ""
+        if job.n_tasks:
+            part = self._part_done(job.n_tasks)
+            inside = f'<div style="width:{part:.1%};{shape};{_css("background", colour)}"></div>'
+            values = (
+                f' aria-valuenow="{job.n_done}" aria-valuemin="0" aria-valuemax="{job.n_tasks}"'
+            )
+        return (
+            f'<div role="progressbar" aria-label="{html.escape(self._job.label)}"{values}'
+            f' style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
+        )
+
+    def _part_done(self, n_tasks: int) -> float:
+        """Return how much is done, with what items under way have reported."""
+        under_way = sum(worker.fraction or 0.0 for worker in self._job.activity)
+        return min(1.0, (self._job.n_done + under_way) / n_tasks)
 
     def _stages(self) -> str:
         """Return a table of a pipeline's stages: where the queue is full, and who is busy."""
@@ -117,38 +197,29 @@ class NotebookRow:
         head = ("stage", "workers", "blocks", "queue before it", "busy")
         return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
-    def _fold(self, *, final: bool) -> str:
-        """Return what is under the row for those who ask: the workers, and the failures."""
+    def _fold(self) -> tuple[str, str]:
+        """Return what is there for those who ask, the workers and the failures, and its name."""
         job = self._job
-        parts, names = [], []
-        if self._timed:
-            parts.append(self._activity() if job.state in LIVE else self._stats())
+        names, parts = [], []
+        if stages := self._stages():
+            names.append("stages")
+            parts.append(stages)
+        if self._timed and job.n_done + (job.state in LIVE):
             names.append(_workers(job.n_workers))
-        if job.errors:
-            parts.append(_failures(job))
+            parts.append(self._activity() if job.state in LIVE else self._stats())
+        if prints := job.last_prints:
+            names.append("prints")
+            parts.append(_list("last prints", map(html.escape, prints)))
+        if job.errors and job.state != "failed":  # that one is raised
             names.append("failures")
-        if not parts:
-            return ""
-        inside = f"<summary>{' and '.join(names)}</summary>{''.join(parts)}"
-        if final:
-            return f"<details>{inside}</details>"
-        # Each update replaces the elements: a fold that the user has opened is opened again. What
-        # is saved in the end has no script.
-        name = f"nbshare-{self.output.id}"
-        remember = f"(window.nbshareOpen=window.nbshareOpen||{{}})['{name}']=this.open"
-        restore = (
-            f"if((window.nbshareOpen||{{}})['{name}'])document.getElementById('{name}').open=true"
-        )
-        return (
-            f'<details id="{name}" ontoggle="{remember}">{inside}</details>'
-            f"<script>{restore}</script>"
-        )
+            parts.append(_failures(job))
+        return ", ".join(names), "".join(parts)
 
     def _activity(self) -> str:
         workers = self._job.activity
         columns: dict[str, list[object]] = {
-            "worker": [worker.pid for worker in workers],
-            "now": [_doing(worker) for worker in workers],
+            "worker": [worker.number for worker in workers],
+            "now": [self._doing(worker) for worker in workers],
             "for": [_short(worker.since_s) if worker.items else "" for worker in workers],
             "reports": [_report(worker) for worker in workers],
             "items done": [worker.n_items for worker in workers],
@@ -156,34 +227,72 @@ class NotebookRow:
         }
         if not any(columns["reports"]):
             del columns["reports"]
-        return _table(columns, zip(*columns.values(), strict=True))
+        return _table(list(columns), zip(*columns.values(), strict=True))
 
     def _stats(self) -> str:
         stats = self._job.stats
         rows = [
             (
-                worker.pid,
+                number,
                 worker.n_items,
                 _short(worker.starting_s),
                 _short(worker.working_s),
                 _short(worker.waiting_s),
                 _memory(worker.peak_bytes),
             )
-            for worker in stats
+            for number, worker in enumerate(stats, 1)
         ]
         head = ("worker", "items", "start-up", "working", "waiting", "most memory")
         slow = sorted((s for worker in stats for s in worker.slowest), key=lambda s: -s.seconds)
-        slowest = [f"{_item(s.index, s.item)}, {_short(s.seconds)}" for s in slow[:_N_SLOWEST]]
-        return _table(head, rows) + _list("slowest items", slowest)
+        slowest = [f"{self._item(s.index, s.item)}, {_short(s.seconds)}" for s in slow[:_N_SLOWEST]]
+        return _table(head, rows) + _list("slowest", slowest)
+
+    def _doing(self, worker: WorkerActivity) -> str:
+        items = worker.items
+        if not items:
+            return "loading" if worker.report else "waiting"
+        if len(items) > 1:
+            return f"items {items[0]} to {items[-1]}"
+        return self._item(items[0], worker.text)
+
+    def _item(self, index: int, text: str) -> str:
+        if self._job.stages:  # whose items are blocks: the text names the stage
+            return f"block {index} {html.escape(text)}"
+        if text == str(index):
+            return f"item {index}"
+        return f"item {index}: {html.escape(_cut(_plain_number(text)))}"
 
 
-def _doing(worker: WorkerActivity) -> str:
-    items = worker.items
-    if not items:
-        return "loading" if worker.report else "waiting"
-    if len(items) > 1:
-        return f"items {items[0]} to {items[-1]}"
-    return _item(items[0], worker.text)
+# Jobs that began lately, and where: which cell, run as which.
+_begun: deque[tuple[ref[Job], str, int]] = deque(maxlen=100)
+
+
+def _note_cell(job: Job) -> int:
+    """Note in which cell a job begins; returns how many of earlier runs of the cell go on."""
+    if (cell := cell_id()) is None:
+        return 0
+    number = cell_number()
+    found = [job() for job, where, n in _begun if where == cell and n != number]
+    _begun.append((ref(job), cell, number))
+    return sum(other is not None and other.running() for other in found)
+
+
+def _look(words: Words) -> tuple[str, tuple[str, str]]:
+    """Return mark and colour."""
+    mark, colour = _LOOKS[words.state.split()[0]]
+    return mark, _ORANGE if words.state.startswith("done with") else colour
+
+
+def _column(piece: str) -> str:
+    """Keep what follows in its place while figures change."""
+    width = len(re.sub("<[^>]*>", "", piece))
+    return f'<span style="display:inline-block;min-width:{width + 1}ch">{piece}</span>'
+
+
+def _plain_number(text: str) -> str:
+    """Return the repr of a NumPy scalar as a plain number."""
+    found = re.fullmatch(r"np\.\w+\((-?[\d.e+-]+)\)", text)
+    return text if found is None else f"{float(found[1]):.4g}"
 
 
 def _report(worker: WorkerActivity) -> str:
@@ -208,22 +317,21 @@ def _list(title: str, lines: Iterable[str]) -> str:
     return f"<div>{title}:</div>{listed}" if listed else ""
 
 
-def _item(index: int, text: str) -> str:
-    return f"item {index}" if text == str(index) else f"item {index}: {html.escape(_cut(text))}"
-
-
 def _cut(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return an HTML table; its cells are markup already."""
-    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>"
-        f"<tbody>{lines}</tbody></table>"
-    )
+    sides = ["left" if name in _TEXTS else "right" for name in head]
+
+    def row(kind: str, cells: Iterable[object]) -> str:
+        made = zip(sides, cells, strict=True)
+        return "".join(f'<{kind} style="text-align:{s}">{cell}</{kind}>' for s, cell in made)
+
+    lines = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    return f"<table><thead><tr>{row('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:

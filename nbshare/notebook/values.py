@@ -1,122 +1,140 @@
-"""The results so far as numbers that can be drawn, each read once."""
+"""What nbshare's own plots share: each result is read once, as numbers; limits, labels, colours."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Iterator
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.dates import date2num
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from nbshare.notebook.base import CannotDrawError
+from nbshare.interrupts import uninterrupted
+from nbshare.notebook.live_plot import CannotDrawError
 
-_BLOCK_BYTES = 8 * 2**20  # results are taken in by blocks of this size, in float64
-FOLD_BUDGET_S = 0.15  # of one refresh; what is left over comes with the next
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from PIL.Image import Image
+
+    from nbshare.notebook.live_plot import LivePlot
+
+_BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
+_BUDGET_S = 0.15  # of one refresh; what is left over comes with the next
+
+# Lighter than the data, and readable on white as well as on the background of a dark theme.
+GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
 
 Array = NDArray[np.float64]
 
 
-class Values:
-    """The results that are there, of any kind, as float64.
+class Painter:
+    """What draws a plot into its axes.
 
     Parameters
     ----------
-    partial
-        Of the job: a masked array, or a list with gaps.
-    present
-        Which results are there: one at least.
-    value
-        What is drawn of one result; None: the result.
-    kind
-        Of the plot, for messages.
+    axes
+        Empty ones.
+    plot
+        What they are to show.
+    inputs
+        The items of the map.
+    partial, present
+        Its first results: an array, or a list with gaps; and which of them are there.
     """
 
+    palette: Image | None = None  # all colours of the picture, if they are known
+
     def __init__(
-        self,
-        partial: Any,
-        present: NDArray[np.bool_],
-        value: Callable[[Any], Any] | None = None,
-        kind: str = "image",
+        self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
     ) -> None:
-        self.n, self.present = len(partial), present
-        self._value, self._kind = value, kind
-        self._list: Any = partial
-        self._data: NDArray[Any] | None = None
-        if isinstance(partial, np.ndarray):
-            self._list = np.ma.getdata(partial)
-            self._data = self._list if value is None else None
-        first = np.flatnonzero(self.present)[:1]
-        sample = self._collect(first) if self._data is None else self._data
-        self.dtype, self.shape = sample.dtype, sample.shape[1:]
-        self.is_date = sample.dtype.kind == "M"
-        if sample.dtype.kind not in "biufcMm":
-            self._refuse(f"arrays of dtype {sample.dtype}")
-        if self.is_date and kind == "image":
-            self._refuse("dates")
+        self._axes, self._plot, self._inputs = axes, plot, inputs
+        self._n = len(present)
+        self._taken = np.zeros(self._n, bool)  # which results have been read
+        self._sample: tuple[slice, ...] = ()  # what is read of each
+        first = self._read(partial, np.flatnonzero(present)[:1])
+        self._dtype, self._shape = first.dtype, first.shape[1:]
+        self._n_elements = math.prod(self._shape)
+        if not self._n_elements:
+            raise CannotDrawError(
+                f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}."
+            )
+        dress(axes)
 
-    @property
-    def name(self) -> str:
-        """What is drawn, if the user calls it nothing else."""
-        return "|result|" if self.dtype.kind == "c" else "result"
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
+        """Bring the axes up to date.
 
-    @property
-    def unit(self) -> str:
-        """The unit that follows from the dtype, or none."""
-        return "s" if self.dtype.kind == "m" else ""
-
-    def read(self, items: Any, sample: tuple[slice, ...] = ()) -> Array:
-        """Return some results, or every k-th element of them, as float64; NaN for no date."""
-        if self._data is None:
-            part = self._collect(items)[(slice(None), *sample)]
-        else:
-            part = self._data[(items, *sample)]
-        return as_floats(part)
-
-    def blocks(
-        self, seen: NDArray[np.bool_], n_elements: int, budget_s: float
-    ) -> Iterator[NDArray[np.intp]]:
-        """Yield the items that are there and not seen, a block at a time, for about `budget_s`."""
-        new = np.flatnonzero(self.present & ~seen)
-        step = max(1, _BLOCK_BYTES // (8 * n_elements))
-        until = time.monotonic() + budget_s
+        Returns how many results they show, and what of them: a text with ``{}`` for their count.
+        """
+        step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
+        new = np.flatnonzero(present & ~self._taken)
+        until = time.monotonic() + (math.inf if final else _BUDGET_S)
         for start in range(0, len(new), step):
-            yield new[start : start + step]
+            items = new[start : start + step]
+            part = self._read(partial, items)
+            if part.shape[1:] != self._shape:
+                raise self._refusal("arrays of several shapes")
+            rows = as_floats(part[(slice(None), *self._sample)])
+            with uninterrupted():  # else they might be added again
+                self._add(items, rows)
+                self._taken[items] = True
             if time.monotonic() >= until:
-                return
+                break
+        return int(np.count_nonzero(self._taken)), self._show(final=final)
 
-    def _collect(self, items: NDArray[np.intp]) -> NDArray[Any]:
-        """Return results that are in no array of numbers as one."""
-        results = [self._list[i] for i in items.tolist()]
-        if self._value is not None:
-            results = [self._value(result) for result in results]
+    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+        """Keep what is to be shown of some results."""
+        raise NotImplementedError
+
+    def _show(self, *, final: bool) -> str:
+        """Show what has been kept; return what it is."""
+        raise NotImplementedError
+
+    def _name(self, prefix: str = "") -> str:
+        """Return what the results are called, by the user or else by us, with their unit."""
+        name = "|result|" if self._dtype.kind == "c" else "result"
+        unit = "s" if self._dtype.kind == "m" else ""
+        return named(self._plot.label or prefix + name, self._plot.unit or unit)
+
+    def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
+        """Return some results as one array of numbers or dates."""
+        data, value = partial, self._plot.value
+        if isinstance(partial, np.ndarray):
+            data = np.ma.getdata(partial)
+        if value is not None:
+            part = self._stacked([value(data[i]) for i in items.tolist()])
+        elif isinstance(data, np.ndarray):
+            part = data[items]
+        else:
+            part = self._stacked([data[i] for i in items.tolist()])
+        if part.dtype.kind not in "biufcMm":
+            raise self._refusal(f"arrays of dtype {part.dtype}")
+        return part
+
+    def _stacked(self, results: list[Any]) -> NDArray[Any]:
         first = results[0]
         if isinstance(first, dt.date):
             return np.array(results, "datetime64[us]")
         if isinstance(first, np.ma.MaskedArray):
             results = [np.ma.filled(np.ma.asarray(result, float), np.nan) for result in results]
         elif not isinstance(first, Number | np.generic | np.ndarray):
-            self._refuse(f"of type {type(first).__name__}")
+            raise self._refusal(f"of type {type(first).__name__}")
         try:
             array = np.asarray(results)
-        except ValueError:
-            self._refuse("arrays of several shapes")
-        if array.dtype == object:  # numbers of several kinds, or too large for NumPy's
-            try:
-                return array.astype(float)
-            except (TypeError, ValueError):
-                self._refuse("of several kinds")
-        return array
+            # Numbers of several kinds, or too large for NumPy's integers.
+            return array.astype(float) if array.dtype == object else array
+        except (TypeError, ValueError):
+            raise self._refusal("arrays of several shapes or kinds") from None
 
-    def _refuse(self, what: str) -> Any:
+    def _refusal(self, what: str) -> CannotDrawError:
         needed = "real numbers or arrays of them, all of one shape"
-        raise CannotDrawError(
-            f"plot={self._kind!r} needs results that are {needed}; these are {what}. The map goes "
-            "on without the picture; LivePlot(value=...) draws a part of each result, "
+        return CannotDrawError(
+            f"plot={self._plot.kind!r} needs results that are {needed}; these are {what}. The map "
+            "goes on without the picture; LivePlot(value=...) draws a part of each result, "
             "plot=callable(ax, partial) draws anything."
         )
 
@@ -133,37 +151,41 @@ def as_floats(part: NDArray[Any]) -> Array:
     return np.asarray(part, np.float64)
 
 
-class PerItem:
-    """A few numbers for each result, NaN until it is there; each result is read once.
+def named(label: str, unit: str) -> str:
+    """Return the text at an axis."""
+    return f"{label} ({unit})" if label and unit else label or unit
 
-    Parameters
-    ----------
-    n
-        Results in all.
-    width
-        Numbers for each.
-    reduce
-        Makes an array ``(m, width)`` of m results.
+
+def write_dates(axis: Axis) -> None:
+    """Write the numbers of an axis as dates."""
+    locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def dress(axes: Axes) -> None:
+    """Draw in greys what is around the data."""
+    axes.set_facecolor("none")
+    axes.tick_params(color=TICKS, labelcolor=GREY, labelsize=9)
+    axes.spines[:].set_color(FRAME)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(GREY)
+
+
+def span(finite: Array, percentiles: tuple[float, float] = (0, 100)) -> tuple[float, float]:
+    """Return where the data begin and end, or where most of them do; never one number twice."""
+    low, high = np.percentile(finite, percentiles).tolist()
+    if low == high:  # nearly everything is one value: show the few others
+        low, high = float(finite.min()), float(finite.max())
+    margin = (abs(low) / 10 or 0.5) if low == high else 0.0
+    return low - margin, high + margin
+
+
+def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
+    """Return limits around a range that move in steps, so that axes and colours seldom do.
+
+    They depend on the data alone: the last frame has those of the frame before.
     """
-
-    def __init__(self, n: int, width: int, reduce: Callable[[Array], Array]) -> None:
-        self._reduce = reduce
-        self._seen = np.zeros(n, bool)
-        self.numbers = np.full((n, width), np.nan)
-
-    @property
-    def n_shown(self) -> int:
-        """Results that have been taken in."""
-        return int(np.count_nonzero(self._seen))
-
-    @property
-    def present(self) -> NDArray[np.bool_]:
-        """Which they are."""
-        return self._seen
-
-    def add_new(self, values: Values, *, final: bool) -> None:
-        """Take in the results that were not there before."""
-        budget_s = math.inf if final else FOLD_BUDGET_S
-        for items in values.blocks(self._seen, max(1, math.prod(values.shape)), budget_s):
-            self.numbers[items] = self._reduce(values.read(items))
-            self._seen[items] = True
+    margin *= high - low
+    ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low - margin, high + margin)
+    return float(ticks[0]), float(ticks[-1])

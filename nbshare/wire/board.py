@@ -4,78 +4,52 @@
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed, how often items have come after a pause, whether
-             anything has been imported, how much of ``small`` is taken
+             anything has been imported, how many items are there, how many there will be, when the
+             owner is to be told that few are left
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
-    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
-    index    per item: which log, offset, bytes, place in the batch that is there; a row each
-             (untouched, so free, while nothing is in a log)
-    attempts per item: how often it has failed, or its worker died   (likewise)
-    numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
-    small    the first log of all workers: what a call of few objects needs
+    pages    of items: one page if their number is known, else as many as it takes
 
 Workers claim chunks by themselves (`nbshare.worker.claims`); the caller only reads. Each byte and
 word has one writer at a time, and on x86-64 others see writes in their order: a result first, then
-its ``done`` byte.
+its ``done`` byte. No chunk is of two pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+import os
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import Segment, View, aligned, slab
+from nbshare.memory import Segment, View, slab
+from nbshare.wire.page import (
+    FAILED,
+    HEADER_WORDS,
+    IN_LOG,
+    IN_OUTPUT,
+    PAGE_ITEMS,
+    RETURNED_PER_SLOT,
+    Page,
+    board_layout,
+    page_layout,
+)
+from nbshare.wire.slots import CHUNK_STOP, ITEM, ITEM_STOP, NO_ITEM, SLOT_WORDS
 
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = [
-    "FAILED",
-    "IN_LOG",
-    "IN_OUTPUT",
-    "MILLIONTHS",
-    "NOT_DONE",
-    "NO_ITEM",
-    "UNKNOWN",
-    "Board",
-    "FileLock",
-    "give_back",
-    "reported",
-    "write_text",
-]
-
-NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
+__all__ = ["Board", "FileLock", "give_back"]
 
 # Header words.
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, SMALL_TAKEN = range(9)
-HEADER_WORDS = 16
-RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
-# Words of a slot; times in ns of the monotonic clock, which all processes share.
-ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
-SLOWEST = 12  # N_SLOWEST pairs of ns and item
-N_SLOWEST = 3
-REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
-FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
-SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
-
-UNKNOWN = 0  # as KIND: before the first result; as FRACTION: not told
-MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
-CUT = "…".encode()
-NO_ITEM = -1
-ONE = 0  # as ITEM_STOP: the one after ITEM
-NUMBER_BYTES = 8
-# A worker's own log costs half a millisecond, which calls with few items would notice.
-SMALL_BYTES = 20 << 10  # of the log on the board, at most
-MOST_SMALL = 1024  # bytes of it per item
-# Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
-ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
+NOT_KNOWN = -1  # as TOTAL
+UNKNOWN = 0  # as KIND: before the first result
 
 
 class Board:
@@ -87,134 +61,214 @@ class Board:
         Made by `Board.create`, or attached in a worker.
     offset : int
         Where in it the board lies, in bytes.
-    n_tasks, n_slots : int
-        Number of items, and of workers that may take part (replacements included).
+    n_tasks : int or None
+        Number of items; None if nobody knows. Then the board has the segment for itself.
+    n_slots : int
+        Number of workers that may take part (replacements included).
+
+    Notes
+    -----
+    Pages are added and given back by one thread of the owner.
     """
 
-    def __init__(self, segment: Segment, offset: int, n_tasks: int, n_slots: int) -> None:
+    def __init__(self, segment: Segment, offset: int, n_tasks: int | None, n_slots: int) -> None:
         self.segment, self.offset = segment, offset
-        self.n_tasks, self.n_slots = n_tasks, n_slots
+        self.n_slots = n_slots
         self._memory = memoryview(segment)[offset:]
         self._array = View(self._memory).array
-        self._places = _layout(n_tasks, n_slots)[0]
+        self.is_open = n_tasks is None
+        self.page_items = n_tasks or (PAGE_ITEMS if n_tasks is None else 1)
+        self._places = board_layout(n_tasks, n_slots)
         # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
-        self.done = self._array(np.uint8, (n_tasks,), self._places[3])
-
-    # Most calls do without some of these.
-
-    @cached_property
-    def returned(self) -> npt.NDArray[np.int64]:
-        """Ranges given back."""
-        return self._array(np.int64, (RETURNED_PER_SLOT * self.n_slots, 2), self._places[1])
-
-    @cached_property
-    def slots(self) -> npt.NDArray[np.int64]:
-        """The rows of all workers."""
-        return self._array(np.int64, (self.n_slots, SLOT_WORDS), self._places[2])
-
-    @cached_property
-    def index(self) -> npt.NDArray[np.int64]:
-        """Where results are that lie in logs."""
-        return self._array(np.int64, (4, self.n_tasks), self._places[4])
-
-    @cached_property
-    def attempts(self) -> npt.NDArray[np.int32]:
-        """How often items have failed."""
-        return self._array(np.int32, (self.n_tasks,), self._places[6])
-
-    @cached_property
-    def small(self) -> memoryview:
-        """The log that all workers share."""
-        return self._memory[self._places[7] :][: _small_nbytes(self.n_tasks)]
-
-    def take_small(self, nbytes: int, lock: AbstractContextManager[Any]) -> int | None:
-        """Take room in the log that all workers share; returns where, None if it is full."""
-        if self.header[SMALL_TAKEN] + nbytes > len(self.small):  # the lock takes far longer
-            return None
-        with lock:
-            start = self.header[SMALL_TAKEN]
-            if start + nbytes > len(self.small):
-                return None
-            self.header[SMALL_TAKEN] = start + nbytes
-        return start
-
-    def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
-        return self._array(dtype, (self.n_tasks,), self._places[5])
-
-    def row(self, slot: int) -> memoryview:
-        """Return the words of a slot."""
-        return self._words(self._places[2] + slot * SLOT_WORDS * 8, SLOT_WORDS)
-
-    def _words(self, offset: int, n: int) -> memoryview:
-        return self._memory[offset : offset + 8 * n].cast("q")
-
-    def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
-        """Return what kind of results the call has: the first who asks decides, for good."""
-        if not self.header[KIND]:
-            with lock:
-                if not self.header[KIND]:
-                    self.header[KIND] = kind
-        return self.header[KIND]
+        self._pages: dict[int, Page] = {}
+        self._n_pages_gone = 0  # that the owner has given back
 
     @classmethod
-    def create(cls, n_tasks: int, n_slots: int) -> Board:
+    def create(cls, n_tasks: int | None, n_slots: int) -> Self:
         """Make an empty board."""
-        board = cls(*slab.take(_layout(n_tasks, n_slots)[1]), n_tasks, n_slots)
+        end = board_layout(n_tasks, n_slots)[-1]
+        if n_tasks is None:
+            place = Segment.create(end + page_layout(PAGE_ITEMS)[1]), 0
+        else:
+            place = slab.take(end + page_layout(max(n_tasks, 1))[1])
+        board = cls(*place, n_tasks, n_slots)
         board.slots[:, ITEM] = NO_ITEM
+        board.header[TOTAL] = NOT_KNOWN if n_tasks is None else n_tasks
+        board.header[N_THERE] = n_tasks or 0
         return board
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody is in an item, or has anything to tell of one."""
-        return bool((self.slots[:, ITEM] == NO_ITEM).all())
+    def place(self) -> tuple[int, int | None, int]:
+        """What a worker makes it from, beside the segment."""
+        return self.offset, None if self.is_open else self.n_tasks, self.n_slots
 
-    def clear_slot(self, slot: int) -> None:
-        """Make a slot ready for another worker."""
-        self.slots[slot] = 0
-        self.slots[slot, ITEM] = NO_ITEM
+    # ------------------------------------------------------------------------ pages
+
+    def page(self, i: int) -> Page:
+        """Return the page of an item that is there."""
+        k = i // self.page_items
+        return self._pages.get(k) or self._map_page(k)
+
+    def _map_page(self, k: int) -> Page:
+        nbytes = page_layout(self.page_items)[1]
+        start = self._places[-1] + k * nbytes
+        if self.offset + start + nbytes > self.segment.nbytes:  # the owner has made it larger
+            self.segment = Segment.attach(os.dup(self.segment.fd), "r+")
+        memory = memoryview(self.segment)[self.offset :][start : start + nbytes]
+        self._pages[k] = page = Page(memory, k * self.page_items, self.page_items)
+        return page
+
+    def forget_pages(self) -> None:
+        """Let go of the pages that a worker has mapped; it is at another one."""
+        if len(self._pages) > 1:
+            self._pages.clear()
+
+    @property
+    def pages(self) -> list[Page]:
+        """The pages that the owner has."""
+        if not self.is_open and not self._pages:
+            self._map_page(0)
+        return list(self._pages.values())
+
+    def extend(self, n: int) -> None:
+        """Have pages for so many items more than are there."""
+        nbytes = page_layout(self.page_items)[1]
+        start, stop = self.n_there, self.n_there + n
+        for k in range(start // self.page_items, (stop - 1) // self.page_items + 1):
+            if k not in self._pages:
+                end = self._places[-1] + (k + 1) * nbytes
+                if end > self.segment.nbytes:
+                    self.segment = self.segment.grown(end, 2 * end)
+                self._map_page(k)
+
+    def drop_page(self, page: Page) -> None:
+        """Give back a page, all of whose items are done and whose results nobody needs."""
+        k = page.first // self.page_items
+        nbytes = page_layout(self.page_items)[1]
+        del self._pages[k]
+        self._n_pages_gone += 1
+        with suppress(OSError):  # not every kind of memory can
+            self.segment.madvise(mmap.MADV_REMOVE, self._places[-1] + k * nbytes, nbytes)
+
+    # ------------------------------------------------------------------------ items
+
+    @property
+    def n_there(self) -> int:
+        """Number of items that have come."""
+        return self.header[N_THERE]
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of items, as far as it is known."""
+        total = self.header[TOTAL]
+        return self.header[N_THERE] if total == NOT_KNOWN else total
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more items than `n_tasks` will come."""
+        return self.header[TOTAL] != NOT_KNOWN
+
+    def publish(self, n: int) -> None:
+        """Have workers see so many more items."""
+        self.header[N_THERE] += n
+
+    def close(self, n: int | None = None) -> None:
+        """Say that no more will come than are there, or than the first `n`."""
+        self.header[TOTAL] = self.header[N_THERE] if n is None else n
+
+    def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
+        """Return the pages of some items that have not been given back, and which of theirs."""
+        parts = []
+        for page in self.pages:
+            low, high = max(start - page.first, 0), min(stop - page.first, page.n)
+            if low < high:
+                parts.append((page, low, high))
+        return parts
+
+    def are_done(self, start: int, stop: int) -> bool:
+        """Whether all of some items are done."""
+        for page, low, high in self.parts(start, stop):  # noqa: SIM110 - a generator eats Ctrl-C
+            if not page.done[low:high].all():
+                return False
+        return True
+
+    def state(self, i: int) -> int:
+        """Return the ``done`` byte of an item."""
+        page = self.page(i)
+        return int(page.done[i - page.first])
+
+    def fail(self, i: int) -> None:
+        """Note that an item has failed for good."""
+        page = self.page(i)
+        page.done[i - page.first] = FAILED
+
+    def done(self) -> npt.NDArray[np.uint8]:
+        """Return the ``done`` bytes of all items; a copy, unless their number was known."""
+        n = self.n_tasks
+        if not self.is_open:
+            return self.page(0).done[:n]
+        done = np.zeros(n, np.uint8)
+        for page, low, high in self.parts(0, n):
+            done[page.first + low : page.first + high] = page.done[low:high]
+        return done
+
+    def n_done(self) -> int:
+        """Count the results that are there; 20 µs for a million."""
+        n_gone = self._n_pages_gone * self.page_items
+        return n_gone + sum(int(np.count_nonzero(page.done)) for page in self.pages)
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return np.isin(self.done(), (IN_OUTPUT, IN_LOG))
+
+    def n_done_in(self, start: int, stop: int) -> int:
+        """Count the results that are there of a chunk that is being run."""
+        # Items of a chunk are done in their order.
+        if start >= stop:
+            return 0
+        page = self.page(start)
+        return int(np.count_nonzero(page.done[start - page.first : stop - page.first]))
 
     def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return the words `attempts` of items one of which has failed, for the caller to count."""
         self.header[HURT] = 1
-        return self.attempts[start:stop]
+        page = self.page(start)
+        return page.attempts[start - page.first : stop - page.first]
 
     def has_failed(self, start: int, stop: int) -> bool:
-        """Whether one of these items has failed before."""
+        """Whether one of these items, which are of one page, has failed before."""
         # The flag saves the common case from reading, hence allocating, pages of `attempts`.
-        return bool(self.header[HURT]) and bool(self.attempts[start:stop].any())
+        if not self.header[HURT]:
+            return False
+        page = self.page(start)
+        return bool(page.attempts[start - page.first : stop - page.first].any())
 
-    def n_done(self, stop: int | None = None) -> int:
-        """Count the results that are there, before `stop`; 20 µs for a million."""
-        return int(np.count_nonzero(self.done[:stop]))
+    # ----------------------------------------------------------------------- claims
 
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
-        return np.isin(self.done, (IN_OUTPUT, IN_LOG))
+    @property
+    def returned(self) -> npt.NDArray[np.int64]:
+        """Ranges given back."""
+        return self._array(np.int64, (RETURNED_PER_SLOT * self.n_slots, 2), self._places[1])
 
     @property
     def n_unclaimed(self) -> int:
         """Number of items that nobody has claimed; ranges given back count as one."""
         return self.n_tasks - self.header[NEXT] + self.header[RETURNED]
 
-    def has_waiting(self, n_items: int) -> bool:
-        """Whether some of the first items have been neither claimed nor withdrawn."""
-        return bool(self.header[RETURNED]) or not self.done[self.header[NEXT] : n_items].all()
+    def has_waiting(self) -> bool:
+        """Whether some of the items that are there have been neither claimed nor withdrawn."""
+        return bool(self.header[RETURNED]) or not self.are_done(self.header[NEXT], self.n_there)
 
     def withdraw(self, i: int) -> bool:
         """Mark an item as failed that nobody has claimed; returns whether it was so.
 
         Under the lock; chunks have to be of one item.
         """
-        if self.is_claimed(i) or self.done[i]:
+        if self.is_claimed(i) or self.state(i):
             return False
-        self.done[i] = FAILED
+        self.fail(i)
         return True
-
-    def withdraw_from(self, start: int) -> None:
-        """Mark the items from `start` on as failed: they will not come."""
-        self.done[start:] = FAILED
 
     def is_claimed(self, i: int) -> bool:
         """Whether a worker has claimed an item."""
@@ -222,8 +276,8 @@ class Board:
 
     def next_claim(self) -> int:
         """Return the first item that is neither claimed nor withdrawn. Under the lock."""
-        start = self.header[NEXT]
-        while start < self.n_tasks and self.done[start]:
+        start, stop = self.header[NEXT], self.n_there
+        while start < stop and self.state(start):
             start += 1
         return start
 
@@ -236,10 +290,43 @@ class Board:
         """Whether `stop` was called."""
         return bool(self.header[STOP])
 
-    def busy_since(self, slot: int) -> float | None:
-        """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
-        item, _, since_ns = self.row(slot)[ITEM : SINCE + 1]
-        return None if item == NO_ITEM else since_ns / 1e9
+    # ---------------------------------------------------------------------- results
+
+    def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
+        """Return what kind of results the call has: the first who asks decides, for good."""
+        if not self.header[KIND]:
+            with lock:
+                if not self.header[KIND]:
+                    self.header[KIND] = kind
+        return self.header[KIND]
+
+    def has_prints(self) -> bool:
+        """Whether a worker has printed what may not have been read yet."""
+        return bool(self.header[PRINTED])
+
+    # ------------------------------------------------------------------------ slots
+
+    @cached_property
+    def slots(self) -> npt.NDArray[np.int64]:
+        """The rows of all workers."""
+        return self._array(np.int64, (self.n_slots, SLOT_WORDS), self._places[2])
+
+    def row(self, slot: int) -> memoryview:
+        """Return the words of a slot."""
+        return self._words(self._places[2] + slot * SLOT_WORDS * 8, SLOT_WORDS)
+
+    def _words(self, offset: int, n: int) -> memoryview:
+        return self._memory[offset : offset + 8 * n].cast("q")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is in an item, or has anything to tell of one."""
+        return bool((self.slots[:, ITEM] == NO_ITEM).all())
+
+    def clear_slot(self, slot: int) -> None:
+        """Make a slot ready for another worker."""
+        self.slots[slot] = 0
+        self.slots[slot, ITEM] = NO_ITEM
 
     def items_of(self, slot: int) -> range:
         """Return the items that a worker is in the middle of: one, several tiny ones, or none."""
@@ -255,57 +342,6 @@ class Board:
         if item != NO_ITEM:
             start = after or item + 1
         return range(start + self.n_done_in(start, stop), stop)
-
-    def has_begun(self, slot: int) -> bool:
-        """Whether a worker has turned to the call."""
-        return bool(self.row(slot)[PID])
-
-    def idle_since(self, slot: int) -> float | None:
-        """Return since when a worker has had nothing to do, in s of the monotonic clock, or None.
-
-        A worker that has the function, that is, and is in no item.
-        """
-        row = self.row(slot)
-        return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
-
-    def loading_since(self, slot: int) -> float | None:
-        """Return since when a worker loads the function, in s of the monotonic clock, or None."""
-        begun_ns, loaded_ns = self.row(slot)[BEGUN : LOADED + 1]
-        return begun_ns / 1e9 if begun_ns and not loaded_ns else None
-
-    def has_prints(self) -> bool:
-        """Whether a worker has printed what may not have been read yet."""
-        return bool(self.header[PRINTED])
-
-    def n_done_in(self, start: int, stop: int) -> int:
-        """Count the results that are there of a chunk that is being run."""
-        # Items of a chunk are done in their order.
-        return int(np.count_nonzero(self.done[start:stop]))
-
-
-def _small_nbytes(n_tasks: int) -> int:
-    """Return how large the log on the board is, in bytes."""
-    return min(MOST_SMALL * n_tasks, SMALL_BYTES)
-
-
-@lru_cache(16)  # twice for each call, and small ones are much alike
-def _layout(n_tasks: int, n_slots: int) -> tuple[tuple[int, ...], int]:
-    """Return the offsets of the board's parts, and its size, in bytes."""
-    sizes = [
-        HEADER_WORDS * 8,
-        RETURNED_PER_SLOT * n_slots * 16,
-        n_slots * SLOT_WORDS * 8,
-        n_tasks,
-        n_tasks * 32,
-        n_tasks * NUMBER_BYTES,
-        n_tasks * 4,
-        _small_nbytes(n_tasks),
-    ]
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end = aligned(end + size)
-    return tuple(offsets), end
 
 
 def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
@@ -345,26 +381,3 @@ class FileLock:
     def __exit__(self, *_: object) -> None:
         fd, byte = self._place
         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
-
-
-def reported(row: Sequence[int]) -> tuple[float | None, str]:
-    """Read what the item that a worker is in has reported: fraction, if any, and text."""
-    if row[REPORTED] != row[SINCE]:
-        return None, ""
-    fraction = None if row[FRACTION] == UNKNOWN else (row[FRACTION] - 1) / MILLIONTHS
-    data = np.array(row[REPORT_TEXT:], np.int64).tobytes()
-    return fraction, data.rstrip(b"\0").decode("utf-8", "ignore")
-
-
-def write_text(row: memoryview, text: str) -> None:
-    """Write a text into a worker's row."""
-    place = row[REPORT_TEXT:].cast("B")
-    place[:] = _encoded(text, len(place))
-
-
-def _encoded(text: str, nbytes: int) -> bytes:
-    """Return a text in so many bytes of UTF-8, filled up or cut."""
-    data = text[: nbytes + 1].encode("utf-8", "replace")
-    if len(data) > nbytes:
-        data = data[: nbytes - len(CUT)] + CUT
-    return data.ljust(nbytes, b"\0")

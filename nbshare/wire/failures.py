@@ -7,14 +7,14 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from nbshare import errors
 from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
-from nbshare.functions import dumps
+from nbshare.functions.pickling import dumps
 from nbshare.wire import is_worker
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
-COPY = "the function has called os.fork: this copy of the process ends here, the original goes on"
+COPY = "the function called os.fork; this copy of the process ends here, the original continues"
 MAX_LINES = 40  # of a traceback's beginning and end each
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -71,11 +71,11 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
     )
 
 
-def rebuild(failure: Failure) -> BaseException:
-    """Return the exception to raise in the caller, with a note naming item and worker."""
+def rebuild(failure: Failure, name: str) -> BaseException:
+    """Return the exception to raise in the caller, with a note naming the item and its worker."""
     where = f"in worker {failure.worker}"
     if failure.item >= 0:
-        where = f"for item {failure.item} ({failure.item_repr}) {where}"
+        where = f"for {name} {where}"
     error: BaseException | None = None
     if failure.pickled is not None:
         try:
@@ -139,17 +139,19 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
-def timed_out(pid: int, timeout_s: float, i: int, text: str) -> TaskTimeoutError:
-    """Say that a worker was ended because item `i`, which `text` describes, took too long."""
+def timed_out(pid: int, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
+    """Say that a worker was ended because item `i`, called `name`, took too long."""
     return TaskTimeoutError(
-        f"item {i} ({text}) took longer than timeout={timeout_s:g} s; worker {pid}, which worked "
-        "on it, was ended and replaced",
+        f"{name} took longer than timeout={timeout_s:g} s; worker {pid}, which worked on it, was "
+        "ended",
         i,
     )
 
 
-def death_of(pid: int, status: int | None, why: str, i: int, text: str) -> errors.WorkerDiedError:
-    """Say how a worker ended in the middle of item `i`, which `text` describes.
+def death_of(
+    pid: int, status: int | None, why: str, doing: str, i: int = -1
+) -> errors.WorkerDiedError:
+    """Say how a worker ended while it was `doing` something, in the middle of item `i` or of none.
 
     `why` is that of `nbshare.engine.process.WorkerProcess`.
     """
@@ -177,9 +179,7 @@ def death_of(pid: int, status: int | None, why: str, i: int, text: str) -> error
             hint = " The kernel does that when memory runs out; `dmesg` would say so."
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
             hint = " It crashed in compiled code; its stack is in the standard error output."
-    return errors.WorkerDiedError(
-        f"worker {pid} {how} while it worked on item {i} ({text}).{hint}", i
-    )
+    return errors.WorkerDiedError(f"worker {pid} {how} while it {doing}.{hint}", i)
 
 
 def _name_of_signal(number: int) -> str:
@@ -189,11 +189,8 @@ def _name_of_signal(number: int) -> str:
         return f"signal {number}"
 
 
-def text_of(func: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return what messages call an item: its repr, or what the function says that it calls."""
-    if isinstance(func, FunctionType):  # of other objects an attribute may be anything
-        with suppress(Exception):
-            return str(func.__dict__["_text_of_call"](*args))
+def text_of(args: Sequence[Any]) -> str:
+    """Return what messages call an item."""
     return safe_repr(args[0] if len(args) == 1 else tuple(args))
 
 

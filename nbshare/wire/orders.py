@@ -6,8 +6,6 @@ Apart from what they do then, which their owner need not import.
 from __future__ import annotations
 
 import os
-import pickle
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from nbshare.arrays.inputs import Packed
@@ -16,21 +14,15 @@ from nbshare.memory import Mode
 __all__ = [
     "LONG_LOADING_S",
     "STREAMS",
-    "Brief",
     "CallMessage",
     "Order",
     "Policy",
     "Seed",
-    "Task",
-    "Terms",
-    "pack_terms",
-    "unpack_terms",
 ]
 
 # Long imports are legal: from then on they are shown, and warned of once. Tests set less.
 LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 STREAMS = ("stdout", "stderr")  # for which they are born with pipes
-KEPT = 8  # terms, of some kB each: of who calls one function again and again, or a few in turn
 
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
@@ -49,61 +41,27 @@ class Policy(NamedTuple):
         return self.on_error == "return"
 
 
-class Task(NamedTuple):
-    """What is done with each item; where its parts lie in the call's segments."""
-
-    func: Packed
-    shared: Packed | None
-    initializer: Packed | None
-    policy: Policy
-
-
 class Order(NamedTuple):
-    """What workers do in a call."""
-
-    task: Task
-    sources: list[tuple[Any, ...]]  # what `Source` takes
-    n_workers: int
-    chunksize: int | None
-    first: int  # index of the first item
-
-
-class Terms(NamedTuple):
-    """What all workers are told of a call, and is the same for one like it."""
+    """What all workers of a call are told."""
 
     settings: bytes  # of the caller's, see `nbshare.wire.context`
-    task: Task
-
-
-@lru_cache(KEPT)
-def pack_terms(terms: Terms) -> bytes:
-    """Return terms as they travel."""
-    return pickle.dumps(terms)
-
-
-@lru_cache(KEPT)
-def unpack_terms(data: bytes) -> Terms:
-    """Return terms that have come."""
-    return pickle.loads(data)  # type: ignore[no-any-return]
-
-
-class Brief(NamedTuple):
-    """What else all workers are told of a call."""
-
-    board: tuple[int, int, int]  # its offset in bytes, items, slots
-    inputs: tuple[tuple[bytes | None, tuple[Mode, ...]], ...]  # small ones, and segments' modes
-    order: tuple[Any, ...]  # what `Order` has beside the task
-
-    def packed(self) -> bytes:
-        """Return it as it travels: a plain tuple in half the time."""
-        return pickle.dumps(tuple(self))
+    board: tuple[int, int | None, int]  # its offset in bytes, items, slots
+    inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
+    func: Packed  # these lie in the inputs
+    shared: Packed | None
+    stage: Packed | None  # the rings of a pipeline's stage
+    initializer: Packed | None
+    sources: list[tuple[Any, ...]]  # what `Source` takes
+    n_fed: int  # objects of each item that come by a feed, whose segment is the last of the inputs
+    policy: Policy
+    n_workers: int
+    chunksize: int | None
 
 
 class CallMessage(NamedTuple):
-    """What one worker is told; descriptors come beside it: board, inputs, maybe bell and gong."""
+    """What one worker is told; descriptors come beside it: board, inputs, maybe events."""
 
     call: int
     slot: int
     n_threads: int  # of BLAS and the like
-    terms: bytes  # these are pickled once for all workers
-    brief: bytes
+    order: bytes  # pickled once for all workers

@@ -8,12 +8,13 @@ of a log as views of it, without another copy::
 
 An entry without large buffers is the pickle alone. Results of tiny items are pickled together, as a
 list, their batch: a bytearray in it is the pickle of one that may not, or cannot, be loaded with
-others. The first log, of small entries, is on the board.
+others.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
-from nbshare.functions import dumps_apart
+from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.wire.board import NUMBER_BYTES, Board
+from nbshare.wire.page import NUMBER_BYTES
 
 __all__ = [
     "ALONE",
@@ -34,13 +35,11 @@ __all__ = [
     "KINDS",
     "KIND_OF",
     "OBJECTS",
-    "ON_BOARD",
     "OUT_OF_BAND",
     "Entry",
     "LogKey",
     "LogReader",
     "OutputSpec",
-    "numbers_of",
     "pack",
     "parts_of",
     "spec_for",
@@ -48,8 +47,7 @@ __all__ = [
     "unpack",
 ]
 
-LogKey = int  # process id << 32, plus which of that process's logs; or
-ON_BOARD: LogKey = 0
+LogKey = int  # process id << 32, plus which of that process's logs
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # as the place in a batch: the entry is the one result
@@ -87,7 +85,7 @@ NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, floa
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
     IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
-    for code, t in enumerate([bool, int, float, *"?bBhHiIqQlLefdF"])
+    for code, t in enumerate([bool, int, float, *"?bBhHiIlLqQefdF"])
     if np.dtype(t).itemsize <= NUMBER_BYTES
 }
 IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
@@ -110,31 +108,39 @@ def spec_for(value: Any) -> OutputSpec:
     return OBJECTS
 
 
-def numbers_of(board: Board, spec: OutputSpec) -> npt.NDArray[Any] | None:
-    """Return the place on the board of results that are numbers; None for objects."""
-    if spec.dtype is None:
-        return None
-    return board.numbers(spec.dtype)
-
-
 class LogReader:
-    """The caller's side: the logs of all workers.
+    """The caller's side: the logs of all workers."""
 
-    Parameters
-    ----------
-    small : memoryview
-        The log on the board.
-    """
-
-    def __init__(self, small: memoryview) -> None:
+    def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
-        self._memory = {ON_BOARD: small}
-        self._last: tuple[tuple[LogKey, int], Any] = (ON_BOARD, -1), None  # the batch read last
+        self._present: dict[int, LogKey] = {}  # that workers write to, by process id
+        self.ended: deque[LogKey] = deque()  # that get no more results
+        self._n_left: dict[LogKey, int] = {}  # of these: results that have not been taken
+        self._last: tuple[tuple[LogKey, int], Any] = (0, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Take a worker's next log."""
+        """Take a worker's next log; the one before it gets no more results."""
+        if (before := self._present.get(key >> 32)) is not None:
+            self.ended.append(before)
+        self._present[key >> 32] = key
         self._logs[key] = log
-        self._memory[key] = memoryview(log)
+
+    def note_left(self, key: LogKey, n: int) -> None:
+        """Note how many results of a log that gets no more have not been taken."""
+        self._n_left[key] = n
+        self._drop_if_empty(key)
+
+    def take(self, entry: Entry) -> None:
+        """Note that a result has been taken: a log that gets no more is dropped with its last."""
+        key = entry[0]
+        if key in self._n_left:
+            self._n_left[key] -= 1
+            self._drop_if_empty(key)
+
+    def _drop_if_empty(self, key: LogKey) -> None:
+        if self._n_left[key] <= 0:
+            del self._n_left[key], self._logs[key]
+            self._last = (0, -1), None
 
     @property
     def n(self) -> int:
@@ -148,7 +154,7 @@ class LogReader:
 
     def has(self, entry: Entry) -> bool:
         """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
-        return entry[0] in self._memory
+        return entry[0] in self._logs
 
     def load(self, i: int, entry: Entry) -> Any:
         """Return the result of item `i`, nobody else's; its large arrays are views of the log.
@@ -175,7 +181,7 @@ class LogReader:
         key, offset, nbytes, _ = entry
         if nbytes < 0:
             return unpack(i, self._logs[key].array(np.uint8, (-nbytes,), offset))
-        return _unpickled(i, self._memory[key][offset : offset + nbytes])
+        return _unpickled(i, memoryview(self._logs[key])[offset : offset + nbytes])
 
 
 def thawed(i: int, value: Any) -> Any:

@@ -1,32 +1,16 @@
-"""What a pipeline and the workers of its stages share."""
+"""A stage of a pipeline, as its workers get it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "BLOCK",
-    "BLOCK_SINCE",
-    "FRAME_NBYTES",
-    "HEADER_NBYTES",
-    "NO_BLOCK",
-    "STAGE_BEGUN",
-    "STAGE_ENDED",
-    "Place",
-]
+from nbshare.arrays.ring import RingBuffer
 
-FRAME_NBYTES = 1 << 18  # of a result, in one slot
-HEADER_NBYTES = 24  # block, size of the whole, offset
-
-BLOCK, BLOCK_SINCE, STAGE_BEGUN, STAGE_ENDED = range(4)  # places in a row, which is a worker's
-NO_BLOCK = -1
+__all__ = ["Stage"]
 
 
-class Place(NamedTuple):
-    """The item of a stage's map: a worker for as long as the pipeline runs."""
+class Stage(NamedTuple):
+    """The ring buffers before and behind one stage."""
 
-    stage: str
-    worker: int
-
-    def __repr__(self) -> str:
-        return f"worker {self.worker} of stage {self.stage!r}"
+    source: RingBuffer | None  # None: it is the loader
+    sink: RingBuffer | None  # None: what it returns are the results

@@ -9,26 +9,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbshare.errors import cut
-from nbshare.functions import label_of
+from nbshare.functions.reference import label_of
 from nbshare.memory import segment_of
 from nbshare.wire.failures import safe_repr
 
-__all__ = ["Arguments", "nbytes_of", "run_chunk", "run_task"]
+__all__ = ["Task", "nbytes_of", "run_chunk", "run_task"]
 
 
 N_WEIGHED = 8  # of many, which are the items of a chunk or a batch, and much alike
 
 
-class Arguments(NamedTuple):
-    """What a function is called with."""
+class Task(NamedTuple):
+    """A function and what it is called with."""
 
+    func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     def __repr__(self) -> str:
+        func = self.func
+        while isinstance(func, partial) and func.func is run_chunk:
+            (func,) = func.args
         given = [*map(safe_repr, self.args)]
         given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
-        return f"({', '.join(given)})"
+        return cut(f"{label_of(func)}({', '.join(given)})")
 
     @property
     def nbytes(self) -> int:
@@ -36,23 +40,14 @@ class Arguments(NamedTuple):
         return _weigh(self.args) + sum(_weigh([value]) for value in self.kwargs.values())
 
 
-def run_task(func: Callable[..., Any], arguments: Arguments) -> Any:
+def run_task(task: Task) -> Any:
     """Run a task; in a worker."""
-    return func(*arguments.args, **arguments.kwargs)
+    return task.func(*task.args, **task.kwargs)
 
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
     """Call a function for several items: one task of a map with a chunksize."""
     return [func(*args) for args in items]
-
-
-def _text_of_call(func: Callable[..., Any], arguments: Arguments) -> str:
-    while isinstance(func, partial) and func.func is run_chunk:
-        (func,) = func.args
-    return cut(f"{label_of(func)}{arguments!r}")
-
-
-run_task._text_of_call = _text_of_call  # type: ignore[attr-defined]  # for `text_of`
 
 
 def _weigh(values: Sequence[Any], depth: int = 1) -> int:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from nbshare.wire import context
-from nbshare.wire.blas import limit_threads, thread_variables
+from nbshare.wire.context import limit_threads, thread_variables
 from nbshare.worker import streams
 
 __all__ = ["Belongings", "changes_stay", "show_crashes"]

@@ -5,12 +5,12 @@ Workers claim by themselves under a file lock, which the kernel releases if its 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nbshare.wire.board import CHUNK_START, CHUNK_STOP, NEXT, RETURNED, STOP, Board
+from nbshare.wire.board import N_THERE, NEXT, RETURNED, STOP, TOTAL, Board
+from nbshare.wire.slots import CHUNK_START, CHUNK_STOP
 
 __all__ = ["Claims"]
 
@@ -40,13 +40,11 @@ class Claims:
         Who share what is left.
     chunksize : int or None
         None: chosen by measured time.
-    step : int, default 1
-        Items that are loaded together: where a chunk of several such ends between two of them, no
-        other worker has to load them too.
-    n_ready : callable, optional
-        Returns how many items are there, if they come by and by.
-    wait : callable, optional
-        Waits for more of them, for some seconds.
+    block_of : callable, optional
+        Returns the items that are loaded together with one: where a chunk of several such blocks
+        ends between two of them, no other worker has to load one too.
+    wait : callable
+        Waits for more items, for some seconds; returns whether it is worth waiting any longer.
 
     Attributes
     ----------
@@ -66,23 +64,17 @@ class Claims:
         lock: AbstractContextManager[Any],
         n_workers: int,
         chunksize: int | None,
-        step: int = 1,
-        n_ready: Callable[[], int] | None = None,
-        wait: Callable[[float], None] = time.sleep,
+        block_of: Callable[[int], range] | None,
+        wait: Callable[[float], bool],
     ) -> None:
         self._board = board
         self._slot = board.row(slot)
         self._lock = lock
         self._n_workers = n_workers
         self._chunksize = chunksize
-        self._step = step
-        self._n_ready, self._wait = n_ready, wait
+        self._block_of, self._wait = block_of, wait
         self.has_waited = False
         self._last = 0
-
-    def are_ready(self, start: int) -> bool:
-        """Whether items from `start` on are there, or were: somebody may have claimed them."""
-        return self._n_ready is not None and self._n_ready() > start
 
     def claim(self, item_s: float) -> range:
         """Take the next chunk, when there is one; empty when nothing is left.
@@ -92,17 +84,18 @@ class Claims:
         pause_s, self.has_waited = WAIT_S, False
         while (chunk := self._claim(item_s)) is None:
             self.has_waited = True
-            self._wait(pause_s)
+            if not self._wait(pause_s):
+                return range(0)
             pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk
 
     def _claim(self, item_s: float) -> range | None:
         """Return a chunk, an empty one at the end, None if items are still to come."""
         board, header = self._board, self._board.header
-        if (
-            header[NEXT] >= board.n_tasks and not header[RETURNED]
-        ):  # the lock takes five times as long
-            return range(0)
+        total = header[TOTAL]
+        if header[NEXT] >= header[N_THERE] and not header[RETURNED]:
+            is_over = header[STOP] or header[NEXT] == total
+            return range(0) if is_over else None  # the lock takes five times as long
         with self._lock:
             if header[STOP]:
                 return range(0)
@@ -110,12 +103,11 @@ class Claims:
             if n_returned:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
-                start = board.next_claim()
-                stop = self._stop(start, board.n_tasks, item_s)
-                if self._n_ready is not None and stop > start:
-                    stop = min(stop, self._n_ready())
-                    if stop <= start:
-                        return None
+                start, n_there = board.next_claim(), header[N_THERE]
+                if start >= n_there:
+                    header[NEXT] = start  # what is left has been withdrawn
+                    return range(0) if start == total else None
+                stop = self._stop(start, n_there, max(n_there, total), item_s)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
             if n_returned:
@@ -125,18 +117,22 @@ class Claims:
         self._last = stop - start
         return range(start, stop)
 
-    def _stop(self, start: int, n_tasks: int, item_s: float) -> int:
-        n_left = n_tasks - start
+    def _stop(self, start: int, n_there: int, n_known: int, item_s: float) -> int:
+        page_end = start - start % self._board.page_items + self._board.page_items
+        end = min(n_there, page_end)
         if self._chunksize is not None:
-            return start + min(self._chunksize, n_left)
+            return min(start + self._chunksize, end)
+        n_left = n_known - start
+        block = range(start, start + 1) if self._block_of is None else self._block_of(start)
         by_time = CHUNK_S / item_s if item_s > 0 else 1
         # Half of an even share of what is left: chunks shrink towards the end, so that all
         # workers finish together.
         share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
-        if by_time * LOAD_S > self._step * CHUNK_S:
-            share = max(share, self._step)
-        size = max(1, int(min(by_time, share, GROWTH * self._last)))
-        if size >= n_left:
-            return n_tasks
-        stop = start + size
-        return stop if size < self._step else stop - stop % self._step
+        if by_time * LOAD_S > len(block) * CHUNK_S:
+            share = max(share, len(block))
+        stop = start + max(1, int(min(by_time, share, GROWTH * self._last)))
+        if stop >= end:
+            return end
+        if self._block_of is not None and stop >= block.stop:
+            stop = max(block.stop, self._block_of(stop).start)
+        return stop

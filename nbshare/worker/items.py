@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.feed import FedBlocks
-from nbshare.arrays.inputs import ArrayReference, Broken, Inputs
-from nbshare.functions import MAIN_PART
+from nbshare.arrays.inputs import ArrayReference, Inputs
+from nbshare.functions.pickling import may_name_main
+from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Seed
 from nbshare.wire.results import OUT_OF_BAND
 
@@ -41,63 +41,83 @@ class Source:
     ----------
     inputs : Inputs
         Of the call.
-    kind : {"rows", "plain", "blocks", "feed"}
+    fed : FedItems or None
+        Those that come by and by.
+    kind : {"rows", "plain", "blocks", "fed"}
         Rows of an array, a range or a few simple objects as they are, or pickled ones, all of which
         are there or come by and by.
     *what
-        An ArrayReference; the items; how many of them are in a block, and the blocks; or what
-        `FedBlocks` takes.
+        An ArrayReference; the items; how many of them are in a block, and the blocks; or which
+        column of those that are fed.
+
+    Attributes
+    ----------
+    block_of : callable or None
+        Returns the items that are loaded together with one, if there are such.
     """
 
-    def __init__(self, inputs: Inputs, kind: str, *what: Any) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: Inputs, fed: FedItems | None, kind: str, *what: Any) -> None:
+        self._inputs, self._fed = inputs, fed if kind == "fed" else None
         self._rows: Any = None
-        self._block: tuple[int, list[Any]] = (-1, [])
-        self._has_broken = False  # items in this block
-        self.step = 1  # items that are loaded together
-        self.feed: FedBlocks | None = None
+        self._block: tuple[range, list[Any]] = (range(0), [])
+        self.block_of: Callable[[int], range] | None = None
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "plain":
             (self._rows,) = what
         elif kind == "blocks":
-            self.step, self._packed = what
+            self._step, self._packed = what
+            self.block_of = self._packed_block
         else:
-            self._packed = self.feed = FedBlocks(inputs, *what)
-            self.step = self.feed.step
+            assert fed is not None
+            (self._column,) = what
+            self.block_of = fed.block_of
 
     def items(self, indices: range) -> Sequence[Any]:
         """Return the items of a range of indices."""
         if self._rows is not None:
             return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
-        step, (start, stop) = self.step, (indices.start, indices.stop)
-        if step == 1 and stop - start == 1:  # of a task, say, which is quick
-            return self._load(start)
+        start, stop = indices.start, indices.stop
         parts: list[list[Any]] = []
-        for number in range(start // step, (stop - 1) // step + 1):
-            first = number * step
-            block = self._load(number)
-            is_whole = start <= first and first + len(block) <= stop  # then it is not copied
-            parts.append(block if is_whole else block[max(start - first, 0) : stop - first])
-            if self._has_broken:
-                for broken in (item for item in parts[-1] if type(item) is Broken):
-                    self._block = (-1, [])  # another attempt is to load it anew
-                    raise broken.error
+        while start < stop:
+            block, items = self._load(start)
+            is_whole = start == block.start and block.stop <= stop  # then it is not copied
+            parts.append(items if is_whole else items[start - block.start : stop - block.start])
+            start = block.stop
         return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
 
-    def _load(self, number: int) -> list[Any]:
-        if number != self._block[0]:
-            packed = self._packed[number]
+    def _load(self, i: int) -> tuple[range, list[Any]]:
+        """Return the items that are loaded together with item `i`, and their indices."""
+        if i not in self._block[0]:
+            self.rest()
+            assert self.block_of is not None
+            block = self.block_of(i)
+            if self._fed is not None:
+                inputs, packed = self._fed.packed(i, self._column)
+            else:
+                inputs, packed = self._inputs, self._packed[i // self._step]
             try:
-                items, self._has_broken = self._inputs.load(packed), False
-            except BaseException:
-                if self.step == 1:
-                    raise
-                items, self._has_broken = self._inputs.load_items(packed), True
+                items = inputs.load(packed)
+            except BaseException as error:
+                if len(block) > 1:
+                    error.add_note(
+                        f"Item {block.start} and up to {len(block) - 1} after it are pickled "
+                        "together, and one of them cannot be loaded. Pass what the object is made "
+                        "from, and build it in the function."
+                    )
+                raise
             if isinstance(items, np.ndarray):
                 items.flags.writeable = False  # as rows of arrays that are not packed
-            self._block = (number, items)
-        return self._block[1]
+            self._block = block, items
+        return self._block
+
+    def _packed_block(self, i: int) -> range:
+        start = i - i % self._step
+        return range(start, start + self._step)
+
+    def rest(self) -> None:
+        """Let go of the items that are loaded; none is run at the moment."""
+        self._block = range(0), []
 
 
 def gather(
@@ -165,7 +185,7 @@ def _frozen(value: Any) -> Any:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
         raise _UnfitError(value) from None
-    if len(data) > MOST_BYTES or MAIN_PART in data:  # the latter is to be sent by value
+    if len(data) > MOST_BYTES or may_name_main(data):  # the latter is to be sent by value
         raise _UnfitError(value)
     return bytearray(data)
 
@@ -188,6 +208,6 @@ def generator(seed: Seed, i: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(child))
 
 
-def seeded(task: Callable[..., Any], seed: Seed, first: int, i: int, /, *args: Any) -> Any:
-    """Call a task with the random generator of item `i`, counted from the `first`."""
-    return task(*args, rng=generator(seed, first + i))
+def seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:
+    """Call a task with the random generator of item `i`."""
+    return task(*args, rng=generator(seed, i))

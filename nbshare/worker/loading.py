@@ -1,6 +1,7 @@
-"""Where a worker is that takes long to load the function: found out by its other thread.
+"""What a worker does before its first item, and where it is if that takes long.
 
-The text goes where items report (`nbshare.worker.reports`), so the progress display has it too.
+Where it is its other thread finds out. The text goes where items report, so that the progress
+display has it too.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ import _thread
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from traceback import walk_stack
 from types import FrameType
+from typing import Any
 
-from nbshare.errors import is_ours
-from nbshare.functions import is_installed
-from nbshare.wire.board import BEGUN, write_text
+from nbshare.errors import is_ours, noted
+from nbshare.functions.freshness import is_installed
+from nbshare.functions.reference import label_of
 from nbshare.wire.orders import LONG_LOADING_S
+from nbshare.wire.slots import BEGUN, write_text
+from nbshare.worker.belongings import changes_stay
 
-__all__ = ["loading", "look"]
+__all__ = ["initialize", "loading", "look"]
 
 LOOK_S = 1.0
 
@@ -56,3 +60,20 @@ def _place(frame: FrameType, what: str) -> str:
     what = what or f"importing {next(names, 'the function')}"
     places = (f"{what} ({os.path.basename(path)}, line {f.f_lineno})" for f, path in own or frames)
     return next(places, what)
+
+
+_initialized: list[bytes] = []  # what this process has been initialized with
+
+
+def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+    """Run the initializer of a call, unless it has been run here already."""
+    if _initialized == [key]:
+        return
+    try:
+        what = f"running the initializer {label_of(initializer)}"
+        with changes_stay(), loading(what=what):
+            initializer(*initargs)
+    except BaseException as error:
+        noted(error, "raised by the initializer")
+        raise
+    _initialized[:] = [key]

@@ -10,7 +10,7 @@ import math
 import threading
 from typing import Any
 
-from nbshare.wire.board import (
+from nbshare.wire.slots import (
     FRACTION,
     ITEM,
     MILLIONTHS,
@@ -21,7 +21,7 @@ from nbshare.wire.board import (
     write_text,
 )
 
-__all__ = ["Desk", "note_block", "present_item", "report"]
+__all__ = ["Desk", "present_item", "report"]
 
 
 def report(fraction: float, text: str = "") -> None:
@@ -85,15 +85,12 @@ class Desk:
     ----------
     row : memoryview
         Of `nbshare.wire.board.Board.row`.
-    first : int
-        Index of the call's first item.
     """
 
-    def __init__(self, row: memoryview, first: int = 0) -> None:
-        self._row, self._first = row, first
+    def __init__(self, row: memoryview) -> None:
+        self._row = row
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the text that is there
-        self.blocks: list[int] | None = None  # of an item that is a stage: its present block, or []
 
     def __enter__(self) -> None:
         """Items of this worker begin in this thread."""
@@ -105,11 +102,9 @@ class Desk:
 
     @property
     def item(self) -> int | None:
-        """The index of the present item, or of a stage's block, if there is one."""
-        if self.blocks is not None:
-            return self.blocks[0] if self.blocks else None
+        """The index of the present item, if there is one."""
         item = self._row[ITEM]
-        return None if item == NO_ITEM else self._first + item
+        return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
         """Note how far the present item is."""
@@ -131,12 +126,6 @@ class _Present(threading.local):
 
 
 _present = _Present()
-
-
-def note_block(block: int | None) -> None:
-    """Note at which block the present item is, which is a stage of a pipeline."""
-    if _present.desk is not None:
-        _present.desk.blocks = [] if block is None else [block]
 
 
 def present_item() -> int | None:

@@ -21,18 +21,17 @@ from contextlib import suppress
 from typing import Any
 
 from nbshare.wire.messages import Channel
-from nbshare.worker import orphans
 from nbshare.worker import process as worker
 
-__all__ = ["serve", "spawned"]
+__all__ = ["serve"]
 
 
 def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     """Run the server until its owner ends."""
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
-    orphans.arm(life_fd)
-    owner_pidfd = orphans.open_owner(owner)
+    worker.arm(life_fd)
+    owner_pidfd = worker.open_owner(owner)
     channel = Channel.from_fd(channel_fd)
     # The collector of the forked workers is not to touch, hence copy, our pages. It has been off
     # since the interpreter started: its looks at what is imported take a tenth of that.
@@ -66,14 +65,6 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
                 except ChildProcessError:
                     status = None
                 channel.send(("exit", pid, status))
-
-
-def spawned(owner: int, *fds: int) -> None:
-    """Be a worker in an interpreter of its own, where there is no server."""
-    gc.enable()
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    _live(orphans.open_owner(owner), *fds)
 
 
 def _live(*fds: int) -> None:

@@ -1,8 +1,12 @@
-"""What the workers of a pipeline's stages do: loops from one ring buffer to the next.
+"""The blocks of a pipeline's stage, as `nbshare.worker.work.Work` runs them: block i is item i.
 
 ::
 
-    load ──► ring ──► stage ──► ring ──► last stage ──► ring of frames ──► the caller
+    load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
+
+A map's workers claim items from a counter; those of a stage get the next block from the ring
+before it. What a stage returns goes to a slot of the ring behind it; of the last stage, where a
+map's results go.
 
 **No deadlock.** A worker takes its slot of the next ring before it takes a block from the ring
 before, and blocks are taken in order. So when somebody waits for block i, every earlier block is
@@ -12,128 +16,162 @@ worker with a slot will take. One slot is enough.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from nbshare.arrays.lease import Lease
 from nbshare.arrays.ring import RingBuffer
+from nbshare.arrays.ring_waiting import Lease
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.errors import RingClosedError
+from nbshare.errors import RingAbortedError, RingClosedError
+from nbshare.wire.board import N_THERE, NEXT, Board
 from nbshare.wire.failures import safe_repr
-from nbshare.wire.results import pack
-from nbshare.wire.stages import (
-    BLOCK,
-    BLOCK_SINCE,
-    FRAME_NBYTES,
-    HEADER_NBYTES,
-    NO_BLOCK,
-    STAGE_BEGUN,
-    STAGE_ENDED,
-    Place,
-)
-from nbshare.worker.reports import note_block
+from nbshare.wire.page import IN_OUTPUT
+from nbshare.wire.slots import ITEM, N_ITEMS, NO_ITEM, SINCE
+from nbshare.wire.stages import Stage
+from nbshare.worker.items import indices_of
+from nbshare.worker.store import ResultStore
 
-__all__ = ["Station", "feed", "finish", "n_arguments", "process"]
+__all__ = ["Blocks", "Column", "PassingStore", "blocks_for", "n_arguments"]
+
+Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.Source.items`
+END = object()  # in the place of a block, when a loader has no more
 
 
-class Station:
-    """Where a worker notes what it is doing; the end of the data ends its block.
+class Blocks(ABC):
+    """The blocks of a stage.
 
     Parameters
     ----------
-    rows : SharedArray
-        Of its stage: int64 of shape (workers, 4).
-    place : Place
-        The worker.
+    make_room : callable
+        Has places for the first blocks, so many, and returns how many there are.
+
+    Attributes
+    ----------
+    func : callable
+        What is called for each.
+    columns : list of Column
+        Its arguments for the block that was claimed last.
     """
 
-    def __init__(self, rows: SharedArray, place: Place) -> None:
-        self._row = np.asarray(rows)[place.worker].data
+    func: Callable[..., Any]
+    columns: list[Column]
 
-    def begin(self, block: int | None) -> None:
-        """Note which block is being worked on from now on; None: it waits for one."""
-        self._row[BLOCK_SINCE] = 0  # first: never the last block's number with its time
-        self._row[BLOCK] = NO_BLOCK if block is None else block
-        note_block(block)
-        if block is not None:
-            self.resume()
+    def __init__(self, make_room: Callable[[int], int]) -> None:
+        self._make_room, self._n_places = make_room, 0
 
-    def pause(self) -> None:
-        """Note that time is not the block's from now on: it waits for a slot."""
-        self._row[BLOCK_SINCE] = 0
+    def claim(self, _: float) -> range:
+        """Wait for the next block; returns its number, an empty range at the end of the data."""
+        block = self._await_block()
+        if block.stop > self._n_places:
+            self._n_places = self._make_room(block.stop)
+        return block
 
-    def resume(self) -> None:
-        """Note that it is again."""
-        self._row[BLOCK_SINCE] = time.monotonic_ns()
+    @abstractmethod
+    def _await_block(self) -> range: ...
 
-    def __enter__(self) -> Station:
-        self._row[STAGE_BEGUN] = time.monotonic_ns()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._row[BLOCK_SINCE], self._row[STAGE_ENDED] = 0, time.monotonic_ns()
-        is_busy = self._row[BLOCK] != NO_BLOCK  # else it may be of some other ring, in the function
-        return kind is RingClosedError and not is_busy
+    @abstractmethod
+    def pass_on(self, i: int, value: Any) -> None:
+        """Hand what `func` has returned for block `i` to the next stage."""
 
 
-# ------------------------------------------------------------------------- the loops
+class LoadedBlocks(Blocks):
+    """The blocks that a loader gives, one after the other.
 
+    Parameters
+    ----------
+    load : callable
+        A generator function, which may take the slots to fill.
+    sink : RingBuffer
+        Where its blocks go.
+    board : Board
+        Of the call.
+    row : memoryview
+        This worker's, on the board.
+    make_room : callable
+        As of `Blocks`.
+    """
 
-def feed(
-    func: Callable[..., Any],
-    sink: RingBuffer,
-    rows: SharedArray,
-    place: Place,
-    /,
-    **shared: Any,
-) -> None:
-    """Queue all blocks that a loader yields, or that it says it has filled in."""
-    func = partial(func, **shared)
-    with Station(rows, place) as station, contextlib.closing(Slots(sink, station)) as slots:
-        station.begin(0)
-        if n_arguments(func) == 1:
-            for n, n_rows in enumerate(blocks_of(func(slots)), 1):
-                slots.queue(n_rows)
-                station.begin(n)
+    def __init__(
+        self,
+        load: Callable[..., Any],
+        sink: RingBuffer,
+        board: Board,
+        row: memoryview,
+        make_room: Callable[[int], int],
+    ) -> None:
+        super().__init__(make_room)
+        self.func = self._next  # so its own time is the block's
+        self.columns = [indices_of]
+        self._load, self._fills_slots = load, n_arguments(load) == 1
+        self._board, self._row = board, row
+        self._slots = Slots(sink, row)
+        self._blocks: Iterator[Any] | None = None
+
+    def _await_block(self) -> range:
+        if self._board.is_closed:
+            self._row[N_ITEMS] -= 1  # to find the end was none
+            return range(0)
+        i = self._board.n_there
+        return range(i, i + 1)
+
+    def _next(self, _: int) -> Any:
+        if self._blocks is None:
+            loaded = self._load(self._slots) if self._fills_slots else self._load()
+            self._blocks = iter(blocks_of(loaded))
+        return next(self._blocks, END)
+
+    def pass_on(self, i: int, value: Any) -> None:
+        """Queue a block, or the slot that the loader has filled."""
+        if value is END:
+            self._slots.close()
+            self._board.close()
             return
-        for n, block in enumerate(blocks_of(func()), 1):
-            slots.queue(copy_to(next(slots), block))
-            station.begin(n)
+        self._slots.queue(value if self._fills_slots else copy_to(next(self._slots), value), i)
+        header = self._board.header
+        header[N_THERE] = header[NEXT] = i + 1
+        page = self._board.page(i)
+        page.done[i - page.first] = IN_OUTPUT
 
 
 class Slots(Iterator[SharedArray]):
-    """The empty slots that a loader fills in place: each is queued when it yields."""
+    """The empty slots that a loader fills: each is queued when it yields.
 
-    def __init__(self, ring: RingBuffer, station: Station) -> None:
-        self._ring, self._station = ring, station
+    Parameters
+    ----------
+    ring : RingBuffer
+        That they are of.
+    row : memoryview
+        The worker's, on the board: to wait for a slot is not the block's time.
+    """
+
+    def __init__(self, ring: RingBuffer, row: memoryview) -> None:
+        self._ring, self._row = ring, row
         self._lease: Lease | None = None
         self._slot: SharedArray | None = None
-        self._n_queued = 0
 
     def __next__(self) -> SharedArray:
         if self._slot is None:
-            self._station.pause()
+            item, self._row[ITEM] = self._row[ITEM], NO_ITEM
             self._lease = self._ring.put()
             self._slot = self._lease.__enter__()
-            self._station.resume()
+            self._row[SINCE] = time.monotonic_ns()
+            self._row[ITEM] = item
         return self._slot
 
-    def queue(self, rows: int | None) -> None:
+    def queue(self, rows: int | None, number: int) -> None:
         """Hand on the slot that was taken last, with so many rows; None: all."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
         trim(self._ring, slot, rows)
-        lease.number = self._n_queued
+        lease.number = number
         lease.end(publish=True)
-        self._n_queued += 1
 
     def close(self) -> None:
         """Give back the slot that was taken and not filled."""
@@ -141,49 +179,108 @@ class Slots(Iterator[SharedArray]):
             self._lease.end(publish=False)
 
 
-def process(
+class QueuedBlocks(Blocks):
+    """The blocks that a stage gets from the one before.
+
+    Parameters
+    ----------
+    func : callable
+        Takes a block, and maybe the slot that it is to fill.
+    source : RingBuffer
+        Where blocks come from.
+    sink : RingBuffer or None
+        Where they go; None: they are results.
+    board : Board
+        Of the call.
+    lock : context manager
+        Held to count blocks on the board.
+    make_room : callable
+        As of `Blocks`.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        source: RingBuffer,
+        sink: RingBuffer | None,
+        board: Board,
+        lock: AbstractContextManager[Any],
+        make_room: Callable[[int], int],
+    ) -> None:
+        super().__init__(make_room)
+        self.func, self._fills_slots = func, n_arguments(func) == 2
+        self.columns = [lambda _: [self._block]]
+        if self._fills_slots:
+            self.columns.append(lambda _: [self._slot])
+        self._source, self._sink = source, sink
+        self._board, self._lock = board, lock
+        self._got: Lease | None = None
+        self._put: Lease | None = None
+        self._block: SharedArray | None = None
+        self._slot: SharedArray | None = None
+
+    def _await_block(self) -> range:
+        if self._got is not None:
+            self._got.end(publish=False)
+        try:
+            if self._sink is not None:
+                self._put = self._sink.put()
+                self._slot = self._put.__enter__()
+            self._got = self._source.get()
+            self._block = self._got.__enter__()
+        except RingClosedError:
+            if self._put is not None:  # which the next stage would wait for
+                self._put.end(publish=False)
+            self._got = None
+            return range(0)
+        except RingAbortedError:
+            self._got = None
+            return range(0)
+        assert self._got.number is not None
+        i, header = self._got.number, self._board.header
+        with self._lock:
+            header[NEXT] += 1
+            header[N_THERE] = max(header[N_THERE], i + 1)
+        return range(i, i + 1)
+
+    def pass_on(self, i: int, value: Any) -> None:
+        """Queue the slot for the next stage."""
+        slot, lease, sink = self._slot, self._put, self._sink
+        assert slot is not None
+        assert lease is not None
+        assert sink is not None
+        trim(sink, slot, value if self._fills_slots else copy_to(slot, value))
+        lease.number = i
+        lease.end(publish=True)
+        page = self._board.page(i)
+        page.done[i - page.first] = IN_OUTPUT
+
+
+class PassingStore(ResultStore):
+    """Stores what a stage returns in the slot for the next one."""
+
+    def __init__(self, blocks: Blocks, *of_results: Any) -> None:
+        super().__init__(*of_results)
+        self._blocks = blocks
+
+    def put(self, i: int, value: Any) -> None:
+        """Hand it on."""
+        self._blocks.pass_on(i, value)
+
+
+def blocks_for(
+    stage: Stage,
     func: Callable[..., Any],
-    source: RingBuffer,
-    sink: RingBuffer,
-    rows: SharedArray,
-    place: Place,
-    /,
-    **shared: Any,
-) -> None:
-    """Make a block of the next ring from each block of the one before, to the end of the data."""
-    func = partial(func, **shared)
-    in_place = n_arguments(func) == 2
-    with Station(rows, place) as station:
-        while True:
-            with (put := sink.put()) as out, (got := source.get()) as block:
-                station.begin(got.number)
-                put.number = got.number
-                n_rows = func(block, out) if in_place else copy_to(out, func(block))
-                trim(sink, out, n_rows)
-                station.begin(None)
-
-
-def finish(
-    func: Callable[..., Any],
-    source: RingBuffer,
-    sink: RingBuffer,
-    rows: SharedArray,
-    place: Place,
-    /,
-    **shared: Any,
-) -> None:
-    """Send the caller the last stage's result for each block."""
-    with Station(rows, place) as station:
-        while True:
-            with (got := source.get()) as block:
-                station.begin(got.number)
-                result = func(block, **shared)
-                station.pause()
-                send(sink, got.number or 0, result)
-                station.begin(None)
-
-
-# ---------------------------------------------------------------------------- helpers
+    board: Board,
+    row: memoryview,
+    lock: AbstractContextManager[Any],
+    make_room: Callable[[int], int],
+) -> Blocks:
+    """Return the blocks that a worker of a stage runs `func` on."""
+    if stage.source is not None:
+        return QueuedBlocks(func, stage.source, stage.sink, board, lock, make_room)
+    assert stage.sink is not None
+    return LoadedBlocks(func, stage.sink, board, row, make_room)
 
 
 def n_arguments(func: Callable[..., Any]) -> int:
@@ -244,20 +341,3 @@ def trim(ring: RingBuffer, slot: SharedArray, rows: Any) -> None:
         )
     if rows is not None and slot.shape:
         ring.trim(slot, rows)
-
-
-def send(sink: RingBuffer, block: int, value: Any) -> None:
-    """Send a result in frames: however large it is, little memory is needed on the way."""
-    parts, nbytes = pack(value)
-    for start in range(0, nbytes, FRAME_NBYTES):
-        stop = min(start + FRAME_NBYTES, nbytes)
-        with sink.put() as slot:
-            frame = np.asarray(slot)
-            frame[:HEADER_NBYTES].view(np.int64)[:] = block, nbytes, start
-            for offset, part in parts:
-                lo, hi = max(start, offset), min(stop, offset + part.nbytes)
-                if lo < hi:
-                    at = HEADER_NBYTES - start
-                    bytes_: npt.NDArray[np.uint8] = np.frombuffer(part, np.uint8)
-                    frame[at + lo : at + hi] = bytes_[lo - offset : hi - offset]
-            sink.trim(slot, HEADER_NBYTES + stop - start)

@@ -13,74 +13,62 @@ import pickle
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.errors import noted
-from nbshare.functions import dumps_apart
+from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board
+from nbshare.wire.board import Board
+from nbshare.wire.page import IN_LOG, IN_OUTPUT, Page
 from nbshare.wire.results import (
     ALONE,
     ASK,
     IN_MEMORYVIEW,
     KIND_OF,
     KINDS,
-    ON_BOARD,
     OUT_OF_BAND,
     Entry,
     LogKey,
     OutputSpec,
-    numbers_of,
     parts_of,
     spec_for,
 )
 
-__all__ = ["LogWriter", "ResultStore", "fill_row"]
+__all__ = ["LogWriter", "ResultStore", "Rows", "fill_row"]
 
 LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
-# A large entry has a log to itself, and so is freed with its array; but every log costs the caller
-# a descriptor, so that later ones share logs that become larger and larger.
-LARGE = 1 << 20
-MAX_ALONE = 32
+# Of others. Every log costs the caller a descriptor, so later ones are larger; but a log is kept as
+# long as any result in it.
+MOST_LOG_BYTES = 64 << 20
 
-_numbers = itertools.count()
+_log_numbers = itertools.count()
+
+Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
 
 
 class LogWriter:
-    """A worker's side: what it appends lies on the board while there is room, then in its own logs.
+    """A worker's side: appends to a log, and begins another when it is full.
 
     Parameters
     ----------
-    board : Board
-        Of the call.
     announce : callable
         ``announce(key, segment)`` tells the caller of a new log.
-    lock : context manager
-        Held to agree with the other workers.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        announce: Callable[[LogKey, Segment], None],
-        lock: AbstractContextManager[Any],
-    ) -> None:
-        self._board, self._announce, self._lock = board, announce, lock
+    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
+        self._announce = announce
         self._log: Segment | None = None
-        self._key = ON_BOARD
+        self._key: LogKey = 0
         self._position = 0  # bytes
-        self._n_alone = 0
         self._n_bytes = 0  # written so far
 
     def append(self, data: bytes) -> tuple[LogKey, int]:
         """Write one or several pickles; returns in which log they are, and where."""
         nbytes = len(data)
-        if self._log is None and (start := self._board.take_small(nbytes, self._lock)) is not None:
-            self._board.small[start : start + nbytes] = data
-            return ON_BOARD, start
         log, start = self._room_for(nbytes)
         log[start : start + nbytes] = data
         return self._key, start
@@ -88,11 +76,6 @@ class LogWriter:
     def append_parts(self, data: bytes, buffers: list[memoryview]) -> Entry:
         """Write the pickle of a result and its buffers; returns what finds it again."""
         parts, nbytes = parts_of(data, buffers)
-        if nbytes >= LARGE and self._n_alone < MAX_ALONE:
-            self._n_alone += 1
-            key = _new_key()
-            self._announce(key, Segment.filled(nbytes, parts, sealed=False))
-            return key, 0, -nbytes, ALONE
         log, start = self._room_for(nbytes)
         for offset, part in parts:
             log[start + offset : start + offset + part.nbytes] = part
@@ -103,15 +86,12 @@ class LogWriter:
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
-            log, start = Segment.create(max(LOG_BYTES, self._n_bytes)), 0
-            self._log, self._key = log, _new_key()
+            size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
+            log, start = Segment.create(size), 0
+            self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
             self._announce(self._key, log)
         self._position = start + nbytes
         return log, start
-
-
-def _new_key() -> LogKey:
-    return (os.getpid() << 32) + next(_numbers)
 
 
 class ResultStore:
@@ -122,10 +102,10 @@ class ResultStore:
     board : Board
         Of the call.
     ask : callable
-        ``ask(spec)`` returns the call's spec and output array (None for objects); used once, with
-        the first result.
+        ``ask(spec)`` returns the call's spec and what gives rows of the output, from one on and so
+        many (None for objects); used once, with the first result.
     announce : callable
-        ``announce(key, segment)`` tells the caller of a new log.
+        As for `LogWriter`.
     lock : context manager
         Held to agree with the other workers.
 
@@ -140,32 +120,45 @@ class ResultStore:
     def __init__(
         self,
         board: Board,
-        ask: Callable[[OutputSpec], tuple[OutputSpec, npt.NDArray[Any] | None]],
+        ask: Callable[[OutputSpec], tuple[OutputSpec, Rows | None]],
         announce: Callable[[LogKey, Segment], None],
         lock: AbstractContextManager[Any],
     ) -> None:
         self._board, self._lock = board, lock
         self._ask = ask
-        self._log = LogWriter(board, announce, lock)
+        self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
-        self._out: Any = None
+        self._page = board.page(0)
+        self._rows: Rows | None = None
+        self._out: Any = None  # the rows of the page
         self.number: type | None = None
         self.takes_objects = False
+
+    def turn_to(self, page: Page, stop: int) -> None:
+        """Store results of items of a page from now on, before item `stop`."""
+        is_other = page is not self._page
+        self._page = page
+        if self._rows is not None and (is_other or len(self._out) < stop - page.first):
+            self._out = self._rows(page.first, page.n)
 
     @property
     def number_places(self) -> tuple[type | None, Any, Any]:
         """The class of results that fit the output as they are, and where: there, and ``done``.
+
+        Both count from the page's first item.
 
         For who cannot afford the time of `put`; None where results have to be looked at.
         """
         number, spec = self.number, self._spec
         if number is None or not (spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW):
             return None, None, None
-        return number, self._out.data, self._board.done.data
+        return number, self._out.data, self._page.done.data
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store the results of several items, which are such numbers, if the dtype holds all."""
-        out = self._out[items.start : items.stop]
+        first = self._page.first
+        places = slice(items.start - first, items.stop - first)
+        out = self._out[places]
         try:
             # An assignment would look for the dtype of each value: three and two times as long.
             if out.dtype.char in IN_MEMORYVIEW:
@@ -174,47 +167,51 @@ class ResultStore:
                 out[:] = np.fromiter(values, out.dtype, len(values))
         except (OverflowError, struct.error):  # an int too large for the dtype of those before it
             return False
-        self._board.done[items.start : items.stop] = IN_OUTPUT
+        self._page.done[places] = IN_OUTPUT
         return True
 
     def put(self, i: int, value: Any) -> None:
         """Store the result of item `i`, then mark it as done."""
         spec = self._spec or self._settle(spec_for(value))
+        place = i - self._page.first
         if spec.is_given:
-            fill_row(self._out, i, value)
+            fill_row(self._out, place, value)
         elif spec.holds(value):
-            self._out[i] = value
+            self._out[place] = value
         else:
-            return self._append(i, value)
-        self._board.done[i] = IN_OUTPUT
+            return self._append(place, value)
+        self._page.done[place] = IN_OUTPUT
         return None
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """Learn, with the first result, where results go."""
         kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
-            self._spec, self._out = self._ask(wanted)
+            self._spec, self._rows = self._ask(wanted)
         else:
             self._spec = KINDS[kind]
-            self._out = numbers_of(self._board, self._spec)
+            if self._spec.dtype is not None:
+                self._rows = partial(_numbers, self._board, self._spec.dtype)
+        if self._rows is not None:
+            self._out = self._rows(self._page.first, self._page.n)
         spec = self._spec
         if spec.dtype is not None and not spec.is_given and spec in KIND_OF:
             self.number = spec.number or spec.dtype.type
         return spec
 
-    def _append(self, i: int, value: Any) -> None:
+    def _append(self, place: int, value: Any) -> None:
         try:
             data, buffers = dumps_apart(value, OUT_OF_BAND)
         except Exception as error:
             noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
             raise
-        self.takes_objects = self.number is not None or self._out is None
+        self.takes_objects = self.number is not None or self._rows is None
         if buffers:
             entry = self._log.append_parts(data, buffers)
         else:
             entry = (*self._log.append(data), len(data), ALONE)
-        self._board.index[:, i] = entry
-        self._board.done[i] = IN_LOG
+        self._page.index[:, place] = entry
+        self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
         """Store the results of several items, frozen, if there is memory for all."""
@@ -231,9 +228,15 @@ class ResultStore:
     def _put_batch(self, items: range, values: list[Any]) -> None:
         data = pickle.dumps(values, 5)
         key, start = self._log.append(data)
-        index = self._board.index[:, items.start : items.stop]
+        first = self._page.first
+        places = slice(items.start - first, items.stop - first)
+        index = self._page.index[:, places]
         index[0], index[1], index[2], index[3] = key, start, len(data), range(len(items))
-        self._board.done[items.start : items.stop] = IN_LOG
+        self._page.done[places] = IN_LOG
+
+
+def _numbers(board: Board, dtype: np.dtype[Any], first: int, _n: int) -> npt.NDArray[Any]:
+    return board.page(first).numbers(dtype)
 
 
 def _remedy(value: Any) -> str:

@@ -11,21 +11,17 @@ from contextlib import AbstractContextManager
 from functools import partial
 from heapq import heappushpop, heapreplace
 from itertools import chain
-from typing import Any, Protocol
-
-import numpy.typing as npt
+from typing import Any
 
 from nbshare.arrays.inputs import Inputs
-from nbshare.errors import noted
-from nbshare.functions import label_of
-from nbshare.memory import Segment
-from nbshare.wire.board import (
-    ATTEMPTS,
+from nbshare.wire.board import IMPORTED, LOW, PRINTED, ROUND, STOP, Board
+from nbshare.wire.failures import leave, text_of
+from nbshare.wire.feed import FedItems
+from nbshare.wire.orders import Order
+from nbshare.wire.page import ATTEMPTS, IN_OUTPUT
+from nbshare.wire.slots import (
     BEGUN,
     ENDED,
-    FAILED,
-    IMPORTED,
-    IN_OUTPUT,
     ITEM,
     ITEM_STOP,
     LOADED,
@@ -35,27 +31,21 @@ from nbshare.wire.board import (
     ONE,
     PEAK,
     PID,
-    PRINTED,
     REPORTED,
-    ROUND,
     SINCE,
     SLOWEST,
-    STOP,
     WORKED,
-    Board,
 )
-from nbshare.wire.failures import leave, text_of
-from nbshare.wire.orders import Order
-from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
-from nbshare.worker.belongings import changes_stay
+from nbshare.worker.caller import Caller
 from nbshare.worker.claims import Claims
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
-from nbshare.worker.loading import loading
+from nbshare.worker.loading import initialize, loading
 from nbshare.worker.reports import Desk
+from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import ResultStore
 
-__all__ = ["Caller", "Work"]
+__all__ = ["Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known; they are then run
@@ -69,34 +59,6 @@ SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
 _process = [object()]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
-
-
-class Caller(Protocol):
-    """Whom a worker works for."""
-
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, npt.NDArray[Any] | None]:
-        """Return where results go, given what the first one asks for."""
-
-    def add_log(self, key: LogKey, log: Segment) -> None:
-        """Take a new log."""
-
-    def await_items(self, pause_s: float) -> None:
-        """Wait so long for items, or until some come."""
-
-    def tidy_up(self) -> None:
-        """Undo what items have changed in this process."""
-
-    def call_another(self) -> None:
-        """Wake another worker that waits for items, if there is one."""
-
-    def tell_imports(self) -> bool:
-        """Tell what has been imported so far; returns whether there is anything new."""
-
-    def sends_prints(self) -> bool:
-        """Send what items have printed so far; returns whether there is anything to read."""
-
-    def failed(self, i: int, error: BaseException, item: str) -> None:
-        """Take note of a failure; `i` counts from the first item of all."""
 
 
 class Work:
@@ -127,46 +89,51 @@ class Work:
         caller: Caller,
         lock: AbstractContextManager[Any],
     ) -> None:
-        task = order.task
-        self._policy, self._process = task.policy, _process[0]
+        self._policy, self._process = order.policy, _process[0]
         self._board = board
         self._slot = board.row(slot)
-        self._desk = Desk(self._slot, order.first)
+        self._desk = Desk(self._slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        self._first = order.first
-        fixed, items = inputs[0], inputs[-1]
+        fixed, items = inputs[0], inputs[-2 if order.n_fed else -1]
         try:
             with loading(self._slot):
-                if task.initializer is not None:
-                    _initialize(*fixed.load(task.initializer))
-                self._func = fixed.load(task.func)
-                if task.shared is not None:
-                    self._func = partial(self._func, **fixed.load(task.shared))
+                if order.initializer is not None:
+                    initialize(*fixed.load(order.initializer))
+                self._func = fixed.load(order.func)
+                if order.shared is not None:
+                    self._func = partial(self._func, **fixed.load(order.shared))
         finally:
             self._end_copy()
-        sources = [Source(items, *what) for what in order.sources]
-        self._columns = [source.items for source in sources]
-        if task.policy.seed is not None:
-            self._func = partial(seeded, self._func, task.policy.seed, order.first)
+        self._fed = None
+        if order.n_fed:
+            self._fed = FedItems(inputs[-1], board, order.n_fed)
+        self._sources = [Source(items, self._fed, *what) for what in order.sources]
+        self._columns: list[Column] = [source.items for source in self._sources]
+        if order.policy.seed is not None:
+            self._func = partial(seeded, self._func, order.policy.seed)
             self._columns.insert(0, indices_of)  # of the items' indices
         self._item_s = 0.0  # what an item took lately
         self._is_odd = False  # most results of this chunk are to be stored one by one
         self._round = board.header[ROUND]
         self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
-        self._store = ResultStore(board, caller.decide, caller.add_log, lock)
-        self._step = max((source.step for source in sources), default=1)
-        feed = next((source.feed for source in sources if source.feed), None)  # one for all lists
+        self._page = board.page(0)
+        block_ofs = [source.block_of for source in self._sources if source.block_of is not None]
+        if self._fed is not None:  # of an open call the first items may be gone
+            self._block_of: Callable[[int], range] | None = self._fed.block_of
+        else:
+            self._block_of = max(block_ofs, key=lambda block_of: len(block_of(0)), default=None)
         self._claims = Claims(
-            board,
-            slot,
-            lock,
-            order.n_workers,
-            order.chunksize,
-            step=self._step,
-            n_ready=None if feed is None else feed.n_ready,
-            wait=caller.await_items,
+            board, slot, lock, order.n_workers, order.chunksize, self._block_of, self._await_items
         )
+        self._store = ResultStore(board, caller.decide, caller.add_log, lock)
+        self._claim: Callable[[float], range] = self._claims.claim
+        if order.stage is not None:
+            stage = fixed.load(order.stage)
+            blocks = blocks_for(stage, self._func, board, self._slot, lock, caller.make_room)
+            self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
+            if stage.sink is not None:
+                self._store = PassingStore(blocks, board, caller.decide, caller.add_log, lock)
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
@@ -179,9 +146,14 @@ class Work:
     def step(self) -> bool:
         """Claim and run a chunk; returns whether there may be more."""
         self._end_copy()
-        chunk = self._claims.claim(self._item_s)
-        if self._claims.has_waited and self._claims.are_ready(chunk.stop):
+        chunk = self._claim(self._item_s)
+        if self._claims.has_waited and chunk.stop < self._board.n_there:
             self._caller.call_another()
+        if chunk:
+            if not 0 <= chunk.start - self._page.first < self._page.n:
+                self._board.forget_pages()
+                self._page = self._board.page(chunk.start)
+            self._store.turn_to(self._page, chunk.stop)
         if self._round != self._board.header[ROUND]:
             self._round = self._board.header[ROUND]
             self._caller.tidy_up()
@@ -191,7 +163,16 @@ class Work:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
+        if self._board.n_unclaimed <= self._board.header[LOW]:
+            self._caller.tell_news()
         return goes_on
+
+    def _await_items(self, pause_s: float) -> bool:
+        for source in self._sources:
+            source.rest()
+        if self._fed is not None:
+            self._fed.rest()
+        return self._caller.await_items(pause_s)
 
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
@@ -247,8 +228,8 @@ class Work:
         if store.number is None and not store.takes_objects:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
-        if self._step > WINDOW:
-            n = min(n, self._step - position % self._step)  # a whole block is not copied
+        if self._block_of is not None and len(block := self._block_of(position)) > WINDOW:
+            n = min(n, block.stop - position)  # a whole block is not copied
         # Those that have failed are run one by one: what happens now is theirs.
         return 0 if self._board.has_failed(position, position + n) else n
 
@@ -258,6 +239,7 @@ class Work:
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
         number, numbers, done = self._store.number_places
+        first = self._page.first
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
@@ -274,8 +256,8 @@ class Work:
                     leave(None)
                 if type(value) is number:
                     try:
-                        numbers[i] = value
-                        done[i] = IN_OUTPUT
+                        numbers[i - first] = value
+                        done[i - first] = IN_OUTPUT
                     except ValueError:  # a Python int too large for the dtype of those before it
                         put(i, value)
                 else:
@@ -370,10 +352,10 @@ class Work:
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             return 0
-        self._caller.failed(self._first + i, error, self._text_of(i))
+        self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
             return None
-        self._board.done[i] = FAILED
+        self._board.fail(i)
         return 1
 
     def _end_copy(self) -> None:
@@ -388,7 +370,7 @@ class Work:
             args = [column(range(i, i + 1))[0] for column in columns]
         except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
             return "an item that cannot be loaded"
-        return text_of(self._func, args)
+        return text_of(args)
 
     # What `Job.stats` shows.
 
@@ -403,23 +385,6 @@ class Work:
             self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
             pairs = array("q", chain.from_iterable(self._slowest))
             self._slot[SLOWEST:REPORTED] = pairs
-
-
-_initialized: list[bytes] = []  # what this process has been initialized with
-
-
-def _initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
-    """Run the initializer of a call, unless it has been run here already."""
-    if _initialized == [key]:
-        return
-    try:
-        what = f"running the initializer {label_of(initializer)}"
-        with changes_stay(), loading(what=what):
-            initializer(*initargs)
-    except BaseException as error:
-        noted(error, "raised by the initializer")
-        raise
-    _initialized[:] = [key]
 
 
 def _peak_bytes() -> int:

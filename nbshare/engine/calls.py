@@ -1,0 +1,363 @@
+"""What is done with calls: workers are given to them, messages handled, losses made good.
+
+::
+
+    begin, assign_workers ──► send the call              ──►   claim chunks, run items,
+                                                               write results and done flags
+    hear                      allocate the output        ◄──   first result
+                              note                       ◄──   failed / log / imported / finished
+    …
+    finish_ended ──► when nobody has anything left to say or to do
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from nbshare import errors
+from nbshare.engine.call import MAX_REPLACED, Call, State
+from nbshare.engine.losses import account_for_death
+from nbshare.engine.prints import WARNING, PrintPipes
+from nbshare.engine.process import WorkerProcess
+from nbshare.engine.workers import WorkerPool
+from nbshare.memory import Segment, segment_of
+from nbshare.wire.board import PRINTED, FileLock, give_back
+from nbshare.wire.failures import Failure, rebuild
+from nbshare.wire.orders import LONG_LOADING_S, CallMessage
+from nbshare.wire.results import OutputSpec
+from nbshare.wire.slots import busy_since, reported
+
+__all__ = ["Calls"]
+
+# For the items under way when a call is stopped; then their workers are ended. After an interrupt
+# all is to be usable again within 0.1 s: new workers take some 20 ms, their imports the rest.
+GRACE_S = 0.02
+
+
+class Calls:
+    """The calls that run.
+
+    Parameters
+    ----------
+    pool : WorkerPool
+        The workers.
+    pipes : PrintPipes
+        What they print into.
+    lock_fd : int
+        A file with a lock for each call.
+
+    Attributes
+    ----------
+    running : dict
+        Those that run, by their ids.
+    claiming : lock
+        Excludes the other threads of this process, which a call's file lock does not.
+
+    Notes
+    -----
+    For the dispatcher's thread. `hear`, `lose` and `stop` only note what has happened; at the end
+    of a turn `finish_ended` and `assign_workers` do what follows. So nothing is called while it
+    still runs.
+    """
+
+    def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock_fd: int) -> None:
+        self._pool, self._pipes, self._lock_fd = pool, pipes, lock_fd
+        self.running: dict[int, Call] = {}
+        self.claiming = _thread.allocate_lock()
+
+    def begin(self, call: Call) -> None:
+        """Begin a call, unless another thread has stopped it before."""
+        if call.is_over:
+            return
+        try:
+            call.code = self._pool.renew_if_stale(
+                call.request.context, call.initializer_key, is_in_use=bool(self.running)
+            )
+        except OSError as error:
+            call.finish("failed", errors.without_frames(error))
+            return
+        self.running[call.id] = call
+        self._assign_workers(call)
+
+    def stop(self, call: Call) -> None:
+        """End a call early."""
+        if call.is_over:
+            return
+        if call.id not in self.running:  # interrupted before it was submitted
+            call.finish("stopped")
+            return
+        call.halt()
+        if call.kill_at is None:
+            call.kill_at = time.monotonic() + GRACE_S
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Note the first failure and stop the rest."""
+        if call.error is None:
+            call.error = error
+            self.stop(call)
+
+    def lock_of(self, call: Call) -> FileLock:
+        """Return what workers hold while they claim items; hold `claiming` as well."""
+        return FileLock(self._lock_fd, call.id)
+
+    # ------------------------------------------------------------ what follows for calls
+
+    def finish_ended(self) -> None:
+        """Finish the calls for which nobody has anything left to say or to do."""
+        for call in list(self.running.values()):
+            if call.state == "starting" and any(w.is_ready for w in call.workers):
+                call.state = "running"
+            is_complete = call.is_complete  # once: an item may be done between two looks
+            if is_complete:
+                for worker in list(call.workers):
+                    self.hear_all(worker)  # its logs and failures, sent before the items were done
+            if (state := _end_of(call, is_complete=is_complete)) is not None:
+                self._finish(call, state)
+
+    def _finish(self, call: Call, state: State) -> None:
+        del self.running[call.id]
+        self.read_prints(call)
+        self._pipes.end_lines(call.request.prints)
+        for worker in call.workers:  # they find nothing to do, and become idle
+            worker.detach()
+        call.workers.clear()
+        call.finish(state, call.error)
+
+    def assign_workers(self) -> None:
+        """Put workers to work on calls that may have more."""
+        for call in list(self.running.values()):
+            self._assign_workers(call)
+        self._pool.remove_outdated({call.code.generation for call in self.running.values()})
+
+    def _assign_workers(self, call: Call) -> None:
+        try:
+            while call.wants_worker and self._may_assign(call):
+                self._assign(call)
+        except (errors.WorkerDiedError, OSError) as error:
+            if not call.workers:  # otherwise those that it has go on
+                call.halt()
+                call.error = errors.without_frames(error)
+                self._finish(call, "failed")
+
+    def _may_assign(self, call: Call) -> bool:
+        """Whether a call may have one more worker now."""
+        generation = call.code.generation
+        if self._pool.idle_worker(generation) is not None:
+            return True
+        # A new one is not started where others are about to be idle.
+        detached = [w for w in self._pool.detached() if w.generation == generation]
+        if not call.workers:
+            return all(worker.late_at <= time.monotonic() for worker in detached)
+        return call.request.max_workers - len(call.workers) > len(detached)
+
+    def _assign(self, call: Call) -> None:
+        """Give the call one more worker."""
+        slot = call.free_slots[-1]
+        message = CallMessage(call.id, slot, call.n_threads, call.packed_order)
+        files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
+        fds = [call.board.segment.fd, *(file.fileno() for file in files)]
+        if call.event_fd is not None:
+            fds.append(call.event_fd)
+        if call.entrance is not None:
+            fds.append(call.entrance.event.fd)
+        environ, prints = call.request.context.environ, call.request.prints
+        worker = self._pool.assign(message, fds, environ, call.code, prints)
+        worker.assign(call)
+        worker.lend(*(segment for segment, _ in call.segments))
+        call.workers[worker] = call.free_slots.pop()
+
+    # -------------------------------------------------------------------- what workers say
+
+    def hear(self, worker: WorkerProcess) -> None:
+        """Handle the next message of a worker.
+
+        Raises
+        ------
+        BlockingIOError
+            If there is none.
+        EOFError, OSError
+            If none can come.
+        """
+        try:
+            message, fds = worker.channel.receive(wait=False)
+            segments = [Segment.attach(fd, "r+") for fd in fds]
+        except OSError as error:
+            # There is no room for the descriptor, so the results in its memory are lost.
+            if worker.call is not None and error.errno == errno.EMFILE:
+                self.fail(worker.call, type(error)(*error.args))
+            raise
+        self._handle(worker, message, segments)
+
+    def hear_all(self, worker: WorkerProcess) -> None:
+        """Handle what a worker has sent so far, whether it is dead or alive."""
+        with suppress(EOFError, OSError):
+            while True:
+                self.hear(worker)
+
+    def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
+        match message:
+            case ("ready", pid):
+                self._pool.mark_ready(worker, pid)
+            case ("imported", stamps):
+                self._pool.note_imports(worker, stamps)
+            case ("finished", _, stamps, are_gone):
+                self._pool.note_imports(worker, stamps)
+                self._note_finished(worker, are_gone=are_gone)
+            case (what, call_id, content):
+                if (call := self.running.get(call_id)) is None:
+                    return  # it was stopped; the worker is about to be ended
+                if what == "first":
+                    self._decide(worker, call, content)
+                elif what == "room":
+                    self._make_room(worker, call, content)
+                elif what == "log":
+                    call.results.logs.add(content, segments[0])
+                else:
+                    self._note_failure(call, content)
+
+    def _note_finished(self, worker: WorkerProcess, *, are_gone: bool) -> None:
+        call = worker.call
+        worker.give_back(are_gone=are_gone)
+        self._pool.mark_idle(worker)
+        if call is not None:
+            del call.workers[worker]
+            self.read_prints(call)
+
+    def _decide(self, worker: WorkerProcess, call: Call, spec: OutputSpec) -> None:
+        """Tell a worker that has its first result where results go."""
+        try:
+            call.results.decide(spec)
+        except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
+            self.fail(call, errors.without_frames(error))
+            return
+        place, fds = None, []
+        if (output := call.results.output()) is not None:
+            array, n = output
+            found = segment_of(array)
+            assert found is not None
+            segment, offset = found
+            worker.lend(segment)
+            place, fds = (offset, array.strides, n), [segment.fd]
+        _answer(worker, (call.results.spec, place), fds)
+
+    def _make_room(self, worker: WorkerProcess, call: Call, n: int) -> None:
+        """Make room for more blocks of a stage, and tell the worker that waits for it."""
+        try:
+            n_places = call.make_room(n)
+        except Exception as error:  # noqa: BLE001 - no memory is the call's failure
+            self.fail(call, errors.without_frames(error))
+            return
+        _answer(worker, n_places)
+
+    def _note_failure(self, call: Call, failure: Failure) -> None:
+        error = rebuild(failure, call.name_of(failure.item, failure.item_repr))
+        if failure.item >= 0:
+            call.note_error(error, range(failure.item, failure.item + 1))
+        if failure.item < 0 or not call.request.policy.returns_errors:
+            self.fail(call, error)
+
+    def read_prints(self, call: Call) -> None:
+        """Take what workers have printed before they say that they have finished."""
+        if call.board.has_prints():
+            self._pipes.is_reading = True  # first: other threads read both
+            call.board.header[PRINTED] = 0  # before: what comes now may not be read
+            self._pipes.read_all()
+
+    # ------------------------------------------------------------- what happens to workers
+
+    def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
+        """End a worker that has died or has to die, and leave to others what it has not done."""
+        worker.end()  # first: what it does until then counts, and is heard
+        ended_at = time.monotonic()
+        self.hear_all(worker)
+        call = worker.call
+        status = self._pool.remove(worker)
+        if call is None:
+            return
+        unbegun, error = account_for_death(call, worker, status, ended_at if timed_out else None)
+        if error is not None:
+            self.fail(call, error)
+        if call.board.stopped:
+            return
+        with self.claiming:
+            give_back(call.board, unbegun, self.lock_of(call))
+        if call.entrance is not None:
+            call.entrance.call()
+        # A server that dies takes along the workers that it has yet to start.
+        max_unborn = call.request.max_workers + MAX_REPLACED
+        is_hopeless = call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn
+        if is_hopeless and call.wants_worker:
+            died = errors.WorkerDiedError(
+                f"{call.n_replaced + call.n_unborn} workers died one after the other before "
+                "they began an item. Something that they import may end them, or the "
+                "initializer; memory may be short, or the system may allow no more processes."
+            )
+            self.fail(call, died)
+
+    def tell_of_loading(self, worker: WorkerProcess) -> None:
+        """Warn once of a worker that takes long to load the function; it may."""
+        call = worker.call
+        if call is None or call.has_told:
+            return
+        call.has_told = True
+        slot = call.workers[worker]
+        what = reported(call.board.row(slot).tolist())[1] or "loading the function"
+        call.request.prints.add(
+            WARNING,
+            f"worker {slot + 1} has been {what} for {LONG_LOADING_S:g} s. It may take as "
+            "long as it needs; if it never ends, interrupt the run",
+        )
+
+    def end(self) -> None:
+        """End all calls and workers."""
+        for call in self.running.values():
+            call.halt()
+        try:
+            for worker in self._pool:
+                worker.kill()
+            for worker in list(self._pool):
+                worker.end()
+                self.hear_all(worker)
+                self._pool.remove(worker)
+        finally:  # nobody may wait for ever
+            self._pool.close()
+            for call in list(self.running.values()):
+                call.workers.clear()  # which know the call
+                call.finish("failed" if call.error else "stopped", call.error)
+            self.running.clear()
+
+
+def _answer(worker: WorkerProcess, message: Any, fds: Sequence[int] = ()) -> None:
+    """Send a worker what it waits for; end one that cannot be reached."""
+    try:
+        worker.channel.send(message, fds, wait=False)
+    except OSError:
+        worker.kill()  # its death is heard of later
+
+
+def _end_of(call: Call, *, is_complete: bool) -> State | None:
+    """Return how a call has ended, if it has."""
+    is_done = call.error is None and not call.board.stopped and is_complete
+    if any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers):
+        return None
+    if call.error is not None:
+        return "failed"
+    if call.board.stopped:
+        return "stopped"
+    return "done" if is_done else None
+
+
+def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
+    """Whether the end of a call has to wait for a worker's word.
+
+    Of a tiny call it need not be waited for until all have found out that nothing is left: that
+    takes as long as the call.
+    """
+    if not is_done or not worker.is_ready:
+        return worker.is_ready
+    return worker.has_borrowed or busy_since(call.board.row(call.workers[worker])) is not None

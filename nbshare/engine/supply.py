@@ -1,0 +1,349 @@
+"""What brings the items of a call while it runs: the rest of a long list, or what a source gives.
+
+::
+
+    source ──► some items ──► Call.append ──► workers
+                 ▲
+                 └── when workers will soon have nothing left, and results have been taken
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextvars
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from nbshare.arrays.arena import LEAST_BLOCKS, block_size, nbytes_each
+from nbshare.engine.call import Call, Supply
+from nbshare.engine.events import LocalEvent, OwnerEvent
+from nbshare.errors import is_interrupt
+from nbshare.wire.board import LOW
+from nbshare.wire.failures import raised_by_source
+from nbshare.wire.task import nbytes_of
+
+__all__ = ["MOST_BYTES", "ListSupply", "Pace", "SourceSupply"]
+
+# So much work, of all workers or, if that takes longer, of whoever iterates, is brought at a time.
+PORTION_S = 0.1
+MOST_ITEMS = 1 << 14  # at a time
+MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be brought
+MOST_AHEAD = 3  # portions that somebody who iterates has not taken yet
+GROWTH = 8  # from one portion to the next at most
+LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
+
+Item = tuple[Any, ...]  # of each iterable one
+
+_END: Item = ("the end",)
+
+
+class Pace:
+    """How long the items of a call take, and so how many to bring at a time.
+
+    Parameters
+    ----------
+    item_s : float
+        What one may take as long as nobody knows.
+    size : int
+        How many to bring first.
+    """
+
+    def __init__(self, item_s: float, size: int) -> None:
+        self.item_s, self.size = item_s, size
+        self._mark = 0, 0.0  # since when: items that were done, and the seconds for them
+
+    def look(self, call: Call) -> None:
+        """See how long one has taken lately: the last `size` of them, if there are so many."""
+        n_done, worked_s = call.pace()
+        n_new = n_done - self._mark[0]
+        if n_new > 0:
+            self.item_s = max(1e-9, (worked_s - self._mark[1]) / n_new)
+            if n_new >= self.size:
+                self._mark = n_done, worked_s
+
+    def resize(self, wanted: float, least: int, most: int) -> None:
+        """Have the next size be as wanted, not much larger than the last one."""
+        self.size = max(least, int(min(wanted, GROWTH * self.size, most)))
+
+
+class ListSupply(Supply):
+    """Packs the items of lists while workers run those before them.
+
+    Parameters
+    ----------
+    call : Call
+        That has a feed.
+    columns : sequence of sequences
+        What each list gives to the items.
+    step : int
+        Items of a block.
+    """
+
+    def __init__(self, call: Call, columns: Sequence[Sequence[Any]], step: int) -> None:
+        self._call, self._columns, self._step = call, columns, step
+        self._packing = _thread.allocate_lock()
+
+    def wait(self, timeout_s: float) -> None:
+        """Pack items for some time, or wait if all have been."""
+        until_s = time.monotonic() + timeout_s
+        self._pack(until_s)
+        self._call.engine.wait(self._call, max(0.0, until_s - time.monotonic()))
+
+    def _pack(self, until_s: float) -> None:
+        call, feed, board = self._call, self._call.feed, self._call.board
+        if feed is None or not self._packing.acquire(blocking=False):
+            return  # another thread does
+        try:
+            while not (board.n_there == board.n_tasks or board.stopped or call.is_over):
+                start = board.n_there
+                feed.append([column[start : start + self._step] for column in self._columns])
+                if time.monotonic() > until_s:
+                    return
+        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
+            call.error = call.error or error.with_traceback(None)
+            call.stop()
+        finally:
+            self._packing.release()
+        call.supply = None
+
+
+class SourceSupply(Supply):
+    """Takes items from a source that may be slow or endless, as many as will soon be needed.
+
+    Parameters
+    ----------
+    call : Call
+        With an open board.
+    source : iterator
+        Of items.
+    in_background : bool
+        Whether a thread of its own takes the items; else whoever waits does.
+    """
+
+    def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
+        self._call, self._in_background = call, in_background
+        self._event: OwnerEvent | LocalEvent
+        self._event = OwnerEvent() if call.entrance is not None else LocalEvent()
+        call.event_fd = self._event.fd
+        has_thread = in_background or call.engine.works_by_itself
+        self._intake = Intake(source, self._event.set if has_thread else None)
+        request = call.request
+        self._least = request.max_workers * (request.chunksize or 1)
+        self._pace = Pace(0.0, 2 * self._least)
+        self._bringing = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._intake.want(2 * self._pace.size)
+        if self._in_background:
+            _thread.start_new_thread(self._live, ())
+
+    def wake(self) -> None:
+        """Have a look at what there is to do; called by any thread."""
+        if self._call.is_over:
+            self._intake.close()
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Bring items, and wait."""
+        if self._in_background:
+            self._call.await_end(timeout_s)
+            return
+        self.bring()
+        if self._call.engine.works_by_itself:
+            self._event.wait(min(timeout_s, LOOK_S))
+        else:
+            self._call.engine.wait(self._call, timeout_s)
+
+    def _live(self) -> None:
+        while not self._call.is_over:
+            self.bring()
+            self._event.wait(LOOK_S)
+
+    def bring(self) -> None:
+        """Bring the items that workers will soon need, as far as the source has given them."""
+        if self._bringing.acquire(blocking=False):  # else another thread does
+            try:
+                self._bring()
+            finally:
+                self._bringing.release()
+
+    def _bring(self) -> None:
+        call = self._call
+        if call.board.is_closed or call.board.stopped or call.is_over:
+            return
+        if call.engine.is_closed:
+            call.stop()
+            return
+        try:
+            if call.results.is_iterated:
+                call.sweep()
+            while self._wants_more() and (items := self._intake.take(self._next_size())):
+                self._append(items)
+            if self._intake.is_exhausted:
+                self._close()
+        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
+            if not call.board.stopped:
+                call.error = call.error or error.with_traceback(None)
+                call.stop()
+
+    def _wants_more(self) -> bool:
+        """Whether workers will soon have nothing left, and more may be taken."""
+        board, results = self._call.board, self._call.results
+        if self._intake.is_exhausted or board.stopped or self._call.is_over:
+            return False
+        size = self._pace.size
+        if results.is_iterated and board.n_there - results.n_given > MOST_AHEAD * size:
+            return False
+        if not board.n_there or board.n_unclaimed <= 0:
+            return True
+        if self._takes_much():
+            return False
+        if not self._pace.item_s:
+            self._pace.look(self._call)
+        return self._pace.item_s > 0 and board.n_unclaimed < size
+
+    def _takes_much(self) -> bool:
+        """Whether the items that workers have not done yet take much memory."""
+        if (feed := self._call.feed) is None:
+            return True
+        if feed.nbytes > MOST_BYTES:
+            feed.sweep()
+        return feed.nbytes > MOST_BYTES
+
+    def _next_size(self) -> int:
+        """Return how many items make a portion, by the time that they have taken lately."""
+        results, pace = self._call.results, self._pace
+        pace.look(self._call)
+        if pace.item_s:
+            item_s = max(pace.item_s / self._call.request.max_workers, results.reader_s())
+            most = MOST_ITEMS
+            if results.is_iterated:  # nobody knows yet how quickly
+                most = min(most, GROWTH * results.n_given)
+            pace.resize(PORTION_S / item_s, self._least, most)
+        self._intake.want(2 * pace.size)
+        self._call.board.header[LOW] = pace.size // 2
+        return pace.size
+
+    def _append(self, items: list[Item]) -> None:
+        call, n = self._call, len(items)
+        out = call.request.out
+        if isinstance(out, np.ndarray) and call.board.n_there + n > len(out):
+            raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
+        columns = [list(column) for column in zip(*items, strict=True)]
+        is_long = n >= 2 * LEAST_BLOCKS
+        step = block_size(n, max(map(nbytes_each, columns))) if is_long else 1
+        call.append(columns, step)
+
+    def _close(self) -> None:
+        call, n = self._call, self._call.board.n_there
+        out = call.request.out
+        if isinstance(out, np.ndarray) and n != len(out):
+            call.error_at_end = ValueError(
+                f"out= has {len(out)} rows, but the iterable gave {n} items"
+            )
+        elif self._intake.error is not None:
+            call.error_at_end = raised_by_source(self._intake.error, n)
+        self._intake.close()
+        call.close()
+
+
+class Intake:
+    """What has been taken from a source that may be slow, or endless, and not been handed over.
+
+    Parameters
+    ----------
+    source : iterator
+        Of items.
+    tell : callable, optional
+        A thread of its own takes items, as many as may wait, and calls this when some have come
+        while none waited. Without it items are taken when they are asked for.
+
+    Attributes
+    ----------
+    is_exhausted : bool
+        Whether all that it gives has been handed over.
+    error : BaseException or None
+        What it has raised at its end.
+    """
+
+    def __init__(self, source: Iterator[Item], tell: Callable[[], None] | None) -> None:
+        self._source = itertools.chain(source, itertools.repeat(_END))
+        self._items: deque[Item] = deque()
+        self._tell = tell
+        self._wanted = 0
+        self._more = _thread.allocate_lock()  # released when there is room
+        self._has_thread = self._is_closed = self.is_exhausted = False
+        self.error: BaseException | None = None
+
+    def want(self, n: int) -> None:
+        """Say how many may wait to be handed over."""
+        self._wanted = n
+        if self._tell is not None and not self._has_thread:
+            self._has_thread = True
+            try:
+                # With the caller's context: NumPy's errstate, for one, is kept there.
+                _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
+            except RuntimeError:  # no more threads are allowed: `take` does it
+                self._has_thread = False
+        self._go_on()
+
+    def take(self, n: int) -> list[Item]:
+        """Return the next items: `n` at most, and none if none have come."""
+        if not (self._has_thread or self._items or self.is_exhausted):
+            self._get(n)
+        items: list[Item] = []
+        nbytes = 0
+        while len(items) < n and nbytes < MOST_BYTES and self._items:
+            item = self._items.popleft()
+            if item is _END:
+                self.is_exhausted = True
+                break
+            items.append(item)
+            nbytes += nbytes_of(item)
+        self._go_on()
+        return items
+
+    def close(self) -> None:
+        """Take no more; a generator that nobody else has ends."""
+        self._is_closed = True
+        self._source = itertools.chain(())
+        self._tell = None  # who is told holds this: without garbage collection for ever
+        self._go_on()
+
+    def _get(self, n: int) -> None:
+        try:
+            # One by one, so that each is there at once, however long the next one takes.
+            self._items.extend(itertools.islice(self._source, n))
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            # Without our frame, which holds this and so the error; in no variable of ours either.
+            self.error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            self._items.append(_END)
+
+    def _go_on(self) -> None:
+        if self._more.locked():
+            with suppress(RuntimeError):  # somebody else has
+                self._more.release()
+
+    def _work(self) -> None:
+        n, largest = 1, 1
+        while not self._is_closed and (not self._items or self._items[-1] is not _END):
+            room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
+            if room <= 0:
+                self._more.acquire()
+                continue
+            was_empty = not self._items
+            self._get(min(n, room))
+            if was_empty and (tell := self._tell) is not None:
+                tell()
+            with suppress(IndexError):  # handed over already
+                largest = max(largest, nbytes_of(self._items[-1]))
+            n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))

@@ -1,0 +1,227 @@
+"""The workers of this process: those at work, those that wait for it, and when they are renewed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nbshare import errors
+from nbshare.engine.call import NO_CODE, Code
+from nbshare.engine.events import Died, Events, Sent
+from nbshare.engine.prints import PrintPipes, Prints
+from nbshare.engine.process import FORK_S, WorkerProcess, WorkerStarter
+from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
+from nbshare.memory import scratch_file
+from nbshare.wire.context import Context
+
+__all__ = ["WorkerPool"]
+
+NO_STAMP = Stamp(-1, -1, -1, -1)
+
+
+class WorkerPool:
+    """Starts workers, keeps the idle ones for the next call, ends those that are outdated.
+
+    Parameters
+    ----------
+    events : Events
+        Where the workers' messages and deaths are waited for.
+    starter : WorkerStarter
+        Where new ones come from.
+    pipes : PrintPipes
+        What they print into.
+
+    Attributes
+    ----------
+    idle_since : dict
+        The workers that have nothing to do, with the time on the monotonic clock.
+    n_missing : int
+        Workers that were ended with a call, and are to be there for the next.
+
+    Notes
+    -----
+    For the dispatcher's thread, but for `is_current`.
+    """
+
+    def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
+        self._events, self._starter, self._pipes = events, starter, pipes
+        self._members: dict[WorkerProcess, None] = {}
+        self.idle_since: dict[WorkerProcess, float] = {}
+        self.n_missing = 0
+        self._code = NO_CODE  # of the newest generation
+        self._born_under: Any = None  # environment and import path of this generation
+        self._initializer: bytes | None = None  # that workers of this generation may have run
+        self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
+        # Of these and of what is kept for them; never changed, but replaced.
+        self._watched: dict[str, Stamp | None] = {}
+        self._n_modules = 0  # of this process, when it was last looked which files they have
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        return iter(self._members)
+
+    def renew_if_stale(
+        self, context: Context, initializer: bytes | None, *, is_in_use: bool
+    ) -> Code:
+        """Have new workers if the environment, a file or the initializer is not theirs any more.
+
+        Returns what the call's workers are to run, however late they start. A file that has
+        changed, but that none of them has imported, is kept anew, unless one might do so just now:
+        in another call, or in one that it has yet to leave. `is_in_use`: other calls run.
+
+        Raises
+        ------
+        OSError
+            If there is no memory for that, or no descriptor.
+        """
+        changed = self._changed()
+        is_in_use = is_in_use or len(self.idle_since) < len(self._members)
+        is_stale = bool(changed) and (is_in_use or not changed.isdisjoint(self._stamps))
+        snapshot = self._code.snapshot
+        if snapshot is None or is_stale or not self._suits(context, initializer):
+            snapshot = Snapshot(scratch_file())
+            self._code = Code(self._code.generation + 1, snapshot)
+            self._born_under, self._initializer = (context.environ, context.path), None
+            changed, self._stamps, self._n_modules = {*self._stamps}, {}, 0
+        self._initializer = initializer or self._initializer
+        known = snapshot.sources().keys()
+        changed |= self._stamps.keys() - known
+        if self._n_modules != len(sys.modules):  # going through them takes a while
+            self._n_modules = len(sys.modules)
+            changed |= {*own_files()} - known
+        if changed:
+            snapshot.keep(changed)
+            self._watch(snapshot)
+        return self._code
+
+    def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
+        """Whether a call would run this code, if it began now; for any thread."""
+        return (
+            code.generation == self._code.generation
+            and self._n_modules == len(sys.modules)
+            and self._suits(context, initializer)
+            and not self._changed()
+        )
+
+    def _suits(self, context: Context, initializer: bytes | None) -> bool:
+        return self._born_under == (context.environ, context.path) and (
+            initializer is None or self._initializer in (None, initializer)
+        )
+
+    def _changed(self) -> set[str]:
+        return {path for path, stamp in self._watched.items() if stamp_of(path) != stamp}
+
+    def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
+        """Remember what a worker has imported."""
+        snapshot = self._code.snapshot
+        if worker.generation != self._code.generation or snapshot is None:
+            return  # those of the newest have other versions
+        for path, stamp in stamps.items():
+            # Of two versions at least one is old: no file is like that.
+            self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
+        if stamps:
+            self._watch(snapshot)
+
+    def _watch(self, snapshot: Snapshot) -> None:
+        kept = snapshot.sources().items()
+        self._watched = {**{path: file.stamp for path, file in kept if file}, **self._stamps}
+
+    def assign(
+        self,
+        message: Any,
+        fds: Sequence[int],
+        environ: Mapping[str, str],
+        code: Code,
+        prints: Prints,
+    ) -> WorkerProcess:
+        """Give a message to an idle worker, or to a new one.
+
+        Raises
+        ------
+        WorkerDiedError, OSError
+            If none can be started, or told what to do.
+        """
+        while (worker := self.idle_worker(code.generation)) is not None:
+            self._pipes.turn(worker, prints)
+            try:
+                worker.channel.send(message, fds, wait=False)
+            except OSError as error:
+                self.remove(worker)
+                if not isinstance(error, ConnectionError | BlockingIOError):
+                    raise
+                # It died while idle, or was stopped: nobody need notice.
+            else:
+                del self.idle_since[worker]
+                return worker
+        worker = self._start(environ, code)
+        self._pipes.turn(worker, prints)
+        try:
+            worker.channel.send(message, fds, wait=False)
+        except ConnectionError:
+            pass  # it is dead already, and we shall hear of that
+        except OSError:
+            self.remove(worker)
+            raise
+        return worker
+
+    def idle_worker(self, generation: int) -> WorkerProcess | None:
+        """Return the worker that became idle last, of those that are ready if there are any."""
+        idle = [worker for worker in self.idle_since if worker.generation == generation]
+        return max(reversed(idle), key=lambda worker: worker.is_ready, default=None)
+
+    def detached(self) -> list[WorkerProcess]:
+        """Return the workers that will be idle when they notice that their call is over."""
+        return [w for w in self._members if w.call is None and w not in self.idle_since]
+
+    def replenish(self) -> None:
+        """Start workers in the place of those that were ended with a call."""
+        while self.n_missing:
+            self.n_missing -= 1
+            with suppress(errors.WorkerDiedError):  # who needs them will be told
+                self.mark_idle(self._start(self._born_under[0], self._code))
+
+    def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
+        worker = self._starter.start(environ, code)
+        self._members[worker] = None
+        self._pipes.add(worker)
+        self._events.watch(worker.channel.fileno(), Sent(worker))
+        return worker
+
+    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
+        """Note that a worker has started."""
+        worker.mark_ready(pid)
+        for other in self._members:  # where many start at once each has its time
+            other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
+        if worker.pidfd >= 0:  # else the end of its channel tells
+            self._events.watch(worker.pidfd, Died(worker))
+
+    def mark_idle(self, worker: WorkerProcess) -> None:
+        """Keep a worker that has nothing to do for the next call."""
+        self.idle_since[worker] = time.monotonic()
+
+    def remove(self, worker: WorkerProcess) -> int | None:
+        """End a worker, if it lives, and return its exit status."""
+        del self._members[worker]
+        self.idle_since.pop(worker, None)
+        self._events.unwatch(worker.channel.fileno())
+        if worker.pidfd >= 0:
+            self._events.unwatch(worker.pidfd)
+        status = worker.reap()
+        self._pipes.remove(worker)
+        return status
+
+    def remove_outdated(self, wanted: set[int]) -> None:
+        """End idle workers that run what no call does, and no call will.
+
+        `wanted`: the generations of the calls that run.
+        """
+        wanted.add(self._code.generation)
+        for worker in [worker for worker in self.idle_since if worker.generation not in wanted]:
+            self.remove(worker)
+
+    def close(self) -> None:
+        """Give back what is kept for workers; there are none any more."""
+        if self._code.snapshot is not None:
+            self._code.snapshot.close()

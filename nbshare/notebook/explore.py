@@ -1,0 +1,217 @@
+"""`explore`: one result at a time, also of a job that runs; what there is to see."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.errors import DisplayWarning, warn
+from nbshare.job import Job
+from nbshare.notebook.environment import surroundings
+from nbshare.notebook.live_plot import LivePlot
+from nbshare.notebook.panel import Panel, text_of
+from nbshare.tracebacks import shown_from_the_call
+
+if TYPE_CHECKING:
+    from nbshare.notebook.figure import Frame
+
+__all__ = ["explore"]
+
+Kind = Literal["image", "line", "hist"]
+
+
+@shown_from_the_call
+def explore(
+    results: Any,
+    *,
+    kind: Kind | None = None,
+    axes: Mapping[str, npt.ArrayLike] | None = None,
+    plot: LivePlot | None = None,
+) -> None:
+    """Show results one at a time in a notebook, with a slider to choose among them.
+
+    Nothing is copied: each result is read from memory when it is drawn. The notebook's file keeps
+    the last picture.
+
+    Parameters
+    ----------
+    results : array_like of shape (n, *shape), or Job
+        What `parallel_map` has returned, or a job, which may still run; see `Job.explore`.
+    kind : {"image", "line", "hist"}, optional
+        How one result is drawn. Default: an image if it is one (H, W), or in colour (H, W, 3 or
+        4); a line if it is one-dimensional.
+    axes : mapping of str to array_like, optional
+        Of results over a grid: the name of each axis and its values, the last axis varying fastest,
+        as in `itertools.product`. Their lengths multiply to ``n``. Each axis has a slider.
+    plot : LivePlot, optional
+        Labels, units, coordinates and `value` of the picture; its own kind is not used.
+
+    Raises
+    ------
+    TypeError
+        The results are not an array, or single numbers.
+    ValueError
+        An argument is not as described.
+
+    See Also
+    --------
+    Job.explore, LivePlot
+
+    Examples
+    --------
+    In a notebook:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> maps = np.random.default_rng(1).random((6, 20, 30))
+    >>> axes = {"azimuth": [0, 120, 240], "height": [10, 20]}
+    >>> nbshare.explore(maps, axes=axes)  # doctest: +SKIP
+    """
+    if kind not in (None, "image", "line", "hist"):
+        raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
+    if not (plot is None or isinstance(plot, LivePlot)):
+        raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
+    source = results if isinstance(results, Job) else _Finished(results)
+    view = View(source, kind, plot or LivePlot(), axes or {})
+    if len(there := np.flatnonzero(source.present)):
+        view.pick(int(there[0]))  # refuses what cannot be drawn
+    if surroundings() != "kernel":
+        warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
+        return
+    Panel(view).display()
+
+
+class _Finished:
+    """Results that are all there, as a job gives them."""
+
+    label, state = "result", "done"
+
+    def __init__(self, results: Any) -> None:
+        if not isinstance(results, np.ndarray):
+            raise _no_array(f"a {type(results).__name__}")
+        if not results.size:
+            raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
+        self._results, self.n_tasks = results, len(np.atleast_1d(results))
+        missing = np.ma.getmaskarray(results).reshape(self.n_tasks, -1)
+        self.present = np.array([True]) if missing.dtype.names else ~missing.all(axis=1)
+        self.present = np.resize(self.present, self.n_tasks)
+        self.n_done = int(np.count_nonzero(self.present))
+
+    def partial(self) -> Any:
+        return self._results
+
+    def running(self) -> bool:
+        return False
+
+
+def _no_array(what: str) -> TypeError:
+    return TypeError(
+        f"explore() needs results that are one array, of shape (n, *shape); these are {what}. Have "
+        "the function return arrays of one shape, or pass numpy.stack of a part of each result."
+    )
+
+
+@dataclass
+class _Drawn:
+    """One result, as the job that a `LiveFigure` draws."""
+
+    label: str
+    rows: Any
+    inputs = n_tasks = None
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        return np.ones(len(self.rows), bool)
+
+    def partial(self) -> Any:
+        return self.rows
+
+
+class View:
+    """What there is to see: results, where they lie in a grid, and the picture of each.
+
+    Parameters
+    ----------
+    source
+        A job, or `_Finished`.
+    kind, plot, axes
+        As for `explore`.
+    """
+
+    def __init__(
+        self, source: Any, kind: Kind | None, plot: LivePlot, axes: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        self.source, self._kind, self._plot = source, kind, plot
+        self.axes = {name: np.ravel(np.asarray(values)) for name, values in axes.items()}
+        self.shape = tuple(len(values) for values in self.axes.values())
+        if axes and math.prod(self.shape) != source.n_tasks:
+            lengths = " × ".join(map(str, self.shape))
+            n = "an unknown number of" if source.n_tasks is None else source.n_tasks
+            raise ValueError(f"axes= has {lengths} values, but there are {n} results.")
+
+    @property
+    def n(self) -> int:
+        """Number of items, of a generator as far as it has come; 1 at least."""
+        return max(1, self.source.n_tasks or len(self.source.present))
+
+    def name(self, item: int) -> str:
+        """Say which result it is."""
+        places = np.unravel_index(item, self.shape) if self.axes else ()
+        chosen = [
+            f"{name} = {text_of(values[place])}"
+            for (name, values), place in zip(self.axes.items(), places, strict=True)
+        ]
+        return f"{self.source.label}: {', '.join(chosen) or f'item {item}'}"
+
+    def has(self, item: int) -> bool:
+        """Whether the result is there."""
+        present = self.source.present
+        return item < len(present) and bool(present[item])
+
+    def pick(self, item: int) -> tuple[str, npt.NDArray[Any]]:
+        """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
+        partial, value = self.source.partial(), self._plot.value
+        if isinstance(partial, list):
+            raise _no_array("objects, or arrays of several shapes")
+        result = partial[item]
+        if np.ma.is_masked(result):
+            result = np.ma.filled(result.astype(float), np.nan)
+        shown = np.ma.getdata(result if value is None else value(result))
+        is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
+        if shown.ndim == 0:
+            raise TypeError(
+                "explore() shows one result at a time, which has to be an array; these are single "
+                "values. plot='line' draws all of them in one picture."
+            )
+        if self._kind is None and shown.ndim > 1 and not is_image:
+            raise ValueError(
+                f"kind= is needed for results of shape {shown.shape}: pass kind='hist', or "
+                "plot=LivePlot(value=...) with a function that returns an image of a result."
+            )
+        return self._kind or ("image" if is_image else "line"), shown
+
+    def draw(self, item: int, *, sharp: bool) -> Frame:
+        """Draw a result, or that it is not there."""
+        from nbshare.notebook.figure import ResultFigure  # loads matplotlib
+
+        if not self.has(item):
+            gone = "No result yet" if self.source.running() else "No result"
+            return ResultFigure.blank(f"{self.name(item)}\n{gone}")
+        kind, shown = self.pick(item)
+        plot = copy.copy(self._plot)
+        plot.kind, plot.value = kind, None
+        if kind == "image":
+            plot.label = plot.label or "result"  # not the mean of several
+        if kind == "line":
+            plot.xlabel = plot.xlabel or "element"
+        rows = shown if kind == "line" else shown[None]
+        drawn: Any = _Drawn(self.name(item), rows)
+        frame = ResultFigure(drawn, plot).frame(final=sharp)
+        assert frame is not None  # there are rows
+        return frame

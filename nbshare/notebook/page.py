@@ -1,0 +1,160 @@
+"""The page that shows a row: it asks how the run is, and may have it stopped.
+
+A display that is only replaced stands still once the page has been loaded anew, says "running" for
+ever after the kernel has been restarted, and takes the focus from a button with every change. So a
+script in the row asks instead, three times a second, and changes what differs::
+
+    script in the row ─► server's web socket ─► control thread ─► PageLink.answer, PageLink.press
+
+The control channel has a thread of its own in every ipykernel since 6.0: it is there while a cell
+runs, while a picture is drawn, and after an interrupt. A page without that script (an export, one
+that does not trust the notebook, another front end) never asks, and gets new outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from nbshare.notebook.bar import LIVE
+from nbshare.notebook.environment import KernelOutput, shell
+
+if TYPE_CHECKING:
+    from nbshare.job import Job
+
+__all__ = ["PageLink"]
+
+_ASK, _STOP = "nbshare_rows", "nbshare_stop"
+_SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
+_MOST_ENDED = 100  # rows whose last state is kept, for pages that have not heard of it
+
+_links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
+_ended: dict[str, str] = {}  # likewise: the markup of the last state
+_stopped_cell = -1  # the last one in which a map was stopped
+_lock = threading.Lock()
+
+
+class PageLink:
+    """What a page may ask of a row.
+
+    Parameters
+    ----------
+    job
+        The map.
+    output
+        Where its row is shown.
+    draw
+        Returns the row's present markup; for any thread.
+    in_loop
+        Whether the cell waits for the map, and may have more of them to come.
+
+    Attributes
+    ----------
+    script : str
+        Follows the row; empty where no page can ask.
+    is_followed : bool
+        Whether a page has asked. From then on nothing is sent before the last state.
+    is_pressed : bool
+        Whether Stop has been pressed.
+
+    Notes
+    -----
+    `answer` and `press` are called in the kernel's control thread, all else in the one that waits
+    for the map.
+    """
+
+    def __init__(
+        self, job: Job, output: KernelOutput, draw: Callable[[], str], *, in_loop: bool
+    ) -> None:
+        self._job, self._draw, self._id = job, draw, output.id
+        self._cell = output.cell.number if in_loop else None
+        self.is_followed = self.is_pressed = False
+        self.script = ""
+        if (kernel_id := _kernel_id()) is not None:
+            arguments = kernel_id, self._id, job.label, _ASK, _STOP
+            self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
+            _ended.pop(self._id, None)  # of the map that has had the output before
+            _links[self._id] = self
+
+    def end(self, html: str) -> None:
+        """Keep the markup of the last state."""
+        self._draw = lambda: html  # the row, and with it its job, is not needed any more
+        if self.script:
+            _ended[self._id] = html
+            for old in list(_ended)[:-_MOST_ENDED]:
+                del _ended[old]
+
+    def answer(self) -> dict[str, Any]:
+        """Return what the page is to show."""
+        self.is_followed = True
+        return {"html": self._draw(), "is_over": False}
+
+    def press(self) -> bool:
+        """End the map; returns False if it was over.
+
+        The first map of a cell that is stopped gives its partial results, and the cell goes on;
+        the next one is interrupted, and with it the cell: the user wants to get out of a loop.
+        """
+        global _stopped_cell
+        if self._job.state not in LIVE:
+            return False
+        with _lock:
+            is_again, self.is_pressed = self.is_pressed, True
+            is_second = False
+            if self._cell is not None:
+                is_second, _stopped_cell = _stopped_cell == self._cell, self._cell
+        if is_again:
+            return True
+        if is_second:
+            self._job.interrupt()
+        else:
+            self._job.stop()
+        return True
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text).replace("<", "\\u003c")  # else a label might end the script
+
+
+def _kernel_id() -> str | None:
+    """Return what the server calls this kernel, ready for pages; None if there is no server."""
+    if "JPY_SESSION_NAME" not in os.environ:  # set by Jupyter's server, not by nbclient
+        return None
+    with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
+        from ipykernel.connect import get_connection_file
+
+        kernel = shell().kernel
+        kernel.control_handlers[_ASK] = _on_ask
+        kernel.control_handlers[_STOP] = _on_stop
+        return Path(get_connection_file()).stem.removeprefix("kernel-")
+    return None
+
+
+def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
+    rows = {name: _state_of(name) for name in message["content"].get("rows", [])}
+    _reply(stream, sender, message, {"rows": rows})
+
+
+def _state_of(name: str) -> dict[str, Any] | None:
+    """Return what a row shows; None if there is none."""
+    if name in _ended:
+        return {"html": _ended[name], "is_over": True}
+    link = _links.get(name)
+    return None if link is None else link.answer()
+
+
+def _on_stop(stream: Any, sender: Any, message: dict[str, Any]) -> None:
+    link = _links.get(message["content"].get("row", ""))
+    _reply(stream, sender, message, {"stopped": link is not None and link.press()})
+
+
+def _reply(stream: Any, sender: Any, message: dict[str, Any], content: dict[str, Any]) -> None:
+    what = f"{message['header']['msg_type']}_reply"
+    shell().kernel.session.send(stream, what, content, parent=message, ident=sender)

@@ -1,0 +1,255 @@
+"""The panel of `nbshare.explore`: sliders and buttons, and a picture that is also saved.
+
+Three outputs follow each other in the cell::
+
+    words and style   for front ends without widgets, and for the notebook's file
+    the panel         ipywidgets, as long as its kernel lives
+    the picture       an ordinary PNG: what the file keeps
+
+A style hides the last one while the panel is there, and the panel's place when it is gone, where
+JupyterLab would write "Error displaying widget".
+
+Moving a slider only notes what is wanted. One thread for each panel draws, so that a slider that is
+dragged costs no more than the pictures that can be seen: a quick one while it moves, a sharp one
+when it rests, which is also the one that is saved.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbshare.notebook.environment import cell_id, cell_number, is_static
+
+if TYPE_CHECKING:
+    from nbshare.notebook.explore import View
+
+__all__ = ["Panel", "text_of"]
+
+_INTERVAL_S = 0.1  # between two pictures, and between looks at a job that runs
+_REST_S = 0.4  # after a move: then a sharp picture is worth its time
+_STALE_S = 3.0  # the file's picture is no older while the other one moves
+_PLAY_MS = 200  # between items, of the Play button
+
+_WORDS = "To choose other results, run this cell in a Jupyter that has ipywidgets."
+_CHILD = ".jp-OutputArea-child"
+_STYLE = f"""<style>
+{_CHILD}:has(.nbshare-words):has(+ {_CHILD} .nbshare-panel),
+{_CHILD}:has(.nbshare-words) + {_CHILD}:not(:has(.nbshare-panel)),
+{_CHILD}:has(.nbshare-words) + {_CHILD}:has(.nbshare-panel) + {_CHILD} {{display: none}}
+</style>"""
+
+
+def text_of(value: Any) -> str:
+    """Return a value of an axis as a slider shows it."""
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
+
+
+class Axis:
+    """A slider with its buttons: over the items, or the values of one axis of a grid.
+
+    Parameters
+    ----------
+    name
+        At its left.
+    values
+        What it shows; None: the number of the item.
+    on_move
+        Called when it has been moved.
+    """
+
+    def __init__(self, name: str, values: Any, on_move: Callable[[], None]) -> None:
+        import ipywidgets as w
+
+        look = {"description": name, "layout": w.Layout(width="420px")}
+        if values is None:
+            self._slider, self._trait = w.IntSlider(max=0, **look), "value"
+        else:
+            options = [(text_of(value), i) for i, value in enumerate(values)]
+            self._slider, self._trait = w.SelectionSlider(options=options, **look), "index"
+        self._play = w.Play(max=0, interval=_PLAY_MS, show_repeat=False)
+        w.jslink((self._play, "value"), (self._slider, self._trait))
+        steps = []
+        for step, icon, tooltip in ((-1, "step-backward", "previous"), (1, "step-forward", "next")):
+            button = w.Button(icon=icon, tooltip=f"{tooltip} {name}", layout={"width": "36px"})
+            button.on_click(lambda _, step=step: self.move(self.place + step))
+            steps.append(button)
+        self._slider.observe(lambda _: on_move(), self._trait)
+        self.row = w.HBox([self._slider, *steps, self._play])
+
+    @property
+    def place(self) -> int:
+        """Where it is, from 0 on."""
+        return int(getattr(self._slider, self._trait))
+
+    def move(self, place: int) -> None:
+        """Move it, as far as it goes."""
+        setattr(self._slider, self._trait, min(max(place, 0), self._play.max))
+
+    def reach(self, n: int) -> None:
+        """Have it go over so many places."""
+        if self._play.max != n - 1:
+            self._play.max = n - 1
+            if self._trait == "value":
+                self._slider.max = n - 1
+
+
+class Panel:
+    """The widgets, the picture that is saved, and the thread that draws.
+
+    Parameters
+    ----------
+    view
+        What there is to see.
+    """
+
+    def __init__(self, view: View) -> None:
+        import ipywidgets as w
+        from IPython.display import DisplayHandle
+
+        self._view = view
+        axes: dict[str, Any] = {**view.axes} or {"item": None}
+        self._axes = [Axis(name, values, self._note_move) for name, values in axes.items()]
+        for axis, n in zip(self._axes, view.shape or (view.n,), strict=True):
+            axis.reach(n)
+        self._image, self._words = (
+            w.Image(format="png"),
+            w.Label(layout=w.Layout(width="auto", margin="0 16px 0 4px")),
+        )
+        self._follow = w.Checkbox(
+            description="follow the newest", indent=False, layout=w.Layout(width="auto")
+        )
+        self._stop = w.Button(description="Stop", tooltip="End this run now, keep what is done")
+        self._stop.on_click(self._note_stop)
+        self._live = w.HBox([self._words, self._follow, self._stop])
+        self._all = w.VBox([*(axis.row for axis in self._axes), self._live, self._image])
+        self._all.add_class("nbshare-panel")
+        self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self._present = np.zeros(0, bool)  # when it was last looked
+        self._shown: tuple[int, bool] | None = None  # item, and whether it was there
+        self._moved_at = self._saved_at = 0.0
+        self._is_ours, self._is_over = False, False  # the move of a slider; all of it
+        self._has_news = threading.Event()
+
+    def display(self) -> None:
+        """Show it in the cell that is running, and follow what happens."""
+        _end_panels_before(self)
+        if is_static():
+            self._save(again=False)
+            return
+        from IPython import display as ipython
+
+        display: Any = ipython.display
+
+        if not self._view.source.running():
+            self._follow.layout.display = self._stop.layout.display = "none"
+        words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
+        display({"text/html": words, "text/plain": _WORDS}, raw=True, display_id=True)
+        widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
+        panel = {"application/vnd.jupyter.widget-view+json": widget, "text/plain": ""}
+        display(panel, raw=True, display_id=True)
+        self._save(again=False)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        """Take it away, as another one comes in its place."""
+        self._is_over = True
+        self._has_news.set()
+        self._all.close()
+
+    @property
+    def _item(self) -> int:
+        places = [axis.place for axis in self._axes]
+        return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
+
+    def _note_move(self) -> None:
+        if not self._is_ours:  # the user wants to see this one
+            self._follow.value = False
+        self._moved_at = time.monotonic()
+        self._has_news.set()
+
+    def _note_stop(self, _: object) -> None:
+        self._stop.disabled = True
+        self._view.source.cancel()
+
+    def _run(self) -> None:
+        is_running = True
+        while not self._is_over:
+            is_at_rest = not is_running and self._saved_at >= self._moved_at
+            self._has_news.wait(None if is_at_rest else _INTERVAL_S)
+            self._has_news.clear()
+            is_running, began = self._view.source.running(), time.monotonic()  # before looking
+            try:
+                self._look(is_running=is_running)
+            except Exception as error:  # noqa: BLE001  a user's function may raise anything
+                self._words.value = f"{type(error).__name__}: {error}"
+                self._saved_at = time.monotonic()
+            time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
+
+    def _look(self, *, is_running: bool) -> None:
+        """Bring the panel up to date."""
+        source = self._view.source
+        if not is_running:
+            self._follow.layout.display = self._stop.layout.display = "none"
+        if not self._view.axes:
+            self._axes[0].reach(self._view.n)
+        self._follow_newest()
+        item = self._item
+        shown = item, self._view.has(item)
+        now = time.monotonic()
+        if shown != self._shown:
+            self._moved_at = now
+            self._image.value = self._view.draw(item, sharp=False).png
+            self._shown = shown
+        done = f"{source.n_done} of {source.n_tasks or '?'} done, {source.state}"
+        self._words.value = f"{self._view.name(item)} · {done}"  # last: the picture is there
+        is_due = now - self._moved_at > _REST_S or now - self._saved_at > _STALE_S
+        if self._saved_at < self._moved_at and is_due:
+            self._save(again=True)
+
+    def _follow_newest(self) -> None:
+        present = self._view.source.present
+        before = np.zeros(len(present), bool)
+        before[: len(self._present)] = self._present[: len(present)]
+        new, self._present = np.flatnonzero(present & ~before), present
+        if not (len(new) and self._follow.value):
+            return
+        places = np.unravel_index(new[-1], self._view.shape or (self._view.n,))
+        self._is_ours = True
+        for axis, place in zip(self._axes, places, strict=True):
+            axis.move(int(place))
+        self._is_ours = False
+
+    def _save(self, *, again: bool) -> None:
+        """Draw a sharp picture, here and for the notebook's file."""
+        item, self._saved_at = self._item, time.monotonic()
+        shown = item, self._view.has(item)
+        frame = self._view.draw(item, sharp=True)
+        width, height = frame.size
+        self._image.value, self._shown = frame.png, shown
+        self._image.width, self._image.height = str(width), str(height)
+        png = base64.b64encode(frame.png).decode("ascii")
+        size = {"width": width, "height": height, "alt": frame.title}
+        show = self._saved.update if again else self._saved.display
+        data = {"image/png": png, "text/plain": frame.title}
+        show(data, metadata={"image/png": size}, raw=True)
+
+
+_panels: dict[str, tuple[int, list[Panel]]] = {}  # by cell: its number when it ran, and what it has
+
+
+def _end_panels_before(panel: Panel) -> None:
+    """Close those that the same cell had when it ran before: they keep their results."""
+    if (cell := cell_id()) is None:
+        return
+    number, panels = _panels.get(cell, (cell_number(), []))
+    if number != cell_number():
+        for each in panels:
+            each.close()
+        panels = []
+    _panels[cell] = cell_number(), [*panels, panel]

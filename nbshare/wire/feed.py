@@ -1,0 +1,365 @@
+"""How items come to a call: in blocks, while workers run those before them.
+
+::
+
+    caller                                             worker
+    feed = ItemFeed(board, 1)
+    feed.append([items])     blocks, then the count ►  items = FedItems(inputs, board, 1)
+    …                                                  items.packed(i, column)
+    feed.sweep()             room of blocks that are done
+
+A function of some 0.1 µs is through with an object in the time that its pickle takes: packing all
+of a list first would leave the other cores idle for half of the map. And of a generator nobody
+knows the end.
+
+A block is some items that are pickled together: a header, a pickle for each column, and large
+buffers beside them. The board says for each item where its block lies. The segment is made larger
+when it is full, so a worker that is led beyond what it has mapped maps it again. When the items of
+a block are done its room is used for others, unless a worker may still see an array in it.
+
+Workers are sent no other segment later: arrays in shared memory are named by handle, and the caller
+keeps the items until they are done. Where the first items are no arrays, those that come later are
+copied into the pickles, so that the pickler need not be asked about each object.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copyreg
+import io
+import os
+import pickle
+import struct
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbshare.arrays.arena import Arena, plain_pickle
+from nbshare.arrays.by_reference import reducers
+from nbshare.arrays.inputs import Inputs, Packed, Span
+from nbshare.functions.pickling import plainly_or_by_value, value_pickler
+from nbshare.memory import Segment, View, aligned, copying
+from nbshare.wire.board import Board
+from nbshare.wire.page import KEPT, LEFT, SEEN, UNSEEN, Page
+
+__all__ = ["LEAST_BYTES", "FedItems", "ItemFeed"]
+
+LEAST_BYTES = 256 << 10  # of the segment
+GROWTH = 1.5
+WORD = 8  # bytes
+# Words of a block's header, which is behind its pickles; then offset and bytes of each column's.
+# All offsets count from where the first block begins that was written with it.
+FIRST, N, HAS_VIEWS, OFFSET = range(4)
+N_WORDS = 4
+SMALL = 64 << 10  # bytes: written at once
+PAUSE = 8  # blocks, between looks for those that are done
+
+
+class _Block(NamedTuple):
+    """Items that are not done."""
+
+    first: int
+    n: int
+    start: int  # bytes
+    stop: int
+    has_views: bool
+    columns: Sequence[Sequence[Any]]
+
+
+class ItemFeed:
+    """The caller's side: packs items block by block.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    n_columns : int
+        Objects of each item.
+
+    Attributes
+    ----------
+    segment : Segment
+        Where the blocks lie.
+    nbytes : int
+        How much those take that are not known to be done.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self, board: Board, n_columns: int, nbytes: int) -> None:
+        self.n_columns, self.nbytes = n_columns, 0
+        self.segment = Segment.create(nbytes)
+        self._board = board
+        self._room = _Room(self.segment.nbytes)
+        self._blocks: dict[int, _Block] = {}  # by the first item
+        self._sweep_at = PAUSE
+        self._is_plain: bool | None = None  # whether the first items are no arrays
+        self._is_by_value = False
+        self._reducers = copyreg.dispatch_table | reducers()
+        self._arena = Arena(by_handle=True)
+        self._added: list[_Block] = []
+        self._wheres: list[int] = []  # of the headers
+        self._begin = self._n_added = 0  # bytes, and items
+
+    def append(self, columns: Sequence[Sequence[Any]], step: int | None = None) -> None:
+        """Pack items, in blocks of `step`, and have workers see them.
+
+        Raises
+        ------
+        UnsendableError
+            If one cannot be pickled; those of the blocks before it are there.
+        OutOfMemoryError
+            If there is no room for them.
+        """
+        n = len(columns[0])
+        step = step or n
+        if self._board.is_open or self._is_plain is None:
+            block = [column[:step] for column in columns]
+            first = self._board.n_there
+            self._is_plain = all(plain_pickle(items, "item", first) is not None for items in block)
+        for start in range(0, n, step):
+            self.add([column[start : start + step] for column in columns])
+            if self._arena.nbytes >= SMALL:
+                self._board.publish(self.flush())
+        self._board.publish(self.flush())
+
+    def add(self, columns: Sequence[Sequence[Any]]) -> int:
+        """Pack the next items as a block, which is written by `flush`; returns the first.
+
+        Raises
+        ------
+        UnsendableError
+            If one cannot be pickled; then none of the block is there.
+        """
+        arena, n = self._arena, len(columns[0])
+        first = self._board.n_there + self._n_added
+        arena.begin_part()  # what blocks share would be gone with the first of them
+        words = [word for column in columns for word in self._pack(arena, column, first)]
+        start = arena.nbytes
+        words = [first, n, arena.has_views, aligned(start), *words]
+        arena.add(struct.pack(f"{len(words)}q", *words))
+        end = aligned(arena.nbytes)
+        self._added.append(_Block(first, n, self._begin, end, arena.has_views, columns))
+        self._wheres.append(aligned(start))
+        self._begin, self._n_added = end, self._n_added + n
+        return first
+
+    def flush(self) -> int:
+        """Write what was added; returns how many items they are, which may be published then.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room for it; then it is not there.
+        """
+        nbytes, parts = self._arena.contents()
+        added, wheres, n = self._added, self._wheres, self._n_added
+        self._arena, self._added, self._wheres = Arena(by_handle=True), [], []
+        self._begin = self._n_added = 0
+        if not n:
+            return 0
+        if len(self._blocks) >= self._sweep_at:
+            self.sweep()
+        board = self._board
+        if board.is_open:
+            board.extend(n)
+        base = self._take(nbytes)
+        self.nbytes += nbytes
+        self._write(base, nbytes, parts)
+        for block, where in zip(added, wheres, strict=True):
+            for page, low, high in board.parts(block.first, block.first + block.n):
+                page.where[low:high] = base + where
+            self._blocks[block.first] = block._replace(
+                start=base + block.start, stop=base + block.stop
+            )
+        return n
+
+    def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
+        """Pickle a column; returns where it lies in the arena, and its size in bytes."""
+        if self._is_plain:
+            try:
+                return arena.add(self._plain_pickle(items))
+            except BaseException:  # say which one
+                Arena().pack_block(items, "item", first)
+                raise
+        packed = arena.pack_block(items, "item", first)
+        if packed.buffers:  # then that of what says where they lie, too
+            span = arena.pack(packed, "where an item lies").pickle
+            return span.offset, -span.nbytes
+        return packed.pickle.offset, packed.pickle.nbytes
+
+    def _plain_pickle(self, items: Sequence[Any]) -> bytes:
+        """Return a pickle that holds its arrays, but for shared ones, which travel by handle."""
+
+        def attempt(by_value: bool) -> bytes:
+            self._is_by_value = by_value  # as those after them will have to
+            kind = value_pickler() if by_value else pickle.Pickler
+            pickler = kind(file := io.BytesIO(), protocol=5)
+            # A plain dict, which the pickler looks into without a call of a function.
+            pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
+            pickler.dump(items)
+            return file.getvalue()
+
+        return attempt(True) if self._is_by_value else plainly_or_by_value(attempt)
+
+    def _take(self, nbytes: int) -> int:
+        """Return where there is room."""
+        offset = self._room.take(nbytes)
+        if offset is None:
+            before = self.segment.nbytes
+            self.segment = self.segment.grown(before + nbytes, int(GROWTH * before) + nbytes)
+            self._room.give(before, self.segment.nbytes - before)
+            offset = self._room.take(nbytes)
+            assert offset is not None
+        return offset
+
+    def _write(self, offset: int, nbytes: int, parts: Sequence[tuple[int, Any]]) -> None:
+        if nbytes <= SMALL:
+            data = bytearray(nbytes)
+            for start, part in parts:
+                raw = copying.as_bytes(part).data
+                data[start : start + raw.nbytes] = raw
+            os.pwrite(self.segment.fd, data, offset)
+            return
+        self.segment.refill(((offset + start, part) for start, part in parts), are_fresh=True)
+
+    def sweep(self) -> None:
+        """Have the room of blocks for others whose items are done; the items are kept no longer."""
+        for first in list(self._blocks):
+            self.drop(first)
+        self._sweep_at = 2 * len(self._blocks) + PAUSE
+
+    def drop(self, first: int) -> None:
+        """Do so for one block, if it is done and has not been dropped before.
+
+        Its room is kept as long as a worker may see an array in it; its items are not.
+        """
+        block, board = self._blocks.get(first), self._board
+        if block is None or not board.state(first):
+            return
+        if block.n > 1 and not board.are_done(first, first + block.n):
+            return
+        page = board.page(first)
+        if block.has_views and page.views[first - page.first] != LEFT:
+            self._blocks[first] = block._replace(columns=())
+        else:
+            del self._blocks[first]
+            self._room.give(block.start, block.stop - block.start)
+            self.nbytes -= block.stop - block.start
+
+    def has_any_of(self, page: Page) -> bool:
+        """Whether there are blocks that are not done with, of items of a page."""
+        return any(page.first <= first < page.first + page.n for first in self._blocks)
+
+    def item(self, i: int) -> tuple[Any, ...] | None:
+        """Return an item that is not done, None if it is not kept."""
+        for block in list(self._blocks.values()):
+            if block.columns and 0 <= i - block.first < block.n:
+                return tuple(column[i - block.first] for column in block.columns)
+        return None
+
+
+class FedItems:
+    """A worker's side: loads items of blocks.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        Of the feed's segment.
+    board : Board
+        Of the call.
+    n_columns : int
+        Objects of each item.
+    """
+
+    def __init__(self, inputs: Inputs, board: Board, n_columns: int) -> None:
+        self._inputs, self._board = inputs, board
+        self._n_columns = n_columns
+        self._block = range(0)
+        self._columns: list[list[int]] = []  # of the block: offset and bytes
+        self._of_block = inputs  # what loads them
+        self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
+
+    def block_of(self, i: int) -> range:
+        """Return the items that are loaded together with item `i`."""
+        if i in self._block:
+            return self._block
+        first, n, *_ = self._words(self._start_of(i), N_WORDS).tolist()
+        return range(first, first + n)
+
+    def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
+        """Return where a column of the block of item `i` lies, and what loads it."""
+        if i not in self._block:
+            self._turn_to(i)
+        offset, nbytes = self._columns[column]
+        span = Span(0, offset, abs(nbytes))
+        return self._of_block, Packed(span, ()) if nbytes >= 0 else self._of_block.packed(span)
+
+    def _turn_to(self, i: int) -> None:
+        start = self._start_of(i)
+        words = self._words(start, N_WORDS + 2 * self._n_columns)
+        first, n, has_views, offset = words[:N_WORDS].tolist()
+        view = View(self._inputs.bytes(start - offset, offset))
+        self._block, self._of_block = range(first, first + n), Inputs([view])
+        self._columns = words[N_WORDS:].reshape(-1, 2).tolist()
+        self._note_views()
+        if has_views:
+            page, place = self._board.page(first), first % self._board.page_items
+            page.views[place] = SEEN if page.views[place] == UNSEEN else KEPT
+            self._may_be_seen.append((weakref.ref(view.root), page, place))
+
+    def rest(self) -> None:
+        """Let go of the block; no item is run at the moment."""
+        self._block, self._columns, self._of_block = range(0), [], self._inputs
+        self._note_views()
+
+    def _note_views(self) -> None:
+        """Tell of which blocks nothing is seen here any more."""
+        seen = self._may_be_seen
+        self._may_be_seen = []
+        for ref, page, place in seen:
+            if ref() is not None:
+                self._may_be_seen.append((ref, page, place))
+            elif page.views[place] == SEEN:
+                page.views[place] = LEFT
+
+    def _start_of(self, i: int) -> int:
+        page = self._board.page(i)
+        return int(page.where[i - page.first])
+
+    def _words(self, start: int, n: int) -> Any:
+        self._inputs.reach(start + n * WORD)
+        return np.frombuffer(self._inputs.bytes(start, n * WORD), np.int64)
+
+
+class _Room:
+    """The free places of a segment."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._free = [(0, nbytes)]  # start and bytes, in their order
+
+    def take(self, nbytes: int) -> int | None:
+        """Take the first place that is large enough; returns where it begins."""
+        nbytes = aligned(nbytes)
+        for k, (start, size) in enumerate(self._free):
+            if size >= nbytes:
+                if size == nbytes:
+                    del self._free[k]
+                else:
+                    self._free[k] = start + nbytes, size - nbytes
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Give a place back."""
+        free, size = self._free, aligned(nbytes)
+        k = bisect.bisect(free, (start,))
+        if k < len(free) and free[k][0] == start + size:
+            size += free.pop(k)[1]
+        if k and sum(free[k - 1]) == start:
+            k, start, size = k - 1, free[k - 1][0], size + free.pop(k - 1)[1]
+        free.insert(k, (start, size))

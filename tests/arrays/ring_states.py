@@ -1,0 +1,50 @@
+"""What tests of ring buffers set up, and ask them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+
+import rings
+
+WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
+
+SPAWN = multiprocessing.get_context("spawn")
+
+FORK = multiprocessing.get_context("fork")
+
+
+@contextlib.contextmanager
+def running(context, target, *args):
+    """Run a process, which must be over soon after the block."""
+    process = context.Process(target=target, args=args)
+    process.start()
+    try:
+        yield process
+        process.join(20)
+        assert not process.is_alive()
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextlib.contextmanager
+def held_by_other(ring, way, context=FORK):
+    """Let another process take a slot; gives the process."""
+    held = context.Event()
+    with running(context, rings.hold, ring, way, held) as process:
+        assert held.wait(20)
+        yield process
+        process.kill()
+
+
+def figures(ring):
+    """Return how many slots are queued, in use for reading and filling, and free."""
+    now = ring.statistics()
+    return now.queued, now.reading, now.filling, now.free
+
+
+def fill(ring):
+    """Put until no slot is free."""
+    while figures(ring)[3]:
+        rings.put_numbers(ring, 0, 1)

@@ -1,0 +1,641 @@
+"""The functions of a map: from files, from packages, and by value from scripts and commands."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import random
+import signal
+import sys
+import sysconfig
+import textwrap
+import threading
+import warnings
+
+import numpy as np
+import psutil
+import pytest
+import tasks
+from faultlab import wait_until
+
+import nbshare
+from nbshare import import_file, parallel_map
+from nbshare.errors import MixedResultsWarning, UnsendableError
+from nbshare.functions import freshness
+from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Stand in a folder that is not on the import path; forget its modules afterwards."""
+    monkeypatch.chdir(tmp_path)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        path = getattr(sys.modules[name], "__file__", None) or ""
+        if path.startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(path, code):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(textwrap.dedent(code))
+    return path
+
+
+# -------------------------------------------------------------------------- import_file
+
+
+def test_a_module_is_imported_by_its_path(folder):
+    """A file that is not on the import path becomes a module; workers run its functions."""
+    write(folder / "by_path.py", "def triple(x): return 3 * x")
+    module = import_file("by_path.py")
+    assert module.__name__ == "by_path"
+    assert module.__file__ == str(folder / "by_path.py")
+    assert sys.modules["by_path"] is module
+    assert parallel_map(module.triple, [1, 2]).tolist() == [3, 6]
+
+
+def test_a_file_that_has_not_changed_is_imported_once(folder):
+    """The second import of an unchanged file gives the same module, by whatever path."""
+    path = write(folder / "by_once.py", "state = []")
+    module = import_file(path)
+    module.state.append(1)
+    assert import_file("by_once.py") is module
+    assert import_file(folder / "." / "by_once.py") is module
+    assert import_file(os.path.relpath(path, folder)).state == [1]
+
+
+def test_a_file_that_ends_the_program_is_refused(folder):
+    """A script without a main guard is an error that names it and the remedy, not the end."""
+    write(folder / "by_exit.py", "import sys; sys.exit(4)")
+    with pytest.raises(ImportError, match=r"by_exit\.py.*SystemExit\(4\).*__main__"):
+        parallel_map("by_exit.py:f", [1])
+
+
+def test_a_changed_file_is_imported_again(folder):
+    """After an edit the caller gets the new functions, and so do the workers; time and again."""
+    for i in range(5):
+        path = write(folder / "by_edit.py", f"def plus(x): return x + {i}")
+        os.utime(path, ns=(10**18, 10**18 + i))  # the same second, and the size is the same too
+        module = import_file("by_edit.py")
+        assert module.plus(0) == i
+        assert parallel_map(module.plus, [10]).tolist() == [10 + i]
+
+
+SLOW_TO_IMPORT = """
+import os, time
+
+def first(x):
+    time.sleep(0.05)
+    return 1
+
+open("began", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.001)
+"""
+
+
+def test_an_edit_while_one_of_the_workers_imports_is_seen(folder, cold):
+    """Though the others have imported what is new, and have done all items by themselves."""
+    meeting = folder / "meeting"
+    meeting.mkdir()
+    slow, _ = parallel_map(tasks.meet, range(2), shared={"folder": meeting, "n": 2}, max_workers=2)
+    path = write(folder / "slow_to_import.py", "def first(x): pass")
+    module = import_file(path)
+    path.write_text(SLOW_TO_IMPORT)
+    os.kill(int(slow), signal.SIGSTOP)
+    job = nbshare.map_async(module.first, range(2), max_workers=2)
+    wait_until((folder / "began").exists)
+    path.write_text(
+        SLOW_TO_IMPORT.replace("return 1", "return 22").replace("while not", "while None and not")
+    )
+    os.kill(int(slow), signal.SIGCONT)
+    threading.Timer(0.5, (folder / "go").touch).start()
+    job.result()
+    assert set(parallel_map(module.first, range(10), max_workers=2, chunksize=1)) == {22}
+
+
+def test_workers_run_the_file_for_an_old_function_too(folder):
+    """A function kept from before an edit is the old one for its caller, and new in workers."""
+    write(folder / "by_old.py", "def version(x): return 'old'")
+    old = import_file("by_old.py").version
+    write(folder / "by_old.py", "def version(x): return 'newer'")
+    new = import_file("by_old.py").version
+    assert (old(0), new(0)) == ("old", "newer")
+    assert parallel_map(old, [0]) == ["newer"]
+    assert parallel_map(new, [0]) == ["newer"]
+
+
+def test_a_changed_file_is_imported_into_the_same_module(folder):
+    """Code that has imported the module sees its new names, and none that the file has lost."""
+    write(folder / "by_same.py", "kept = 1\ndef lost(x): return x")
+    module = import_file("by_same.py")
+    write(folder / "by_same.py", "kept = 22\ndef added(x): return x")
+    assert import_file("by_same.py") is module is sys.modules["by_same"]
+    assert (module.kept, module.added(3), hasattr(module, "lost")) == (22, 3, False)
+
+
+def test_a_broken_edit_leaves_the_module_of_before(folder):
+    """A file that fails at import raises its own error, and the old module stays in place."""
+    write(folder / "by_broken.py", "def good(x): return x")
+    module = import_file("by_broken.py")
+    for code, error in [("def good(x) return x", SyntaxError), ("1 / 0", ZeroDivisionError)]:
+        write(folder / "by_broken.py", code)
+        with pytest.raises(error):
+            import_file("by_broken.py")
+        assert sys.modules["by_broken"] is module
+        assert module.good(1) == 1
+    write(folder / "by_broken.py", "def good(x): return x + 0.5")
+    assert parallel_map(import_file("by_broken.py").good, [1]).tolist() == [1.5]
+
+
+def test_what_is_no_module_file_is_refused(folder):
+    """Missing files, folders and other files are refused with their names."""
+    (folder / "notes.txt").touch()
+    (folder / "folder.py").mkdir()
+    for path, error in [
+        ("missing.py", FileNotFoundError),
+        ("notes.txt", ValueError),
+        ("folder.py", FileNotFoundError),
+    ]:
+        with pytest.raises(error, match=path):
+            import_file(path)
+
+
+def test_the_standard_library_is_where_sysconfig_says():
+    """What is found without it is what it says, links apart."""
+    library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
+    assert library == os.path.realpath(sysconfig.get_path("stdlib"))
+    assert compiled == os.path.realpath(sysconfig.get_config_var("DESTSHARED"))
+
+
+@pytest.mark.parametrize("name", ["numpy", "json", "_socket", "nbshare", "math"])
+def test_installed_modules_are_not_watched(name):
+    """Nor is nbshare, wherever it is; some modules have no file."""
+    path = getattr(importlib.import_module(name), "__file__", None)
+    assert path is None or is_installed(path)
+
+
+def test_what_is_a_link_where_others_are_installed_is_watched(folder, monkeypatch):
+    """A package or a module that is developed elsewhere, and edited there."""
+    for part in ("site/installed", "work/package"):
+        folder.joinpath(part).mkdir(parents=True)
+    for file in ("work/single.py", "work/package/module.py", "site/plain.py"):
+        folder.joinpath(file).touch()
+    folder.joinpath("site/package").symlink_to(folder / "work/package")
+    folder.joinpath("site/single.py").symlink_to(folder / "work/single.py")
+    site = str(folder / "site")
+    monkeypatch.setattr(freshness, "_SITES", [site])
+    monkeypatch.setattr(freshness, "_INSTALLED", (os.path.realpath(site) + os.sep,))
+    assert is_installed(str(folder / "site/plain.py"))
+    assert is_installed(str(folder / "site/installed/module.py"))
+    assert not is_installed(str(folder / "site/single.py"))
+    assert not is_installed(str(folder / "site/package/module.py"))
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(folder):
+    """Two files of the same name do not stand in for each other, also when called in turn."""
+    paths = [
+        write(folder / name / "by_twin.py", f"def home(x): return '{name}'") for name in ("a", "b")
+    ]
+    modules = [import_file(path) for path in paths]
+    for _ in range(2):
+        for module, name in zip(modules, "ab", strict=True):
+            assert module.home(0) == name
+            assert parallel_map(module.home, [0]) == [name]
+
+
+@pytest.mark.parametrize("name", ["my-workers", "2nd", "class", "größe", "with space"])
+def test_a_file_may_have_any_name(folder, name):
+    """Names that are no identifiers work as well."""
+    write(folder / f"{name}.py", "def answer(x): return 42")
+    assert parallel_map(f"{name}.py:answer", [0]).tolist() == [42]
+
+
+@pytest.mark.parametrize("name", ["json", "random", "numpy", "tasks", "nbshare", "types"])
+def test_a_file_named_like_another_module_does_not_replace_it(folder, name):
+    """A user's file may be called random.py: it is imported, and the other module stays itself."""
+    other = importlib.import_module(name)
+    write(folder / f"{name}.py", "def answer(x): return 42")
+    module = import_file(f"{name}.py")
+    assert module.answer(0) == 42
+    assert importlib.import_module(name) is other
+    assert parallel_map(module.answer, [0]).tolist() == [42]
+    assert parallel_map(tasks.file_of, [name]) == [other.__file__]
+    assert json.loads("[1]") == [1]
+    assert 0 <= random.random() < 1
+
+
+# ------------------------------------------------------------------- "file.py:name"
+
+
+def test_a_string_names_file_and_function(folder):
+    """A relative or absolute path, a colon and a name are a function."""
+    code = """
+        def double(x): return 2 * x
+        class Tool:
+            @staticmethod
+            def triple(x): return 3 * x
+        """
+    path = write(folder / "by_string.py", code)
+    assert parallel_map("by_string.py:double", [1, 2]).tolist() == [2, 4]
+    assert parallel_map(f"{path}:double", [1, 2]).tolist() == [2, 4]
+    assert parallel_map("by_string.py:Tool.triple", [1, 2]).tolist() == [3, 6]
+    write(folder / "by_string.py", "def double(x): return 2.0 * x + 0.5")
+    assert parallel_map("by_string.py:double", [1, 2]).tolist() == [2.5, 4.5]
+
+
+def test_a_string_that_names_no_function_says_what_there_is(folder):
+    """A wrong name is answered with the names of the file; a name of no function is refused."""
+    write(folder / "by_wrong.py", "VALUE = 3\ndef first(x): pass\ndef second(x): pass")
+    with pytest.raises(AttributeError, match=r"'third'.*first, second"):
+        parallel_map("by_wrong.py:third", [0])
+    with pytest.raises(TypeError, match=r"VALUE.*int"):
+        parallel_map("by_wrong.py:VALUE", [0])
+    with pytest.raises(FileNotFoundError, match=r"by_missing.py"):
+        parallel_map("by_missing.py:first", [0])
+
+
+# -------------------------------------------------- the file as it is now, or a refusal
+
+STALE = """
+import functools, importlib, json, runpy, sys
+from nbshare import import_file, parallel_map
+
+FILE = '''
+import functools
+N = {n!r}
+def add(f):
+    @functools.wraps(f)
+    def wrapper(x): return ["added " + N, *f(x)]
+    return wrapper
+def f(x): return [N, {v!r}]
+@add
+def decorated(x): return [{v!r}]
+@functools.lru_cache
+def cached(x): return [N, {v!r}]
+class C:
+    def method(self, x): return [N, {v!r}]
+    @classmethod
+    def of(cls, x): return [N, {v!r}, cls.__name__]
+    @staticmethod
+    def static(x): return [N, {v!r}]
+    __call__ = method
+'''
+DECORATED = FILE.replace("def f", "@add\\ndef f")
+EDITS = {
+    "nothing": FILE.format(n="one", v="first"),
+    "a function": FILE.format(n="one", v="second!"),
+    "a value": FILE.format(n="three", v="first"),
+    "a line above": "'A text.'" + FILE.format(n="one", v="fourth!!"),
+    "a decorator": DECORATED.format(n="five", v="first"),
+    "all is gone": "N = 6",
+    "no function": "N = f = decorated = cached = C = 7",
+}
+REFRESHES = {
+    "saved only": lambda module: None,
+    "reload": importlib.reload,
+    "import_file": lambda module: import_file(module.__file__),
+    "a text": lambda module: parallel_map(f"{module.__file__}:str", [0]),
+    "import": lambda module: sys.modules.pop(module.__name__) and __import__(module.__name__),
+}
+USES = {
+    "from": lambda names: names["f"],
+    "partial": lambda names: functools.partial(names["f"]),
+    "decorated": lambda names: names["decorated"],
+    "original": lambda names: names["decorated"].__wrapped__,
+    "cached": lambda names: names["cached"],
+    "method": lambda names: names["C"]().method,
+    "class method": lambda names: names["C"].of,
+    "static method": lambda names: names["C"].static,
+    "object": lambda names: names["C"](),
+}
+
+def put(name, code):
+    with open(f"{name}.py", "w") as file:
+        file.write(code + "\\nstr = str\\n")
+    importlib.invalidate_caches()
+
+def outcome(func, name, use):
+    try:
+        run = parallel_map(func, [0], max_workers=1, progress=False)[0]
+    except Exception as error:
+        return "refused" if f"{name}.py" in str(error) else "error"
+    try:
+        now = USES[use](runpy.run_path(f"{name}.py"))(0)
+    except Exception as error:
+        now = error
+    return "right" if run == now else f"{run}, not {now}"
+
+found = {}
+for i, (edit, code) in enumerate(EDITS.items()):
+    name = f"stale_{i}"
+    put(name, EDITS["nothing"])
+    module = importlib.import_module(name)
+    kept = {use: get(vars(module)) for use, get in USES.items()}
+    put(name, code)
+    REFRESHES[REFRESH](module)
+    # Twice: after one that was loaded again the file may be edited once more, and only saved.
+    found[edit] = {use: outcome(func, name, use) for use, func in kept.items()}
+    put(name, EDITS["a function"])
+    found[edit + ", then saved"] = {use: outcome(func, name, use) for use, func in kept.items()}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("refresh", ["saved only", "reload", "import_file", "a text", "import"])
+def test_what_was_imported_before_an_edit_runs_as_the_file_is_now(script, refresh):
+    """Functions, methods and objects kept from before: the present version, or a refusal."""
+    found = json.loads(script(f"REFRESH = {refresh!r}\n{STALE}"))
+    outcomes = {(edit, use): said for edit, uses in found.items() for use, said in uses.items()}
+    wrong = {key: said for key, said in outcomes.items() if said not in ("right", "refused")}
+    if refresh == "saved only":  # that something is a number now is found out by the workers
+        wrong = {k: said for k, said in wrong.items() if (k[0], said) != ("no function", "error")}
+    assert wrong == {}
+    # No name leads to an original, and a new decorator makes another function of the old name.
+    for (edit, use), said in outcomes.items():
+        if edit in ("all is gone", "no function"):
+            assert said == "refused" or refresh == "saved only", (edit, use)
+        elif use != "original" and not edit.startswith(("a decorator", "all", "no function")):
+            assert said == "right", (edit, use)
+
+
+SIBLINGS = """
+import functools
+registered, loop = [], []
+@functools.singledispatch
+def dispatch(x): return "any"
+@dispatch.register
+def _(x: int): return "int"
+for_int = _
+@dispatch.register
+def _(x: str): return "str"
+def twice(x): return "first"
+first = twice
+def twice(x): return "second"
+@registered.append
+def entry(x): return "entry"
+for k in range(2):
+    def again(x, k=k): return f'loop {k}'
+    loop.append(again)
+exec("def made(x): return 'made'")
+made, kept = None, made
+def wrapped(f):
+    return functools.wraps(f)(lambda x: f"wrapped {f(x)}")
+def replaced(x): return "mine"
+"""
+
+
+def test_functions_that_their_name_does_not_lead_to_run_as_what_they_are(script):
+    """One name of several definitions, a registered one, an original, a replaced attribute."""
+    code = f"""
+from pathlib import Path
+from nbshare import parallel_map
+Path("siblings.py").write_text({SIBLINGS!r})
+import siblings as s
+replaced, s.replaced = s.replaced, lambda x: "another"
+functions = [s.for_int, s._, s.first, s.twice, s.registered[0], *s.loop, s.kept, replaced]
+functions += [s.wrapped(s.twice), s.dispatch]
+print([parallel_map(f, [1], progress=False)[0] for f in functions])
+"""
+    expected = ["int", "str", "first", "second", "entry", "loop 0", "loop 1", "made", "mine"]
+    assert script(code) == f"{[*expected, 'wrapped second', 'int']}\n"
+
+
+@pytest.mark.parametrize("way", ["import", "import_file"])
+@pytest.mark.parametrize("edit", ["deleted", "renamed"])
+def test_a_module_whose_file_is_gone_is_an_error_that_says_so(folder, monkeypatch, way, edit):
+    """With its path and what to do, for functions, methods, and items; until it is back."""
+    monkeypatch.syspath_prepend(folder)
+    code = "def f(x): return 1\nclass C:\n    def m(self, x): return 1"
+    path = write(folder / f"gone_{way}_{edit}.py", code)
+    module = import_file(path) if way == "import_file" else importlib.import_module(path.stem)
+    path.unlink() if edit == "deleted" else path.rename(folder / "elsewhere.py")
+    functions = module.f, functools.partial(module.f), module.C().m, lambda x: module.f(x)
+    for func, item in [*((func, 1) for func in functions), (len, module.C())]:
+        with pytest.raises(ModuleNotFoundError, match=path.stem) as caught:
+            parallel_map(func, [item])
+        assert f"Its file {str(path)!r} is gone. Restore it" in caught.value.__notes__[1]
+    write(path, code)
+    assert parallel_map(module.f, [1]).tolist() == [1]
+
+
+# ---------------------------------------------------------------- packages and by value
+
+
+def test_functions_of_a_package_with_relative_imports(folder, monkeypatch):
+    """A module in a package imports its neighbours in the worker as it does in the caller."""
+    package = folder / "by_package"
+    write(package / "__init__.py", "")
+    write(package / "helper.py", "STEP = 5")
+    write(package / "work.py", "from .helper import STEP\ndef up(x): return x + STEP")
+    monkeypatch.syspath_prepend(folder)
+    up = importlib.import_module("by_package.work").up
+    assert parallel_map(up, [1]).tolist() == [6]
+    write(package / "helper.py", "STEP = 50")
+    assert parallel_map(up, [1]).tolist() == [51]
+
+
+def test_lambdas_and_closures_of_a_module():
+    """Functions that no name leads to are sent by value, with what they close over."""
+    offset = 10
+    table = np.arange(1000.0)
+
+    def shifted(x):
+        return table[x] + offset
+
+    assert parallel_map(shifted, [1, 2]).tolist() == [11.0, 12.0]
+    assert parallel_map(lambda x: x * offset, [1, 2]).tolist() == [10, 20]
+    assert parallel_map(functools.partial(lambda a, b: a - b, 5), [1, 2]).tolist() == [4, 3]
+
+
+def test_a_closure_sees_a_shared_array_by_reference():
+    """A function sent by value writes into the SharedArray that it closes over."""
+    target = nbshare.zeros(5)
+
+    def put(i):
+        target[i] = i
+
+    parallel_map(put, range(5))
+    assert target.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_large_array_of_a_closure_is_read_only():
+    """A plain array that a function closes over is not the caller's: writing to it is an error."""
+    table = np.zeros(1000)
+
+    def put(i):
+        table[i] = i
+
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(put, range(5))
+    assert not table.any()
+
+
+def test_a_closure_over_what_cannot_travel_is_refused(cold):
+    """A function that holds a lock is refused before anything starts, and told why."""
+    lock = threading.Lock()
+    with pytest.raises(UnsendableError, match=r"the function.*lock"):
+        parallel_map(lambda x: lock.locked(), ["a"])
+    assert not psutil.Process().children()
+
+
+MAIN = """
+    import dataclasses, pathlib
+    import numpy as np
+    from nbshare import parallel_map
+
+    with pathlib.Path("runs").open("a") as runs:
+        runs.write("x")
+
+    TABLE = np.arange(2000.0)
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int = 0
+        def moved(self, by):
+            return Point(self.x + by, self.y - by)
+
+    class Refusal(ValueError):
+        def __init__(self, x):
+            super().__init__(x)
+
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    def look_up(i):
+        return TABLE[i] + helper(i)
+
+    def helper(i):
+        return 0.5
+
+    def refuse(x):
+        raise Refusal(x)
+
+    assert parallel_map(lambda x: x + 1, range(3)).tolist() == [1, 2, 3]
+    assert parallel_map(factorial, [3, 5]).tolist() == [6, 120]
+    assert parallel_map(look_up, [1, 1000]).tolist() == [1.5, 1000.5]
+    assert parallel_map(Point(1, 2).moved, [10]) == [Point(11, -8)]
+    assert parallel_map(Point, [1, 2], [3, 4]) == [Point(1, 3), Point(2, 4)]
+    assert parallel_map(lambda p: p.x, [Point(7), Point(8)]).tolist() == [7, 8]
+
+    HELPERS = 1
+    def helper(i):
+        return 0.25
+
+    assert parallel_map(look_up, [1]).tolist() == [1.25]
+    print("all is well")
+"""
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+def test_a_script_without_a_main_guard(script, tmp_path, as_command):
+    """Functions and classes of a script or a command work by value; its body runs once."""
+    assert script(textwrap.dedent(MAIN), as_command=as_command) == "all is well\n"
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_an_exception_class_of_the_script_comes_as_itself(script):
+    """An exception that the script defines can be caught as what it is."""
+    code = """
+        try:
+            parallel_map(refuse, [5])
+        except Refusal as refusal:
+            print(type(refusal) is Refusal, refusal.args)
+            print("item 0 (5)" in refusal.__notes__[0], "in refuse" in refusal.__notes__[0])
+        """
+    printed = script(textwrap.dedent(MAIN) + textwrap.dedent(code))
+    assert printed == "all is well\nTrue (5,)\nTrue True\n"
+
+
+HOSTILE = """
+    import os, pathlib, sys
+    import json, random
+    import numpy as np
+    import nbshare
+    from nbshare import parallel_map
+
+    pathlib.Path("plain.py").write_text(
+        "import numpy as np\\n"
+        "def draw(i): return np.random.rand()\\n"
+        "def fail(i): raise ValueError(i)\\n"
+    )
+    pathlib.Path("needy.py").write_text(
+        "import json, random\\n"
+        "def dump(i): return json.dumps([i]) * (0 <= random.random() < 1)\\n"
+    )
+    import plain, needy
+
+    pathlib.Path("work").mkdir()
+    os.chdir("work")
+    sys.path.insert(0, "")
+    np.random.rand()
+    for name in sys.stdlib_module_names & sys.modules.keys():  # what the caller itself can use
+        pathlib.Path(name + ".py").write_text(f"raise SystemExit('the wrong {name}')")
+"""
+
+CALLS = {
+    "numpy.random": "print(len(set(parallel_map(plain.draw, range(8)).tolist())))",
+    "by value": "print(len(parallel_map(lambda x: {x: plain}, range(8))))",
+    "an error": """
+        try:
+            parallel_map(plain.fail, range(3), max_workers=1)
+        except ValueError as error:
+            print(8 + error.args[0])
+        """,
+    "its own imports": "print(len(parallel_map(needy.dump, range(8))))",
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_files_named_like_the_standard_library_do_not_break_workers(script, call):
+    """A random.py or json.py beside the notebook is not taken for the library's by the workers."""
+    code = textwrap.dedent(HOSTILE) + textwrap.dedent(call)
+    assert script(code) == "8\n"
+
+
+def test_workers_have_the_nbshare_of_their_owner(script, tmp_path):
+    """Not another one that a new interpreter would find first."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "nbshare.py").write_text("raise SystemExit('another nbshare')")
+    code = f"""
+import math, os, sys
+sys.path.insert(0, {os.path.dirname(os.path.dirname(nbshare.__file__))!r})
+from nbshare import parallel_map
+print(parallel_map(math.sqrt, [4.0, 9.0]).tolist())
+"""
+    assert script(code, PYTHONPATH=str(tmp_path / "other")) == "[2.0, 3.0]\n"
+
+
+SPAWNED = """
+import multiprocessing
+from nbshare import parallel_map
+
+def task(i):
+    return i * 2
+
+def in_child(n):
+    return parallel_map(task, range(n), progress=False).tolist()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(in_child, [3]))
+"""
+
+
+def test_functions_of_a_script_in_processes_that_it_spawns(folder, script):
+    """There they belong to a module of another name, which workers cannot import either."""
+    assert script(SPAWNED) == "[[0, 2, 4]]\n"
+
+
+def test_results_that_no_dtype_holds_are_a_list_without_numpys_warnings():
+    """Only nbshare's own says that they differ."""
+    big = [np.uint64(2**64 - 1), np.int64(-1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", MixedResultsWarning)
+        assert parallel_map(tasks.identity, big) == big

@@ -1,0 +1,21 @@
+"""What the tests in memory/ begin with."""
+
+from __future__ import annotations
+
+import pytest
+from programs import SETTING, Program
+
+
+@pytest.fixture(params=["memfd", "named", "file"])
+def kind(request, tmp_path, monkeypatch):
+    """Let memory be made of one kind; files lie in a directory of the test's own."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    setting = f"file:{folder}" if request.param == "file" else request.param
+    monkeypatch.setenv(SETTING, setting)
+    return setting
+
+
+@pytest.fixture
+def program(tmp_path):
+    return Program(tmp_path)

@@ -1,0 +1,92 @@
+"""Programs whose memory is looked at, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from faultlab import FOLDERS, TESTS
+
+from nbshare import interrupts
+from nbshare.memory import (
+    Segment,
+    copying,
+    descriptors,
+    handle_of,
+    huge,
+    kinds,
+    segment,
+    warm,
+)
+
+SETTING = "NBSHARE_MEMORY"
+
+
+# In which interrupts come.
+MODULES = copying, descriptors, huge, interrupts, kinds, segment, warm
+
+
+FILES = {m.__file__ for m in MODULES}
+
+
+def held(name="nbshare-"):
+    """Count the descriptors and mappings of this process whose file's name holds a text."""
+    gc.collect()
+    count = Path("/proc/self/maps").read_text().count(name)
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them
+            count += name in os.readlink(f"/proc/self/fd/{fd}")
+    return count
+
+
+def names_left(pid, *folders):
+    """Return the names that a process has left in directories."""
+    places = [Path("/dev/shm"), *folders]
+    return [path for place in places for path in Path(place).glob(f"nbshare-{pid:x}-*")]
+
+
+class Program:
+    """Runs code in a new interpreter, where it must end well; returns what it printed.
+
+    `before` are shell commands, which may mount things that nobody else sees.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, code, before="", **environ):
+        """Start it; the end is the caller's to see to."""
+        path = self.folder / "program.py"
+        path.write_text(code)
+        python_path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
+        inherited = {name: value for name, value in os.environ.items() if name != SETTING}
+        command = [sys.executable, str(path)]
+        if before:
+            command = ["unshare", "-m", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
+        return subprocess.Popen(
+            command,
+            env={**inherited, "PYTHONPATH": python_path, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, code, before="", **environ):
+        """Run it."""
+        process = self.start(code, before, **environ)
+        stdout, stderr = process.communicate(timeout=30)
+        assert process.returncode == 0, f"{process.returncode}: {stderr}"
+        assert not stderr
+        return stdout
+
+
+def make(setting=None):
+    if setting is not None:
+        os.environ[SETTING] = setting
+    return handle_of(Segment.filled(8000, [(0, np.arange(1000.0))]))

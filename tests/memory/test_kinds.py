@@ -1,0 +1,365 @@
+"""Which kind of shared memory is taken, and what is said where a system lacks one."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+
+import numpy as np
+import pytest
+from faultlab import may_mount
+from interrupts import each_interrupt
+from programs import FILES, SETTING, held, names_left
+
+import nbshare
+from nbshare.memory import (
+    Segment,
+    huge,
+    pool,
+    segment_of,
+)
+
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
+
+
+# -------------------------------------------------------------------------------- the choice
+
+
+def test_memory_is_a_memfd_by_default(monkeypatch):
+    """Where that works nothing else is tried, and nothing is said."""
+    monkeypatch.delenv(SETTING, raising=False)
+    assert Segment.create(1).kind.setting == "memfd"
+
+
+@needs_mounts
+def test_a_kind_that_the_system_lacks_is_an_error(program):
+    """What is asked for by name and not there is not replaced in silence."""
+    printed = program(
+        """
+import nbshare
+try:
+    nbshare.zeros(3)
+except OSError as error:
+    print(error)
+""",
+        "mount -t tmpfs -o ro tmpfs /dev/shm",
+        **{SETTING: "named"},
+    )
+    assert "NBSHARE_MEMORY=named" in printed
+    assert "Unset it" in printed
+
+
+@pytest.mark.parametrize("setting", ["memfds", "named:x", "file:", "file:scratch", "disk"])
+def test_a_setting_that_is_none_is_refused(setting, monkeypatch):
+    """A wrong word is a ValueError that says what is allowed."""
+    monkeypatch.setenv(SETTING, setting)
+    with pytest.raises(ValueError, match=f"{setting}.*memfd, named, file, file:DIRECTORY"):
+        nbshare.zeros(3)
+
+
+def test_a_directory_that_does_not_exist_is_named(monkeypatch):
+    """The error is that of a missing file, with the setting and the way out."""
+    monkeypatch.setenv(SETTING, "file:/not/there")
+    with pytest.raises(FileNotFoundError, match=r"file:/not/there.*that you can write to"):
+        nbshare.zeros(3)
+
+
+NUMBER = {"x86_64": 319, "aarch64": 279}.get(platform.machine())
+
+needs_seccomp = pytest.mark.skipif(NUMBER is None, reason="the system call's number is not known")
+
+
+REFUSE_MEMFD = f"""
+import os, warnings
+import refused
+refused.refuse({NUMBER})
+try:
+    os.memfd_create("refused")
+except PermissionError:
+    pass
+else:
+    raise AssertionError("memfd_create works")
+import numpy as np
+import nbshare, tasks
+from nbshare.memory import segment_of
+warnings.simplefilter("error")
+"""
+
+
+def says(program, code, before="", **environ):
+    """Run code where memfd_create is refused; returns the kinds it printed, and the warnings."""
+    indented = code.strip("\n").replace("\n", "\n    ")
+    printed = program(
+        f"""{REFUSE_MEMFD}
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    {indented}
+for warning in said:
+    print(warning.category.__name__, warning.filename == __file__, warning.message)
+""",
+        before,
+        **environ,
+    )
+    lines = printed.splitlines()
+    return [x for x in lines if "Warning" not in x], [x for x in lines if "Warning" in x]
+
+
+@needs_seccomp
+def test_where_memfds_are_refused_another_kind_is_taken_and_said_once(program):
+    """Arrays are made as before; one warning says of what, why and how to choose it."""
+    kinds, (warning,) = says(
+        program,
+        """
+a, b, c = nbshare.zeros(3), nbshare.share(np.ones(9), mode="r"), nbshare.zeros(1 << 20)
+print(segment_of(a)[0].kind.setting, segment_of(c)[0].kind.setting, b.sum())
+""",
+    )
+    assert kinds == ["named named 9.0"]
+    assert warning.startswith("MemoryFallbackWarning True")
+    for words in ("'named'", "memfd: Operation not permitted", f"{SETTING}=named"):
+        assert words in warning
+
+
+@needs_seccomp
+def test_maps_work_where_memfds_are_refused(program):
+    """Workers too make their memory of another kind, and do not say it again."""
+    kinds, warnings = says(
+        program,
+        """
+dem = np.arange(300_000.0)
+result = nbshare.parallel_map(tasks.add, np.ones((4, 300_000)), [dem] * 4, progress=False)
+print((result == 1 + dem).all())
+words = nbshare.parallel_map(str, range(100_000), out="list", progress=False)
+print(words == list(map(str, range(100_000))))
+""",
+    )
+    assert kinds == ["True", "True"]
+    assert len(warnings) == 1
+
+
+@needs_seccomp
+@pytest.mark.parametrize("setting", ["named", "file"])
+def test_what_was_chosen_is_not_said(program, setting):
+    """Who has set the kind needs no warning."""
+    kinds, warnings = says(program, "nbshare.zeros(3)\nprint(3)", **{SETTING: setting})
+    assert (kinds, warnings) == (["3"], [])
+
+
+@needs_seccomp
+def test_a_memfd_that_is_asked_for_and_refused_is_an_error(program):
+    """Nothing else is taken instead of what was asked for."""
+    kinds, _ = says(
+        program,
+        """
+try:
+    nbshare.zeros(3)
+except PermissionError as error:
+    print(error)
+""",
+        **{SETTING: "memfd"},
+    )
+    assert "NBSHARE_MEMORY=memfd" in kinds[0]
+    assert "Unset it" in kinds[0]
+
+
+SMALL_SHM = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+
+LARGE = "a = nbshare.zeros(200 << 20, 'u1')\na[:] = 7\n"
+
+KIND = "print(a.sum() == 7 * a.size, segment_of(a)[0].kind.setting)\n"
+
+
+@needs_mounts
+@pytest.mark.parametrize("setting", ["memfd", "named", "file"])
+def test_a_small_shm_ends_no_process(program, tmp_path, setting):
+    """200 MB where /dev/shm has 64 MB: they are there, or an error says why not."""
+    code = f"""
+import nbshare
+from nbshare.memory import segment_of
+try:
+    {LARGE.replace(chr(10), chr(10) + "    ")}{KIND}
+except MemoryError as error:
+    print(error)
+"""
+    printed = program(code, SMALL_SHM, TMPDIR=str(tmp_path), **{SETTING: setting})
+    if setting == "named":
+        assert "200 MiB of shared memory were asked for" in printed
+        assert "64 MiB are free in /dev/shm" in printed
+    else:
+        assert printed == f"True {setting}{f':{tmp_path}' if setting == 'file' else ''}\n"
+
+
+@needs_seccomp
+@needs_mounts
+def test_what_does_not_fit_into_a_small_shm_goes_to_a_file(program, tmp_path):
+    """Where memfds are refused too, each array is made where it fits, and each kind said once."""
+    small = "b = nbshare.zeros(9)\nprint(segment_of(b)[0].kind.setting)\n"
+    kinds, warnings = says(
+        program, small + LARGE + KIND + "del a\n" + LARGE + KIND, SMALL_SHM, TMPDIR=str(tmp_path)
+    )
+    assert kinds == ["named", *[f"True file:{tmp_path}"] * 2]
+    assert len(warnings) == 2
+    assert "named: No space left on device, 64 MiB are free in /dev/shm" in warnings[1]
+    assert f"{SETTING}=file:{tmp_path}" in warnings[1]
+
+
+@needs_seccomp
+@needs_mounts
+def test_when_no_place_has_room_that_is_said(program, tmp_path):
+    """The error names each place and what is free there."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    kinds, _ = says(
+        program,
+        f"try:\n    {LARGE.splitlines()[0]}\nexcept MemoryError as error:\n    print(error)\n",
+        f"{SMALL_SHM} && mount -t tmpfs -o size=32m tmpfs {tmp}",
+        TMPDIR=str(tmp),
+    )
+    for words in ("200 MiB", "64 MiB are free in /dev/shm", f"32 MiB are free in {tmp}"):
+        assert words in kinds[0]
+
+
+TMPDIRS = {
+    "full": "mount -t tmpfs -o size=4k tmpfs {0} && head -c 4096 /dev/zero > {0}/full",
+    "read-only": "mount -t tmpfs -o ro tmpfs {0}",
+    "missing": "rmdir {0}",
+}
+
+
+CHECK = """
+def check(folder):
+    try:
+        with open(f"{folder}/file", "w") as file:
+            file.write("word")
+    except OSError:
+        return
+    raise AssertionError(f"{folder} can be written to")
+"""
+
+
+@needs_mounts
+@pytest.mark.parametrize("state", TMPDIRS)
+def test_the_directory_of_temporary_files_does_not_matter(program, tmp_path, state):
+    """With TMPDIR full, read-only or missing and no HOME, arrays and maps work without a word."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    printed = program(
+        f"""
+{CHECK}
+import math, os, nbshare
+check(os.environ["TMPDIR"])
+a = nbshare.zeros(1 << 20)
+print(nbshare.parallel_map(math.sqrt, [4.0, 9.0], progress=False), "HOME" in os.environ)
+""",
+        f"{TMPDIRS[state].format(tmp)} && unset HOME",
+        TMPDIR=str(tmp),
+    )
+    assert printed == "[2. 3.] False\n"
+
+
+@needs_mounts
+@pytest.mark.parametrize(("state", "error"), [("full", "MemoryError"), ("read-only", "OSError")])
+def test_a_directory_of_choice_that_cannot_take_it_is_an_error(program, tmp_path, state, error):
+    """A directory that is full or cannot be written to is named, with what to do."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    printed = program(
+        f"""
+{CHECK}
+import nbshare
+check({str(folder)!r})
+try:
+    nbshare.zeros(1 << 20)
+except {error} as error:
+    print(error)
+""",
+        TMPDIRS[state].format(folder),
+        **{SETTING: f"file:{folder}"},
+    )
+    assert str(folder) in printed
+    assert "file:DIRECTORY" in printed
+
+
+# ----------------------------------------------------------------- systems without this or that
+
+
+NO_PROC = "umount -l /proc"
+
+
+@needs_seccomp
+@needs_mounts
+@pytest.mark.parametrize("setting", ["", "named", "file"])
+def test_without_memfds_and_proc_an_error_says_what_is_missing(program, setting):
+    """Where only files can be made, and nobody could open them read-only, no array is made."""
+    kinds, warnings = says(
+        program,
+        "try:\n    nbshare.zeros(3)\nexcept OSError as error:\n    print(error)\n",
+        NO_PROC,
+        **{SETTING: setting},
+    )
+    assert "needs /proc, which is not mounted here" in kinds[0]
+    assert ("memfd: Operation not permitted" in kinds[0]) == (not setting)
+    assert not warnings
+
+
+@needs_mounts
+def test_without_proc_workers_can_only_read_what_is_read_only(program):
+    """What is sealed, and what its owner may write, is read-only in a worker all the same."""
+    printed = program(
+        """
+import numpy as np, nbshare, tasks
+from nbshare.memory import Segment
+segment = Segment.filled(8, [(0, b"original")])
+try:
+    Segment(segment.read_only(), 8, "r+")
+except PermissionError:
+    print(bytes(segment[:8]))
+for array in (np.ones(1 << 20), nbshare.full(1 << 20, 1.0)):
+    shared, quiet = {"table": array}, {"progress": False, "on_error": "return"}
+    (error,) = nbshare.parallel_map(tasks.make_writable, [0], shared=shared, **quiet)
+    print(type(error).__name__, array[-1])
+""",
+        NO_PROC,
+    )
+    assert printed == "b'original'\n" + "ValueError 1.0\n" * 2
+
+
+@needs_mounts
+def test_without_proc_a_reference_to_another_kind_says_why_not(program):
+    """The error names the reason and the way out."""
+    printed = program(
+        """
+from nbshare.memory import Segment, handle_of
+try:
+    handle_of(Segment.create(1))
+except LookupError as error:
+    print(error)
+""",
+        NO_PROC,
+    )
+    assert "need /proc" in printed
+    assert "numpy.array(x)" in printed
+
+
+def test_an_interrupt_at_any_moment_loses_no_memory(kind, monkeypatch):
+    """Made, filled, attached, lent, given back: whatever was opened is closed, and once."""
+    monkeypatch.setattr(huge, "SLOWEST", 1)
+    data = np.ones(huge.SMALLEST // 8)
+    nbshare.share(data)  # what is found out once
+    pool.drop()
+    before = held(), len(os.listdir("/proc/self/fd"))
+
+    def make():
+        array = nbshare.share(data)
+        found, _ = segment_of(array)
+        Segment.attach(found.read_only(), "r")
+        del array, found
+        pool.drop()
+
+    for _ in each_interrupt(make, FILES):
+        pass
+    gc.collect()  # of the interrupts, which hold their frames
+    pool.drop()
+    assert (held(), len(os.listdir("/proc/self/fd"))) == before
+    assert not names_left(os.getpid(), kind.removeprefix("file:"))

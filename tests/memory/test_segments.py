@@ -1,0 +1,742 @@
+"""Every kind of shared memory keeps the same promises, and small arrays share a segment."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import itertools
+import math
+import mmap
+import multiprocessing
+import os
+import platform
+import re
+import signal
+import tempfile
+import threading
+import time
+import weakref
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tasks
+from faultlab import wait_until
+from interrupts import InterruptAt, each_interrupt
+from programs import FILES, SETTING, held, make, names_left
+
+import nbshare
+from nbshare import interrupts
+from nbshare.errors import OutOfMemoryError, StaleReferenceError
+from nbshare.memory import (
+    Segment,
+    array_slab,
+    budget,
+    copying,
+    handle,
+    handle_of,
+    huge,
+    open_handle,
+    pool,
+    segment_of,
+    warm,
+)
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    """Return a pool of one process that is not nbshare's."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        yield processes
+    multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
+
+
+# ------------------------------------------------------------- what every kind promises
+
+
+PARTS = {
+    "contiguous": np.arange(1000.0).reshape(10, 100),
+    "strided": np.arange(1000.0).reshape(10, 100)[::2, ::-3],
+    "Fortran order": np.asfortranarray(np.arange(600, dtype="i2").reshape(20, 30)),
+    "dates": np.arange("2020-01", "2021-01", dtype="M8[D]"),
+    "nothing": np.empty((0, 3)),
+    "several pieces": np.arange(40 << 20, dtype="u1"),
+}
+
+
+class TestEveryKind:
+    """The contract."""
+
+    pytestmark = pytest.mark.usefixtures("kind")
+
+    def test_it_is_of_the_kind_that_was_asked_for(self, kind):
+        """The setting decides, and can be told from the segment."""
+        assert Segment.create(1).kind.setting == kind
+
+    @pytest.mark.parametrize("nbytes", [0, 1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 << 20])
+    def test_fresh_memory_is_writable_zeros_in_whole_pages(self, nbytes):
+        """At least what was asked for, at least a page, all of it zero and to be written."""
+        segment = Segment.create(nbytes)
+        array = segment.array("u1", (segment.nbytes,))
+        assert segment.nbytes == max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        assert not array.any()
+        array[:] = 7
+        assert os.pread(segment.fd, segment.nbytes + 1, 0) == b"\7" * segment.nbytes
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    @pytest.mark.parametrize("part", PARTS)
+    def test_it_holds_what_it_was_filled_with(self, part, sealed):
+        """Arrays of any layout lie where they should, and nothing else beside them."""
+        source = PARTS[part]
+        segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
+        np.testing.assert_array_equal(segment.array(source.dtype, source.shape, 64), source)
+        assert bytes(segment[:64]) == bytes(8) + b"beside" + bytes(50)
+        assert segment.is_sealed == sealed
+
+    def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
+        """What nobody else can write, its maker can, and those who have it mapped see it."""
+        segment = Segment.filled(8000, [(0, np.zeros(1000))])
+        reader = Segment.attach(segment.read_only(), "r").array(float, (1000,))
+        segment.refill([(0, np.arange(900.0)), (7200, np.arange(300.0)[::3])])
+        np.testing.assert_array_equal(reader, [*range(900), *range(0, 300, 3)])
+
+    def test_writable_mappings_are_one_memory(self):
+        """What is written through one of them is there in the other."""
+        segment = Segment.create(8)
+        other = Segment.attach(os.dup(segment.fd), "r+")
+        segment.array("i8", (1,))[0] = 5
+        assert other.array("i8", (1,))[0] == 5
+        other.array("i8", (1,))[0] = 6
+        assert segment.array("i8", (1,))[0] == 6
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_copy_on_write_stays_here(self, sealed):
+        """Mode "c" can be written, which nobody else sees."""
+        segment = Segment.filled(8, [(0, np.int64(5).tobytes())], sealed=sealed)
+        private = Segment.attach(segment.read_only(), "c").array("i8", (1,))
+        private[0] = 6
+        assert segment.array("i8", (1,))[0] == 5
+        assert private[0] == 6
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_read_only_is_read_only_by_the_kernel_s_hand(self, sealed):
+        """Neither NumPy nor the descriptor nor the mapping can be talked into a write."""
+        segment = Segment.filled(8000, [(0, np.ones(1000))], sealed=sealed)
+        reader = Segment.attach(segment.read_only(), "r")
+        array = reader.array(float, (1000,))
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 2
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pwrite(reader.fd, b"2", 0)
+        with pytest.raises(PermissionError):
+            mmap.mmap(reader.fd, reader.nbytes)
+        pages = ctypes.c_void_p(reader.address), ctypes.c_size_t(reader.nbytes)
+        assert LIBC.mprotect(*pages, mmap.PROT_READ | mmap.PROT_WRITE) == -1
+        assert ctypes.get_errno() == errno.EACCES
+        assert (segment.array(float, (1000,)) == 1).all()
+
+    def test_a_sealed_segment_is_not_opened_anew_for_writing(self, kind, program, tmp_path):
+        """A worker that opens the descriptor through /proc cannot write either."""
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder == Path(tempfile.gettempdir()):
+                break
+            folder.chmod(0o711)
+        (tmp_path / "memory").chmod(0o777)
+        printed = program(
+            """
+import mmap, os
+import nbshare.memory.kinds, numpy as np
+nbshare.memory.Segment.create(8)  # all is imported, which the other user may not be able to
+if os.geteuid() == 0:
+    os.setuid(65534)  # no file's mode stops the superuser
+segment = nbshare.memory.Segment.filled(8, [(0, b"original")])
+try:
+    fd = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
+    try:
+        mmap.mmap(fd, segment.nbytes)
+    except PermissionError:
+        os.pwrite(fd, b"changed!", 0)
+except PermissionError:
+    print(bytes(segment[:8]))
+""",
+            **{SETTING: kind},
+        )
+        assert printed == "b'original'\n"
+
+    @pytest.mark.parametrize("way", ["shared", "r"])
+    def test_a_map_takes_it(self, way, cold):
+        """Arrays go to workers and results come back, whatever memory is made of."""
+        dem = np.arange(300_000.0)
+        given = nbshare.share(dem, mode="r") if way == "r" else dem
+        result = nbshare.parallel_map(
+            tasks.add, np.ones((4, 300_000)), [given] * 4, max_workers=2, progress=False
+        )
+        np.testing.assert_array_equal(result, np.ones((4, 1)) + dem)
+        assert segment_of(result)[0].kind.setting == os.environ[SETTING]
+
+    # ------------------------------------------------------------------------ handles
+
+    def test_a_handle_leads_another_process_to_it(self, stranger):
+        """It reads and writes the same memory."""
+        segment = Segment.filled(8000, [(0, np.arange(1000.0))], sealed=False)
+        assert stranger.submit(add_and_sum, handle_of(segment)).result(20) == 499500 + 1000
+        np.testing.assert_array_equal(segment.array(float, (1000,)), np.arange(1, 1001.0))
+
+    def test_a_handle_of_a_sealed_segment_can_only_be_read(self, stranger):
+        """The other process is told so by NumPy, and its descriptor by the kernel."""
+        segment = Segment.filled(8000, [(0, np.arange(1000.0))])
+        assert stranger.submit(try_to_write, handle_of(segment)).result(20) == (
+            "ValueError",
+            "OSError",
+            499500.0,
+        )
+
+    def test_a_handle_comes_back_from_another_process(self, stranger, kind):
+        """What another process made is found here, though it has kept nothing."""
+        segment = open_handle(stranger.submit(make, kind).result(20))
+        assert segment.array(float, (1000,)).sum() == 499500.0
+
+    @pytest.mark.parametrize("forged", [{"inode": 1}, {"fd": 0}, {"name": "nbshare-1-" + "0" * 14}])
+    def test_a_handle_that_does_not_fit_is_refused(self, forged):
+        """Another file under the descriptor's number is not taken for the array."""
+        segment = Segment.create(8)
+        unknown_here = {"name": "nbshare-1-" + "0" * 14}  # else it would not be looked for
+        with pytest.raises(StaleReferenceError, match="let go"):
+            open_handle(handle_of(segment)._replace(**{**unknown_here, **forged}))
+
+    def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
+        """When its owner has ended the memory is gone, which is said."""
+        code = "from test_segments import make\nprint(repr(tuple(make())))"
+        values = eval(program(code, **{SETTING: kind}))
+        with pytest.raises(StaleReferenceError, match="has ended or let go"):
+            open_handle(type(handle_of(Segment.create(8)))(*values))
+
+    # ---------------------------------------------------------------- nothing is left
+
+    def test_memory_is_freed_with_the_last_view(self):
+        """Descriptor and mapping go when the last view goes, not before."""
+        segment = Segment.create(8000)
+        name, array = segment.name, segment.array(float, (1000,))
+        view = array.view("u1")[::2].reshape(10, -1)
+        before = held(name)
+        del segment, array
+        assert held(name) == before > 0
+        del view
+        assert held(name) == 0
+
+    def test_descriptors_do_not_pile_up(self):
+        """Making, filling and attaching, also in vain, keeps nothing."""
+        with handle.receipts._lock:  # earlier tests' handles may be under way
+            handle.receipts._held.clear()
+        before = held(), len(os.listdir("/proc/self/fd"))
+        for i in range(100):
+            segment = Segment.filled(i, [(0, bytes(i))], sealed=bool(i % 2))
+            Segment.attach(segment.read_only(), "r")
+            with pytest.raises(TypeError):
+                Segment.filled(8, [(0, "no buffer")])
+        del segment
+        assert (held(), len(os.listdir("/proc/self/fd"))) == before
+
+    def test_a_process_that_is_killed_leaves_nothing(self, kind, program, tmp_path):
+        """After SIGKILL there is no name in /dev/shm, TMPDIR or the directory of files."""
+        process = program.start(
+            """
+import nbshare, numpy as np
+kept = [nbshare.zeros(1 << 20), nbshare.share(np.ones(1000), mode="r")]
+print("ready", flush=True)
+while True:
+    nbshare.zeros(9)
+""",
+            TMPDIR=str(tmp_path),
+            **{SETTING: kind},
+        )
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        process.kill()
+        process.communicate()
+        left = names_left(process.pid, tmp_path, tmp_path / "memory")
+        program("import nbshare; nbshare.zeros(9)", TMPDIR=str(tmp_path), **{SETTING: kind})
+        assert len(left) <= 1  # killed in the instant between making and removing a name
+        assert not names_left(process.pid, tmp_path, tmp_path / "memory")
+
+    def test_what_comes_back_after_a_shutdown_is_not_kept(self):
+        """The garbage collector may find the last view of an array then: its memory goes too."""
+        array = nbshare.share(np.ones(1 << 18))
+        lent = weakref.ref(segment_of(array)[0])
+        nbshare.shutdown()
+        assert (array == 1).all()
+        del array
+        assert lent() is None
+
+    # ---------------------------------------------------------------------------- room
+
+    def test_what_does_not_fit_is_refused_before_it_is_allocated(self, kind, monkeypatch):
+        """A MemoryError says both figures; no memory was touched and no descriptor is kept."""
+        pool.drop()  # memory kept from before is given back first when it is short
+        before = held()
+        if kind.startswith("file"):
+            monkeypatch.setattr("nbshare.memory.budget.free_in", lambda folder: 100 << 20)
+        else:
+            little_memory(monkeypatch)
+        for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
+            with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB .*file:DIR") as caught:
+                make_one(200 << 20)
+            assert isinstance(caught.value, OutOfMemoryError)
+        del caught
+        assert held() == before
+        assert Segment.create(40 << 20).nbytes == 40 << 20
+
+    def test_a_limit_on_file_size_is_named(self, kind, program):
+        """Memory that is larger, also by growing, is a MemoryError with its size and ulimit -f."""
+        printed = program(
+            """
+import resource, nbshare
+from nbshare.memory import Segment
+small = Segment.create(1 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 21))
+for make in (lambda: Segment.create(3 << 20), lambda: small.grown(3 << 20, 3 << 20)):
+    try:
+        make()
+    except MemoryError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 1 << 21))
+try:
+    nbshare.zeros(5000)
+except MemoryError as error:
+    print(error)
+""",
+            **{SETTING: kind},
+        )
+        lines = printed.splitlines()
+        assert [line.partition(" of")[0] for line in lines] == ["3 MiB", "3 MiB", "40 KiB"]
+        assert all("ulimit -f" in line and kind in line for line in lines), printed
+
+    # --------------------------------------------------------------------------- again
+
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_memory_is_used_again_while_the_setting_stays(self, sealed, monkeypatch):
+        """A kept segment is handed out again, but not in place of one of another kind."""
+
+        def lease():
+            made = pool.filled(2 << 20, [(0, bytes(2 << 20))], sealed=sealed)
+            return segment_of(made)[0]
+
+        pool.drop()
+        first = lease()
+        assert lease() is first
+        monkeypatch.setenv(SETTING, "named" if os.environ[SETTING] == "memfd" else "memfd")
+        assert lease() is not first
+        pool.drop()
+
+
+def add_and_sum(handle):
+    array = open_handle(handle).array(float, (1000,))
+    array += 1
+    return array.sum()
+
+
+def try_to_write(handle):
+    segment = open_handle(handle)
+    array = segment.array(float, (1000,))
+    errors = []
+    for write in (lambda: array.fill(0), lambda: os.pwrite(segment.fd, b"0", 0)):
+        try:
+            write()
+        except (ValueError, OSError) as error:
+            errors.append(type(error).__name__)
+    return *errors, array.sum()
+
+
+def little_memory(monkeypatch):
+    """Let the machine have 100 MiB left: the figures, not the memory."""
+    monkeypatch.setattr("nbshare.memory.budget._reading", (-1.0, 0))
+    monkeypatch.setattr("nbshare.memory.budget.available", lambda: 100 << 20)
+
+
+# ------------------------------------------------------------------- what is not a segment
+
+
+def test_a_memfd_that_can_shrink_is_not_attached():
+    """Reading past the end of one would kill the reader."""
+    fd = os.memfd_create("nbshare-1-" + "0" * 14, os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, mmap.PAGESIZE)
+    with pytest.raises(ValueError, match="not sealed against shrinking"):
+        Segment.attach(fd, "r")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)  # attaching had taken it over
+
+
+def test_somebody_s_file_is_not_attached(tmp_path):
+    """A file that nbshare has not made may be cut at any time."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with pytest.raises(ValueError, match="not sealed against shrinking"):
+        Segment.attach(os.open(path, os.O_RDONLY), "r")
+
+
+def test_files_on_a_memory_file_system_take_memory(monkeypatch):
+    """A directory that lies in memory is no way round its shortness; one on a disk is."""
+    little_memory(monkeypatch)
+    monkeypatch.setenv(SETTING, "file:/dev/shm")
+    with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB"):
+        Segment.create(200 << 20)
+
+
+def test_a_file_may_be_larger_than_memory(tmp_path, monkeypatch):
+    """What lies on a disk is bounded by the disk alone."""
+    if budget.is_memory(str(tmp_path)):
+        pytest.skip("temporary files lie in memory")
+    little_memory(monkeypatch)
+    monkeypatch.setenv(SETTING, f"file:{tmp_path}")
+    array = nbshare.zeros(200 << 20, "u1")
+    array[-1] = 7
+    assert array[-2:].tolist() == [0, 7]
+
+
+def test_a_file_on_a_network_file_system_is_known_by_its_new_name(stranger, tmp_path, monkeypatch):
+    """There, removing an open file gives it another name, under which it is found all the same."""
+    monkeypatch.setattr(os, "unlink", lambda path: os.rename(path, tmp_path / ".nfs00000ab1"))
+    monkeypatch.setenv(SETTING, f"file:{tmp_path}")
+    segment = Segment.filled(8000, [(0, np.arange(1000.0))])
+    assert Segment.attach(segment.read_only(), "r").array(float, (1000,)).sum() == 499500
+    assert stranger.submit(try_to_write, handle_of(segment)).result(20)[2] == 499500
+
+
+# ---------------------------------------------------------------------------- what is left
+
+
+@pytest.mark.parametrize("setting", ["named", "file"])
+def test_what_a_killed_process_has_left_is_swept(program, tmp_path, setting):
+    """Killed before it could remove the name, it leaves one; the next start takes it away."""
+    process = program.start(
+        """
+import os, signal, nbshare
+unlink = os.unlink
+def die(path, **options):
+    os.kill(os.getpid(), signal.SIGKILL) if "nbshare-" in path else unlink(path, **options)
+os.unlink = die
+nbshare.zeros(1 << 20)
+""",
+        TMPDIR=str(tmp_path),
+        **{SETTING: setting},
+    )
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGKILL
+    (left,) = names_left(process.pid, tmp_path)
+    assert left.stat().st_blocks == 0  # a name, no memory
+    program("import nbshare; nbshare.zeros(3)", TMPDIR=str(tmp_path), **{SETTING: setting})
+    assert not left.exists()
+
+
+def test_only_what_dead_processes_have_left_is_swept(program, tmp_path):
+    """Living processes' files stay, and so does what only looks like one."""
+    alive = tmp_path / f"nbshare-{os.getpid():x}-{'0' * 14}"
+    others = [tmp_path / "nbshare-notes.txt", tmp_path / f"nbshare-{2**22:x}-{'0' * 14}.npy"]
+    for path in (alive, *others):
+        path.touch()
+    program("import nbshare; nbshare.zeros(3)", **{SETTING: f"file:{tmp_path}"})
+    assert all(path.exists() for path in (alive, *others))
+
+
+# ------------------------------------------------------------------------ small arrays
+
+
+def are_apart(arrays):
+    """Whether no two of these arrays, which are all zeros, have memory in common."""
+    for i, array in enumerate(arrays, start=1):
+        if array.any():
+            return False
+        array[...] = i
+    return all((array == i).all() for i, array in enumerate(arrays, start=1))
+
+
+@pytest.mark.usefixtures("kind")
+def test_small_arrays_share_a_segment_that_goes_with_the_last_of_them():
+    """One descriptor and one mapping for all; nothing is kept for the next one."""
+    array_slab.drop()  # of what it has room for, others may have used up most
+    arrays = [nbshare.zeros(n, "u1") for n in (10, 1, 0, 64, 10_000)]
+    (name,) = {segment_of(array)[0].name for array in arrays}
+    assert are_apart([nbshare.share(np.zeros(10)), *arrays, nbshare.zeros((3, 4), order="F")])
+    del arrays[1:]
+    assert held(name) == 2
+    del arrays
+    assert held(name) == 0
+
+
+def test_a_forked_child_makes_small_arrays_of_its_own(program):
+    """What the child makes after a fork is not where the parent's next array is."""
+    printed = program("""
+import os, nbshare
+kept = nbshare.zeros(3)
+if os.fork() == 0:
+    nbshare.full(3, 7.0)
+    os._exit(0)
+os.wait()
+print(kept, nbshare.zeros(3))
+""")
+    assert printed == "[0. 0. 0.] [0. 0. 0.]\n"
+
+
+def test_small_arrays_that_are_made_in_the_middle_of_one_another_are_apart():
+    """A signal's handler makes one at any moment, as a finalizer may: none waits, none is lost."""
+    by_handler, arrays, depth = [], [], 0
+
+    def make(*_):
+        nonlocal depth
+        if depth < 20:  # on a busy machine each signal comes before the last one's handler is over
+            depth += 1
+            by_handler.append(nbshare.zeros(9))
+            depth -= 1
+
+    before = signal.signal(signal.SIGALRM, make)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+        while len(by_handler) < 200:
+            arrays.append(nbshare.zeros(9))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert are_apart(arrays + by_handler)
+
+
+def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
+    """Those made before and after are apart, and no memory is kept."""
+    gc.collect()
+    before = held()
+    arrays = [nbshare.zeros(9)]
+
+    def make():
+        arrays.append(nbshare.zeros(9))
+
+    for _ in each_interrupt(make, FILES):
+        make()
+    assert are_apart(arrays)
+    arrays.clear()
+    assert held() == before
+
+
+def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatch):
+    """When its traceback is gone, the memory goes by itself, without another call."""
+    monkeypatch.setattr(warm, "TRIM_S", 0.001)
+    monkeypatch.setattr(warm, "IDLE_S", 0.0)
+    data = np.ones(1 << 17)
+    nbshare.share(data)  # what is found out once
+    wait_until(lambda: not pool._is_trimming)
+    before = held()
+    for number in itertools.count():
+        with InterruptAt(number, {warm.__file__, interrupts.__file__}) as interrupt:
+            nbshare.share(data)
+        wait_until(lambda: not pool._is_trimming or pool._leases)
+        interrupt.error = None  # in no cycle: views go before what looks after them
+        wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
+        if not interrupt.came:
+            break
+    assert number > 5
+
+
+def gives_huge_pages():
+    """Whether this system does, if a process asks for them."""
+    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    folder = Path("/sys/kernel/mm/transparent_hugepage")
+    if release < (6, 1) or not (folder / "shmem_enabled").exists():
+        return False
+    settings = (folder / "enabled").read_text(), (folder / "shmem_enabled").read_text()
+    size = int((folder / "hpage_pmd_size").read_text())
+    return "[never]" not in settings[0] and "[deny]" not in settings[1] and size == 2 << 20
+
+
+needs_huge_pages = pytest.mark.skipif(not gives_huge_pages(), reason="needs huge pages of 2 MiB")
+
+
+def huge_bytes(mapped):
+    """Return how much of a mapping of this process is in huge pages."""
+    smaps = Path("/proc/self/smaps").read_text()
+    entry = smaps.partition(f"{mapped.address:x}-")[2]
+    return int(re.search(r"ShmemPmdMapped: +(\d+) kB", entry)[1]) << 10
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Let huge pages be taken, however slowly they come."""
+    monkeypatch.setattr(huge, "SLOWEST", 1)
+    monkeypatch.setattr(huge, "_resume_at", -math.inf)
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """Error numbers with which the kernel refuses huge pages, to whatever thread asks."""
+    libc, numbers = huge._libc(), set()
+    madvise = libc.madvise
+
+    def noting(*args):
+        if failed := madvise(*args):
+            numbers.add(ctypes.get_errno())  # of this thread, which may be a helper
+        return failed
+
+    monkeypatch.setattr(libc, "madvise", noting)
+    return numbers
+
+
+@needs_huge_pages
+@pytest.mark.usefixtures("patient")
+def test_large_memory_that_is_filled_has_huge_pages(refusals):
+    """All that fills some, in whatever process it is mapped; what is there is right."""
+    data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
+    kept = []
+    for _ in range(5):  # the kernel, or another thread, may place it where no huge page fits
+        kept.append(filled := Segment.filled(len(data), [(0, data)]))
+        if filled.address % (2 << 20) == 0:
+            break
+    assert np.array_equal(filled.array(np.uint8, data.shape), data)
+    if refusals & {errno.ENOMEM, errno.EAGAIN, errno.EBUSY}:
+        pytest.skip("memory is too fragmented")
+    assert huge_bytes(filled) == 8 << 20
+    for _ in range(5):
+        kept.append(seen := Segment.attach(filled.read_only(), "r"))
+        assert np.array_equal(seen.array(np.uint8, data.shape), data)
+        if seen.address % (2 << 20) == 0:
+            break
+    assert huge_bytes(seen) == 8 << 20
+
+
+WAYS = {
+    "input of a call": lambda data: pool.filled(len(data), [(0, data)]),
+    "share": nbshare.share,
+    "share, read-only": lambda data: nbshare.share(data, mode="r"),
+    "share, object": lambda data: nbshare.share({"data": data})["data"],
+}
+
+
+@needs_huge_pages
+@pytest.mark.parametrize("way", WAYS)
+def test_huge_pages_that_come_slowly_are_done_without(way, monkeypatch):
+    """What is there is right all the same, and for a while no more are asked for."""
+    monkeypatch.setattr(huge, "SLOWEST", math.inf)
+    monkeypatch.setattr(huge, "PATIENCE_S", 0)
+    monkeypatch.setattr(huge, "_resume_at", -math.inf)
+    data = np.random.default_rng(3).integers(0, 256, 9 << 20, np.uint8)
+    n_bytes = 0
+    for _ in range(3):  # the kernel may place some of them where no huge page fits
+        pool.drop()
+        array = WAYS[way](data)
+        assert np.array_equal(array[: len(data)], data)
+        n_bytes += huge_bytes(segment_of(array)[0])
+    assert n_bytes <= 2 << 20
+
+
+@pytest.mark.usefixtures("patient")
+def test_several_parts_in_large_memory(kind):
+    """They lie where they were to, strided ones too, and zeros between them."""
+    rng = np.random.default_rng(7)
+    table = rng.random((600, 1000))
+    parts = [(64, table), (5_000_000, table[:, ::3]), (7_000_000, table.T), (12_000_000, b"abc")]
+    filled = Segment.filled(13 << 20, parts)
+    expected = np.zeros(13 << 20, np.uint8)
+    for offset, part in parts:
+        flat = np.frombuffer(part.tobytes() if isinstance(part, np.ndarray) else part, np.uint8)
+        expected[offset : offset + len(flat)] = flat
+    assert np.array_equal(filled.array(np.uint8, expected.shape), expected)
+
+
+@pytest.mark.usefixtures("patient")
+def test_no_address_space_is_lost_where_huge_pages_fit():
+    """Of the gap that is left for a mapping nothing stays when that is gone."""
+
+    def address_space():
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    gc.collect()
+    Segment.create(9 << 20)
+    before = address_space()
+    for _ in range(20):
+        Segment.create((9 << 20) + 1)
+    assert address_space() - before < 2 << 20
+
+
+def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):
+    """Without fcntl and resource it is imported, and arrays are in files."""
+    printed = program(
+        """
+import sys, warnings
+for name in ("fcntl", "resource"):
+    sys.modules[name] = None
+import nbshare
+for name in nbshare.__all__:
+    getattr(nbshare, name)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    a = nbshare.full(3, 2.0)
+print(a, nbshare.memory.segment_of(a)[0].kind.setting, len(said))
+"""
+    )
+    assert printed == "[2. 2. 2.] named 1\n"
+
+
+def test_windows_is_told_that_it_comes_later(program):
+    """An array there is an error that names the way out, not an accident."""
+    printed = program(
+        """
+import os
+from nbshare import zeros
+os.name = "nt"
+try:
+    zeros(3)
+except NotImplementedError as error:
+    print(error)
+"""
+    )
+    assert "WSL" in printed
+
+
+def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
+    """It is a KeyboardInterrupt and no broken lock's error, and nobody writes afterwards."""
+    monkeypatch.setattr(copying, "PIECE", 1 << 16)
+    monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
+    source, target = np.ones((40, 8192)), np.zeros((40, 8192))
+
+    def copy():
+        copying.run(list(copying.copy_jobs(target, source)))
+        assert target.all()
+
+    for _ in each_interrupt(copy, {copying.__file__, threading.__file__}):
+        target[...] = 0
+        assert not target.any()
+
+
+def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
+    """Whichever moment of a copy the interrupt arrives in, the copy ends within half a second."""
+    monkeypatch.setattr(copying, "PIECE", 1 << 16)
+    monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
+    source, target = np.ones((40, 8192)), np.zeros((40, 8192))
+    took_s, start = [], time.monotonic()
+
+    def copy():
+        copying.run(list(copying.copy_jobs(target, source)))
+
+    for _ in each_interrupt(copy, {copying.__file__}):
+        took_s.append(time.monotonic() - start)
+        start = time.monotonic()
+    assert max(took_s) < 0.5
+
+
+def test_copying_ends_when_all_pieces_are_there(monkeypatch):
+    """However long the one that another thread has begun takes."""
+    monkeypatch.setattr(copying, "LONGEST_S", 0.01)
+    monkeypatch.setattr(copying, "usable_cpus", lambda: 2)
+    here, has_begun, done = threading.get_ident(), threading.Event(), []
+
+    def piece():
+        if threading.get_ident() == here:
+            assert has_begun.wait(10)
+        else:
+            has_begun.set()
+            time.sleep(0.2)  # slow memory
+        done.append(None)
+
+    copying.run([piece] * 8)
+    assert len(done) == 8

@@ -1,0 +1,163 @@
+"""JupyterLab in a headless Chromium, driven as a person would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+QUIET = {  # settings: no news, no saving but when asked to
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "docmanager-extension/plugin": {"autosave": False},
+}
+LIMIT_S = 60
+
+# One sample for each frame that the browser paints: height of the outputs, picture, scrolling, row.
+RECORDER = """
+number => {
+  const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
+  const scroller = cell.closest('.jp-WindowedPanel-outer');
+  const samples = window.samples = [];
+  const look = () => {
+    const outputs = cell.querySelector('.jp-OutputArea');
+    const image = cell.querySelector('.jp-OutputArea img');
+    samples.push([
+      Math.round(outputs.getBoundingClientRect().height),
+      image === null ? null : image.complete && image.naturalWidth > 0 ? image.src : '',
+      Math.round(scroller.scrollTop),
+      outputs.innerText,
+    ]);
+    window.recording = requestAnimationFrame(look);
+  };
+  look();
+}
+"""
+
+
+@contextlib.contextmanager
+def jupyter_lab(folder: Path, state: Path, **environ: str) -> Iterator[str]:
+    """Run a server on this machine only; yields the address of its Lab, with a token."""
+    for name, settings in QUIET.items():
+        file = state / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, token = f"http://127.0.0.1:{port}", secrets.token_hex()
+    names = ["JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"]
+    homes = {name: str(state / name.lower()) for name in names}
+    homes["JUPYTERLAB_SETTINGS_DIR"] = str(state / "settings")
+    homes["JUPYTERLAB_WORKSPACES_DIR"] = str(state / "workspaces")
+    options = f"""--no-browser --allow-root --ip=127.0.0.1 --port={port} --ServerApp.port_retries=0
+        --IdentityProvider.token={token} --ServerApp.root_dir={folder} --LabApp.news_url=None
+        --ServerApp.terminals_enabled=False --LabApp.expose_app_in_browser=True"""
+    with (state / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyter", "lab", *options.split()],
+            env={**os.environ, **homes, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+        )
+    try:
+        _await_server(server, f"{address}/api/status?token={token}", state / "server.log")
+        yield f"{address}/lab/tree/{{}}?reset&token={token}"
+    finally:
+        server.send_signal(signal.SIGTERM)  # it ends its kernels
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _await_server(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"the server did not come up:\n{log.read_text()[-2000:]}")
+
+
+class Page:
+    """A notebook that is open in a tab."""
+
+    def __init__(self, tab: Any, address: str) -> None:
+        self.tab = tab
+        tab.set_default_timeout(LIMIT_S * 1000)
+        tab.goto(address)
+        tab.wait_for_selector(".jp-Notebook .jp-Cell")
+
+    def await_kernel(self) -> None:
+        """Wait until the kernel is there."""
+        self.tab.wait_for_function(
+            """() => {
+              const session = window.jupyterapp?.shell.currentWidget?.context?.sessionContext;
+              return session?.session?.kernel?.status === 'idle';
+            }"""
+        )
+
+    def cell(self, number: int) -> Any:
+        """Find a cell."""
+        return self.tab.locator(".jp-Notebook .jp-Cell").nth(number)
+
+    def run(self, number: int) -> None:
+        """Start a cell."""
+        self.cell(number).locator(".jp-InputPrompt").click()
+        self.tab.keyboard.press("Control+Enter")
+
+    def await_end(self, number: int) -> None:
+        """Wait until a cell has run: its prompt has a number."""
+        self.tab.wait_for_function(
+            r"""number => /\[\d+\]/.test(document.querySelectorAll('.jp-Notebook .jp-Cell')[number]
+                  .querySelector('.jp-InputPrompt').innerText)""",
+            arg=number,
+        )
+
+    def counts(self, number: int, pattern: str, *, seconds: float) -> list[tuple[float, int]]:
+        """Look for a count in a cell's outputs; returns when, and what it was."""
+        counts, began = [], time.monotonic()
+        while (at := time.monotonic() - began) < seconds:
+            found = re.search(pattern, self.cell(number).inner_text())
+            counts.append((at, int(found[1]) if found else 0))
+            self.tab.wait_for_timeout(50)
+        return counts
+
+    @contextlib.contextmanager
+    def recorded(self, number: int) -> Iterator[list[list[Any]]]:
+        """Look at a cell's outputs in every frame; the list is filled at the end."""
+        samples: list[list[Any]] = []
+        self.tab.evaluate(RECORDER, number)
+        yield samples
+        self.tab.evaluate("cancelAnimationFrame(window.recording)")
+        samples += self.tab.evaluate("window.samples")
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, as the menu does after its question."""
+        self.tab.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()"
+        )
+
+    def save(self) -> None:
+        """Save the notebook, and wait until it is."""
+        self.tab.keyboard.press("Control+s")
+        self.tab.wait_for_function(
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty"
+        )

@@ -1,0 +1,77 @@
+"""A map that somebody plays: what the drawing code sees of a job, over a NumPy array."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from nbshare import MISSING
+from nbshare.notebook import check_display, open_display
+
+
+class PlayedJob:
+    """A job that somebody plays."""
+
+    n_workers = 2
+    inputs, errors, activity, stats, stages, last_prints = None, {}, (), (), (), ()
+
+    def __init__(self, results, label="horizon"):
+        self.results, self.label = results, label
+        self.n_tasks, self.state = len(results), "starting"
+        self.flags = np.zeros(len(results), bool)
+        self.began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self):
+        """Seconds since it was made."""
+        return time.monotonic() - self.began_s
+
+    @property
+    def n_done(self):
+        """How many flags are set."""
+        return int(np.count_nonzero(self.flags))
+
+    @property
+    def present(self):
+        """The flags."""
+        return self.flags.copy()
+
+    def partial(self):
+        """Mask the results whose flag is not set."""
+        if not self.flags.any():
+            return None
+        if isinstance(self.results, list):
+            return [
+                r if there else MISSING for r, there in zip(self.results, self.flags, strict=True)
+            ]
+        missing = ~self.flags.reshape(-1, *[1] * (self.results.ndim - 1))
+        missing = np.broadcast_to(missing, self.results.shape)
+        return np.ma.MaskedArray(self.results, missing, copy=False)
+
+
+def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
+    """Do what a map does while it waits."""
+    check_display(progress, plot)
+    job.label = progress if isinstance(progress, str) else job.label  # as parallel_map does
+    display = open_display(job, progress=progress, plot=plot)
+    display.update()
+    job.state = "running"
+    until = job.n_tasks if until is None else until
+    for i in range(until):
+        job.flags[i] = True
+        display.update()
+        time.sleep(seconds / until)
+    job.state = end
+    display.close()
+
+
+def images(n=40):
+    y, x = np.mgrid[:60, :80] / 20
+    return np.stack([np.sin(x + i / 5) + np.cos(y * i / 20) for i in range(n)])
+
+
+def played(results, share, label="horizon"):
+    job = PlayedJob(results, label)
+    job.flags[: round(share * len(results))] = True
+    return job

@@ -1,0 +1,585 @@
+"""The picture of a map's results: what is drawn of all kinds of them, and what is refused.
+
+Where there is an oracle, NumPy is it: the pixels, lines and bars are those of the results.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+
+import matplotlib.style
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from matplotlib.dates import num2date
+from PIL import Image
+from played import PlayedJob, images, played
+
+from nbshare import MISSING, LivePlot
+from nbshare.notebook import values
+from nbshare.notebook.figure import LiveFigure
+from nbshare.notebook.image import ImagePainter
+from nbshare.notebook.live_plot import REDUCTIONS, CannotDrawError
+
+
+def render(job, plot="image"):
+    """Return the last frame, as a PNG."""
+    return LiveFigure(job, plot).frame(final=True).png
+
+
+def is_blank(png, box):
+    """Tell whether a box of the picture, in fractions, is all of the missing cells' grey."""
+    image = Image.open(io.BytesIO(png)).convert("RGBA")
+    image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    left, top, right, bottom = (np.multiply(box, image.size * 2)).round().astype(int)
+    region = np.asarray(image)[top:bottom, left:right].reshape(-1, 3).astype(int)
+    return bool((abs(region - 0xE8) <= 4).all())
+
+
+@pytest.mark.parametrize(
+    ("results", "title"),
+    [
+        (np.arange(1000.0), "500 of 1000"),
+        (np.arange(300_000), "150000 of 300000"),
+        (np.random.default_rng(0).random((120, 50)), "60 of 120"),
+        (np.random.default_rng(0).random((3000, 2000), np.float32), "1500 of 3000"),
+        (np.random.default_rng(0).random((10, 30, 40)) > 0.5, "mean of 5 of 10"),
+        (np.random.default_rng(0).random((4, 1500, 1100), np.float32), "mean of 2 of 4"),
+        (np.full((10, 30, 40, 3), 200, np.uint8), "mean of 5 of 10"),
+        (np.full((10, 30, 40), np.nan), "mean of 5 of 10"),
+        (np.zeros((1, 1)), "0 of 1"),
+    ],
+)
+def test_every_shape_of_numbers_has_its_picture(results, title):
+    job = played(results, 0.5)
+    if not job.n_done:
+        job.flags[:], title = True, "1 of 1"
+    frame = LiveFigure(job, "image").frame(final=True)
+    assert frame.title == f"horizon: {title}"
+    width, height = Image.open(io.BytesIO(frame.png)).size
+    assert width / height == 640 / 400
+
+
+def test_rows_that_are_missing_stay_blank():
+    png = render(played(np.random.default_rng(0).random((100, 30)), 0.5))
+    assert not is_blank(png, (0.2, 0.15, 0.7, 0.4))
+    assert is_blank(png, (0.2, 0.55, 0.7, 0.75))
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        (np.zeros((4, 2, 3, 5)), "the shape"),
+        (np.zeros((4, 0)), "the shape"),
+        (np.zeros(4, "f8, i4"), "dtype .*f8.*i4"),
+        ([(1, 2)], "of type tuple"),
+        ([np.ones(2), np.ones(3)], "several shapes"),
+        (np.zeros(4, "M8[s]"), "dates"),
+        (np.array(["a", "b"]), "dtype <U1"),
+        ([{"a": 1}], "of type dict"),
+    ],
+)
+def test_results_that_suit_no_image_are_refused_with_a_reason(results, reason):
+    with pytest.raises(CannotDrawError, match=reason):
+        render(played(results, 1))
+
+
+def test_arrays_of_another_shape_that_come_later_are_refused_with_a_reason():
+    job = played([np.ones(2), np.ones(2), np.ones(3)], 2 / 3)
+    figure = LiveFigure(job, "image")
+    assert figure.paint(final=False) == ("horizon: 2 of 3", True)
+    job.flags[:] = True
+    with pytest.raises(CannotDrawError, match="several shapes"):
+        figure.paint(final=True)
+
+
+def test_of_a_job_without_results_there_is_no_frame():
+    assert LiveFigure(PlayedJob(np.zeros(3)), "image").frame(final=True) is None
+
+
+def pixels(figure):
+    """Return what the image of a figure shows; NaN where there is nothing yet."""
+    return np.ma.filled(figure.figure.axes[0].images[0].get_array(), np.nan)
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 7), (50, 6, 5), (3000, 2), (200_000,)])
+def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
+    rng = np.random.default_rng(1)
+    results = rng.random(shape, np.float32)
+    order = rng.permutation(shape[0])
+    job = PlayedJob(np.full_like(results, np.nan))
+    figure = LiveFigure(job, "image")
+    for part in np.array_split(order, 4):
+        job.results[:] = np.nan  # also after it was read: reading it again would show
+        job.results[part], job.flags[part] = results[part], True
+        _, is_complete = figure.paint(final=True)
+        assert is_complete
+    n_cells = {(50, 6, 5): 1, (3000, 2): 1024, (200_000,): 2**16}.get(shape, shape[0])
+    cells = np.arange(shape[0]) * n_cells // shape[0]
+    sums = np.zeros((n_cells, *shape[1:]))
+    np.add.at(sums, cells, results)
+    expected = (sums.T / np.bincount(cells)).T.ravel()
+    drawn = pixels(figure).ravel()
+    np.testing.assert_allclose(drawn[: expected.size], expected)
+    assert np.isnan(drawn[expected.size :]).all()
+
+
+def test_a_refresh_takes_in_only_what_its_time_allows_and_the_last_frame_all(monkeypatch):
+    monkeypatch.setattr(values, "_BUDGET_S", 0)
+    job = played(np.ones((40, 500, 500)), 1)  # in float64 one block of 8 MiB holds four of them
+    figure = LiveFigure(job, "image")
+    assert figure.paint(final=False) == ("horizon: mean of 4 of 40", False)
+    assert figure.paint(final=True) == ("horizon: mean of 40 of 40", True)
+    assert (pixels(figure) == 1).all()
+
+
+def test_an_interrupt_while_results_are_taken_in_leaves_no_wrong_mean(monkeypatch):
+    results = np.arange(12.0).reshape(4, 3, 1)
+    figure = LiveFigure(played(results, 1), "image")
+    add = ImagePainter._add
+
+    def interrupted_add(*args):
+        monkeypatch.setattr(ImagePainter, "_add", add)
+        add(*args)
+        signal.raise_signal(signal.SIGINT)  # the sums are added to, the items not noted yet
+
+    monkeypatch.setattr(ImagePainter, "_add", interrupted_add)
+    with pytest.raises(KeyboardInterrupt):
+        figure.paint(final=True)
+    figure.paint(final=True)
+    np.testing.assert_array_equal(pixels(figure), results.mean(axis=0))
+
+
+def test_limits_stay_while_the_data_move_little_and_are_round():
+    rng = np.random.default_rng(2)
+    for high in (1, 1.01, 0.99):
+        assert values.calm(*values.span(high * rng.random(2500), (2, 98))) == (0, 1)
+    assert values.calm(0, 3, margin=0.05) == pytest.approx((-0.2, 3.2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(hnp.arrays(float, st.integers(1, 9), elements=st.floats(-1e12, 1e12)))
+def test_limits_hold_all_data(numbers):
+    low, high = values.calm(*values.span(numbers), margin=0.03)
+    assert low < high
+    assert low <= numbers.min() <= numbers.max() <= high
+
+
+@pytest.mark.parametrize("plot", ["image", "line", "hist", lambda ax, p: ax.plot(p.mean((1, 2)))])
+def test_the_last_frame_has_the_axes_of_the_frame_before(plot):
+    job = played(images(40), 0.9)
+    figure, places = LiveFigure(job, plot), []
+    for final in (False, False, False, True):
+        job.flags[:38] = True
+        figure.frame(final=final)
+        (axes,) = figure.figure.axes
+        places.append((*axes.get_position().bounds, *axes.get_xlim(), *axes.get_ylim()))
+    assert places[2] == places[3]
+
+
+def test_a_noisy_picture_is_sharp_too_and_its_file_of_moderate_size():
+    noise = np.random.default_rng(0).random((2, 350, 400))
+    for plot in ("image", lambda ax, p: ax.imshow(p[0])):
+        png = render(played(noise, 1), plot)
+        assert Image.open(io.BytesIO(png)).size == (1280, 800)
+        assert len(png) <= 400_000
+
+
+def test_a_function_gets_cleared_axes_and_its_colour_bar_does_not_pile_up():
+    seen = []
+
+    def draw(ax, partial):
+        seen.append((len(ax.images), int(partial.count())))
+        ax.figure.colorbar(ax.imshow(partial), ax=ax)
+
+    job = played(np.random.default_rng(0).random((10, 5)), 0.2)
+    figure = LiveFigure(job, draw)
+    widths = []
+    for n in (4, 6, 8, 10):
+        job.flags[:n] = True
+        figure.frame(final=False)
+        widths.append(figure.figure.axes[0].get_position().width)
+    assert seen == [(0, 20), (0, 30), (0, 40), (0, 50)]
+    assert len(figure.figure.axes) == 2
+    assert widths == pytest.approx([widths[0]] * 4, rel=0.02)
+
+
+# -- lines -------------------------------------------------------------------------------------
+
+
+def drawn(job, plot):
+    """Return the axes of the last frame."""
+    figure = LiveFigure(job, plot)
+    figure.paint(final=True)
+    return figure.figure.axes
+
+
+def line_of(job, plot="line", k=0):
+    """Return where a line's points are; those with NaN are gaps."""
+    (axes,) = drawn(job, plot)
+    return axes.lines[k].get_data()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    results=hnp.arrays(float, 20, elements=st.floats(-1e9, 1e9)),
+    there=hnp.arrays(bool, 20).filter(np.any),
+    order=st.permutations(range(20)),
+)
+def test_a_line_goes_through_the_results_in_the_order_of_the_inputs(results, there, order):
+    job = PlayedJob(results)
+    job.flags[:], job.inputs = there, np.array(order) / 4
+    x, y = line_of(job)
+    np.testing.assert_array_equal(x, np.arange(20) / 4)
+    expected = np.where(there, results, np.nan)
+    np.testing.assert_array_equal(y[order], expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "x"),
+    [
+        (None, [0, 1, 2, 3]),
+        ([2.5, 3.5, 4.5, 5.5], [2.5, 3.5, 4.5, 5.5]),
+        (range(10, 50, 10), [10, 20, 30, 40]),
+        ([7, 7, 7, 7], [0, 1, 2, 3]),  # a point of each on one spot would show nothing
+        (["a", "b", "c", "d"], [0, 1, 2, 3]),
+        (np.zeros((4, 2)), [0, 1, 2, 3]),
+        ([1.0, float("nan"), 2.0, 3.0], [0, 1, 2, 3]),
+        ([1, 2, "c", 3], [0, 1, 2, 3]),
+        ([1, [2, 3], 4, 5], [0, 1, 2, 3]),
+    ],
+)
+def test_a_line_is_drawn_against_the_inputs_where_they_are_numbers(inputs, x):
+    job = played(np.arange(4.0), 1)
+    job.inputs = inputs
+    assert line_of(job)[0].tolist() == x
+
+
+def test_a_line_is_drawn_against_dates():
+    job = played(np.arange(4.0), 1)
+    job.inputs = np.datetime64("2026-02-27") + np.arange(4)
+    x, _ = line_of(job)
+    assert [date.day for date in num2date(x)] == [27, 28, 1, 2]
+
+
+def test_missing_results_leave_a_line_open_and_single_ones_are_points():
+    job = PlayedJob(np.arange(1000.0))
+    job.flags[[10, 11, 12, 500]] = True
+    (axes,) = drawn(job, "line")
+    (line,) = axes.lines
+    assert np.isfinite(line.get_ydata()).sum() == 4
+    assert line.get_markevery() == [500]
+
+
+def test_a_line_of_very_many_results_keeps_its_highest_and_lowest():
+    results = np.random.default_rng(3).normal(size=200_000)
+    results[77_777], results[123_456] = 99, -99
+    _, y = line_of(played(results, 1))
+    assert len(y) < 5000
+    assert (y.min(), y.max()) == (-99, 99)
+
+
+def test_short_results_make_a_line_each_with_a_legend():
+    results = np.random.default_rng(4).random((30, 3))
+    job = played(results, 1)
+    np.testing.assert_array_equal(line_of(job, k=2)[1], results[:, 2])
+    texts = drawn(job, "line")[0].get_legend().get_texts()
+    assert [text.get_text() for text in texts] == ["result[0]", "result[1]", "result[2]"]
+
+
+@pytest.mark.parametrize("how", ["mean", "sum", "min", "max"])
+def test_a_line_of_large_results_shows_each_reduced(how):
+    results = np.random.default_rng(5).random((12, 6, 7))
+    (axes,) = drawn(played(results, 1), LivePlot("line", reduction=how))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), getattr(results, how)(axis=(1, 2)))
+    assert axes.get_ylabel() == f"{how} of each result"
+
+
+@pytest.mark.parametrize(
+    ("results", "y", "label"),
+    [
+        (np.array([3 + 4j, 5j]), [5, 5], "|result|"),
+        (np.array([1500, 2500], "m8[ms]"), [1.5, 2.5], "result (s)"),
+        (np.array([True, False]), [1, 0], "result"),
+        ([10**30, 2], [1e30, 2], "result"),
+        (np.array([1, 2], np.float16), [1, 2], "result"),
+        (np.array([1, np.inf]), [1, np.nan], "result"),
+        ([np.ma.MaskedArray([1], [False]), np.ma.MaskedArray([2], [True])], [1, np.nan], "result"),
+    ],
+)
+def test_a_line_says_what_it_shows_of_results_that_are_no_real_numbers(results, y, label):
+    (axes,) = drawn(played(results, 1), "line")
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), y)
+    assert axes.get_ylabel() == label
+
+
+def test_a_part_of_each_result_is_drawn_once():
+    asked = []
+
+    def energy(result):
+        asked.append(result["id"])
+        return result["energy"]
+
+    job = played([{"id": i, "energy": 2.0 * i} for i in range(20)], 0.5)
+    figure = LiveFigure(job, LivePlot("line", value=energy))
+    figure.paint(final=False)
+    job.flags[:] = True
+    figure.paint(final=True)
+    assert figure.figure.axes[0].lines[0].get_ydata().tolist() == [2.0 * i for i in range(20)]
+    assert sorted(set(asked)) == list(range(20))
+    assert len(asked) <= 22  # and the first at each frame, to see what they are
+
+
+def test_flagged_results_that_have_not_arrived_are_gaps():
+    job = played([1.0, 2.0, 3.0], 1)
+    job.results[:] = [MISSING] * 3
+    figure = LiveFigure(job, "line")
+    assert figure.frame(final=False) is None
+    job.results[:] = [1.0, MISSING, 3.0]
+    frame = figure.frame(final=False)
+    assert not frame.is_complete
+    y = figure.figure.axes[0].lines[0].get_ydata()
+    assert np.isnan(y).tolist() == [False, True, False]
+
+
+def test_the_axes_of_a_line_do_not_move_with_every_result():
+    results = 100 + np.random.default_rng(6).random(50)
+    job = PlayedJob(results)
+    figure, limits = LiveFigure(job, "line"), []
+    for i in range(50):
+        job.flags[i] = True
+        figure.paint(final=False)
+        limits.append((*figure.figure.axes[0].get_xlim(), *figure.figure.axes[0].get_ylim()))
+        low, high = limits[-1][2:]
+        assert low < results[: i + 1].min() <= results[: i + 1].max() < high
+    assert len(set(limits)) < 15
+    assert len({limit[:2] for limit in limits}) == 1
+
+
+# -- histograms --------------------------------------------------------------------------------
+
+
+def bars(job, plot="hist"):
+    """Return heights and edges."""
+    (axes,) = drawn(job, plot)
+    return axes.patches[0].get_data()[:2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(hnp.arrays(float, 30, elements=st.floats(-1e6, 1e6, width=32)))
+def test_a_histogram_counts_every_result_once(results):
+    counts, edges = bars(played(results, 1))
+    assert counts.sum() == 30
+    np.testing.assert_array_equal(counts, np.histogram(results, edges)[0])
+
+
+def test_a_histogram_tells_of_what_it_cannot_count():
+    job = played(np.array([1.0, 2.0, np.nan, np.inf]), 1)
+    figure = LiveFigure(job, "hist")
+    assert figure.frame(final=True).title == "horizon: 4 of 4, 2 not finite"
+    assert figure.figure.axes[0].patches[0].get_data()[0].sum() == 2
+
+
+def test_bins_are_as_many_as_numpys_and_no_outlier_makes_billions():
+    normal = np.random.default_rng(0).normal(size=1000)
+    assert len(bars(played(normal, 1))[0]) == len(np.histogram(normal, "auto")[0])
+    assert len(bars(played(np.append(normal, 1e12), 1))[0]) == 100
+
+
+def test_whole_numbers_have_a_bar_each():
+    counts, edges = bars(played(np.array([3, 5, 5, 3, 3]), 1))
+    assert counts.tolist() == [3, 0, 2]
+    assert edges.tolist() == [2.5, 3.5, 4.5, 5.5]
+
+
+def test_a_histogram_of_arrays_counts_their_elements():
+    counts, _ = bars(played(np.ones((6, 4, 5)), 0.5), LivePlot("hist", bins=7))
+    assert len(counts) == 7
+    assert counts.sum() == 60
+
+
+def test_a_histogram_of_very_large_results_counts_some_and_says_so():
+    job = played(np.zeros((4, 1000, 1000), np.int8), 1)
+    (axes,) = drawn(job, "hist")
+    assert axes.get_ylabel() == "number of values, 1 in 4"
+    assert axes.patches[0].get_data()[0].sum() == 1_000_000
+
+
+# -- LivePlot ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", REDUCTIONS)
+def test_a_stack_of_images_is_reduced_as_asked(how):
+    results = images(10).astype(np.float32)
+    job = PlayedJob(results)
+    order = np.random.default_rng(7).permutation(10)
+    figure = LiveFigure(job, LivePlot("image", reduction=how))
+    for i in order[:6]:
+        job.flags[i] = True
+        figure.paint(final=False)
+    there = results[job.flags].astype(float)
+    expected = there[-1] if how == "last" else getattr(there, how)(axis=0)
+    np.testing.assert_allclose(figure.figure.axes[0].images[0].get_array(), expected)
+
+
+def test_labels_and_units_are_where_they_belong():
+    named = LivePlot(
+        "image", label="height", unit="m", xlabel="east", xunit="km", ylabel="north", yunit="km"
+    )
+    (axes,) = drawn(played(images(4), 1), named)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("east (km)", "north (km)")
+    assert axes.child_axes[0].get_ylabel() == "height (m)"
+    (axes,) = drawn(played(np.arange(5.0), 1), LivePlot("hist", label="height", unit="m"))
+    assert axes.get_xlabel() == "height (m)"
+    (axes,) = drawn(played(np.arange(5.0), 1), LivePlot(unit="m", xlabel="time", xunit="s"))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (s)", "result (m)")
+    (axes,) = drawn(played(np.arange(5.0), 1), LivePlot(lambda ax, p: None, xlabel="t", label="h"))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("t", "h")
+
+
+def test_numbers_fill_a_grid_of_the_users_coordinates():
+    x, y = np.linspace(-1, 1, 5), np.linspace(0, 3, 4)
+    job = played(np.arange(20.0), 0.5)
+    (axes,) = drawn(job, LivePlot("image", x=x, y=y))
+    grid = np.ma.filled(axes.images[0].get_array(), np.nan)
+    np.testing.assert_array_equal(grid[:2], np.arange(10.0).reshape(2, 5))
+    assert np.isnan(grid[2:]).all()
+    assert axes.images[0].get_extent() == [-1.25, 1.25, 3.5, -0.5]
+    assert axes.get_ylim() == (-0.5, 3.5)  # coordinates grow upwards
+
+
+@pytest.mark.parametrize(
+    ("plot", "results", "message"),
+    [
+        (LivePlot(x=[1, 2, 3]), np.zeros(4), "3 values, and the map has 4 items"),
+        (LivePlot("image", x=[1, 2], y=[1]), np.zeros(4), "2 columns and 1 rows"),
+        (LivePlot("image", x=[1, 2, 4]), np.zeros((2, 5, 3)), "3 evenly spaced"),
+        (LivePlot("image", x=[1, 2]), np.zeros((2, 5, 3)), "needs 3 evenly spaced"),
+        (LivePlot("line"), np.zeros((4, 0)), "nothing to draw"),
+        (LivePlot("hist"), np.zeros((4, 0)), "nothing to draw"),
+        (LivePlot("hist"), [(1, 2)], r"of type tuple.*LivePlot\(value=...\)"),
+        (LivePlot("line"), ["a"], "of type str"),
+        (LivePlot("line"), np.zeros(3, "f8,i4"), "dtype"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_reason(plot, results, message):
+    with pytest.raises(CannotDrawError, match=message):
+        render(played(results, 1), plot)
+
+
+class TwoAxes(LivePlot):
+    """Mean and spread, each in axes of its own."""
+
+    def make_axes(self, figure):
+        """Side by side."""
+        return dict(zip(("mean", "spread"), figure.subplots(1, 2), strict=True))
+
+    def draw(self, axes, partial):
+        """Draw both."""
+        axes["mean"].plot(partial.mean(axis=(1, 2)))
+        axes["spread"].plot(partial.std(axis=(1, 2)))
+
+
+def test_a_subclass_draws_into_axes_of_its_own_cleared_before_each_frame():
+    job = played(images(10), 0.5)
+    figure = LiveFigure(job, TwoAxes())
+    for _ in range(3):
+        figure.frame(final=False)
+    assert [len(axes.lines) for axes in figure.figure.axes] == [1, 1]
+    assert figure.figure.get_suptitle() == "horizon"
+
+
+def test_several_plots_stand_side_by_side():
+    job = played(images(10), 0.5)
+    frame = LiveFigure(job, ["image", TwoAxes(), "hist"]).frame(final=False)
+    assert Image.open(io.BytesIO(frame.png)).size == frame.size == (960, 280)
+
+
+def test_a_title_of_the_users_stays():
+    def draw(ax, partial):
+        ax.set_title("mine")
+
+    job = played(images(10), 0.5)
+    figure = LiveFigure(job, draw)
+    for _ in range(2):
+        figure.frame(final=False)
+    (axes,) = figure.figure.axes
+    assert (axes.get_title("left"), axes.get_title()) == ("mine", "")
+
+
+def test_a_function_draws_in_the_users_style_and_nbshare_in_its_own():
+    colours = []
+    with matplotlib.style.context("dark_background"):
+        for plot in (lambda ax, partial: None, "line"):
+            frame = LiveFigure(played(images(4), 1), plot).frame(final=False)
+            image = Image.open(io.BytesIO(frame.png)).convert("RGBA")
+            colours.append(image.getpixel((0, 0)))
+    assert colours == [(0, 0, 0, 255), (255, 255, 255, 0)]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_function_draws_in_nbshares_style_if_the_user_has_none(in_background):
+    looks = []
+    for plot in (lambda ax, partial: ax.set_xlabel("item"), "line"):
+        figure = LiveFigure(played(images(4), 1), plot, in_users_style=in_background)
+        figure.frame(final=False)
+        (axes,) = figure.figure.axes
+        ticks = axes.xaxis.get_tick_params()
+        looks.append(
+            (axes.spines["left"].get_edgecolor(), ticks["labelsize"], axes.get_title("left"))
+        )
+        looks[-1] += (axes.xaxis.label.get_color(), axes.get_facecolor())
+    assert looks[0] == looks[1]
+
+
+def test_the_title_counts_only_what_a_last_frame_lacks():
+    job = played(np.arange(8.0), 0.5, "my_wave")
+    titles = []
+    for plot, share, final in (
+        ("line", 4, False),
+        ("line", 4, True),
+        ("line", 8, True),
+        (LivePlot(title="mine_too"), 4, False),
+    ):
+        job.flags[:] = np.arange(8) < share
+        figure = LiveFigure(job, plot)
+        figure.frame(final=final)
+        titles.append(figure.figure.axes[0].get_title("left"))
+    assert titles == ["my wave", "my wave: 4 of 8", "my wave", "mine_too"]
+
+
+def test_make_axes_has_to_return_axes():
+    class Forgetful(LivePlot):
+        def make_axes(self, figure):
+            figure.add_subplot()
+
+        def draw(self, axes, partial):
+            pass
+
+    with pytest.raises(TypeError, match="has to return Axes"):
+        render(played(images(4), 1), Forgetful())
+
+
+def test_one_live_plot_serves_several_maps_at_once():
+    plot, first, second = LivePlot("line"), played(np.zeros(5), 1), played(np.ones(9), 1)
+    figures = [LiveFigure(job, plot) for job in (first, second)]
+    for figure in figures * 2:
+        figure.frame(final=False)
+    lengths = [len(figure.figure.axes[0].lines[0].get_ydata()) for figure in figures]
+    assert lengths == [5, 9]
+
+
+@pytest.mark.parametrize("plot", ["line", "hist", "image"])
+def test_a_map_of_unknown_length_is_laid_out_anew_as_it_grows(plot):
+    """Items of a generator come by and by, and so do the rows of the results."""
+    job = PlayedJob(np.arange(5.0))
+    job.n_tasks, job.flags[:3] = None, True
+    figure = LiveFigure(job, plot)
+    assert figure.frame(final=False).title == "horizon: 3"
+    job.results, job.flags = np.arange(9.0), np.ones(9, bool)
+    assert figure.frame(final=False).title == "horizon: 9"
+    job.n_tasks = 9
+    assert figure.frame(final=True).title == "horizon: 9 of 9"

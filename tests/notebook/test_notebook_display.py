@@ -1,0 +1,626 @@
+"""What a user sees of a running map: rows, bars, lines and pictures, in the places where they are.
+
+The jobs are played by a small class over a NumPy array: it is the input of the drawing code, which
+itself runs in real kernels, at a real pseudo-terminal and into real pipes.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+from PIL import Image
+from played import PlayedJob, images, play
+from tqdm.std import tqdm
+
+from nbshare import LivePlot, MapInterrupted, parallel_map
+from nbshare.errors import DisplayWarning
+from nbshare.notebook import NEVER_S, Display, bar, check_display, open_display
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+PLAYER = (
+    "import time\nimport nbshare\nimport numpy as np\n"
+    "from nbshare import LivePlot, parallel_map\n"
+    "from played import PlayedJob, images, play\n"
+)
+
+# -- a real kernel ---------------------------------------------------------------------------------
+
+CELLS = {
+    "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(HERE)]!r}\n{PLAYER}",
+    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=5.0)"),
+    "short": "play(PlayedJob(images()), plot='image', seconds=0.4)",
+    "changed": (
+        "job = PlayedJob(images())\nplay(job, plot=['image', 'line', 'hist'], seconds=0.1)\n"
+        "job.results[:] = np.nan"
+    ),
+    "unchanged": "play(PlayedJob(images()), plot=['image', 'line', 'hist'], seconds=0.1)",
+    "pyplot": "print('matplotlib.pyplot' in sys.modules)",
+    "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
+    "interrupted": "play(PlayedJob(images(), 'my <label>'), True, until=3, end='interrupted')",
+    "quiet": "play(PlayedJob(images()), progress=False, seconds=0.1)",
+    "callable": (
+        "def draw(ax, partial):\n    ax.plot(partial.mean((1, 2)))\n"
+        "play(PlayedJob(images()), 'mine', plot=draw)"
+    ),
+    "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
+    "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
+    "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
+    "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
+    "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
+    "many at once": (
+        "from threading import Thread\n"
+        "def alone(i): play(PlayedJob(images(4), f'map {i}'), seconds=0.3)\n"
+        "threads = [Thread(target=alone, args=(i,)) for i in range(12)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()"
+    ),
+    "workers": (
+        "import time, operator\n"
+        "r = parallel_map(time.sleep, [0.2] * 12, max_workers=2)\n"
+        "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
+    ),
+    "pipeline": (
+        "def load():\n    for i in range(30): time.sleep(0.03); yield np.full(4, i)\n"
+        "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
+        "                     plot='line')"
+    ),
+    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
+    "static": (
+        "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
+        "play(PlayedJob(images()), plot='image', seconds=0.5)"
+    ),
+}
+
+
+class RecordingClient(nbclient.NotebookClient):
+    """Keeps every message that a front end would have got, by cell."""
+
+    def process_message(self, msg, cell, cell_index):
+        """Note the message."""
+        self.messages.setdefault(cell_index, []).append(msg)
+        return super().process_message(msg, cell, cell_index)
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """Run the cells; return for each its saved outputs and the display messages it sent."""
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS.values()]
+    client = RecordingClient(nbformat.v4.new_notebook(cells=cells), timeout=60)
+    client.messages = {}
+    environment = {name: value for name, value in os.environ.items() if name != "NBSHARE_STATIC"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what nbclient and zmq say is not for this test
+        client.execute(env=environment)
+    seen = {}
+    for index, (name, cell) in enumerate(zip(CELLS, client.nb.cells, strict=True)):
+        shown = [
+            message["content"]
+            for message in client.messages.get(index, [])
+            if message["msg_type"] in ("display_data", "update_display_data")
+        ]
+        seen[name] = SimpleNamespace(outputs=cell.outputs, shown=shown)
+    return seen
+
+
+def bundles(cell, mime):
+    return [out.data for out in cell.outputs if mime in out.get("data", {})]
+
+
+def frames(cell):
+    return [content for content in cell.shown if "image/png" in content["data"]]
+
+
+def picture(content):
+    return Image.open(io.BytesIO(base64.b64decode(content["data"]["image/png"])))
+
+
+def unstyled(html):
+    return re.sub(r"<[^>]+>", "", html)
+
+
+def test_a_saved_notebook_shows_one_finished_row(notebook):
+    (row,) = bundles(notebook["image"], "text/html")
+    assert re.fullmatch(r"✓ horizon done  40/40 in \d+\.\d s \(\S+/s\)", row["text/plain"])
+    assert "horizon done" in unstyled(row["text/html"].replace("<b>", "").replace("</b>", ""))
+    assert "40/40" in unstyled(row["text/html"])
+    assert "progressbar" not in row["text/html"]  # one line
+    assert "#009E73" in row["text/html"]
+
+
+def test_the_row_moves_while_the_cell_runs_and_not_too_often(notebook):
+    rows = [c["data"]["text/plain"] for c in notebook["image"].shown if "text/html" in c["data"]]
+    assert rows[0] == "○ horizon starting 1 worker…  0/40 · 0 %"
+    assert any(re.search(r"● horizon running .* % · .*/s · \d+ s elapsed", row) for row in rows)
+    elapsed_s = float(re.search(r"in (\d+\.\d) s", rows[-1])[1])
+    assert 4 <= len(rows) <= 3 * elapsed_s + 3  # 3 Hz, and the first and last
+
+
+def test_nothing_is_saved_as_zero_percent_or_as_a_widget(notebook):
+    saved = str({name: cell.outputs for name, cell in notebook.items() if name != "nothing"})
+    assert "0%|" not in saved
+    assert "widget-view" not in saved
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ("stopped", r"■ horizon stopped  12/40 · 30 % · after \d+\.\d s · the result is partial"),
+        ("interrupted", r"■ my <label> interrupted  3/40 · 7 % · after \d+\.\d s"),
+        ("nothing", r"✗ horizon failed  0/40 · 0 % · after \d+\.\d s"),
+    ],
+)
+def test_a_row_that_ends_early_says_how_far_it_came(notebook, cell, text):
+    (row,) = bundles(notebook[cell], "text/html")
+    assert re.fullmatch(text, row["text/plain"])
+    assert "<label>" not in row["text/html"]
+
+
+def test_progress_false_shows_nothing(notebook):
+    assert notebook["quiet"].outputs == []
+
+
+def test_a_saved_notebook_keeps_one_sharp_last_picture(notebook):
+    (out,) = [o for o in notebook["image"].outputs if "image/png" in o.get("data", {})]
+    assert out.data["text/plain"] == "horizon: mean of 40 of 40"
+    assert picture(out).size == (1280, 800)
+    assert len(base64.b64decode(out.data["image/png"])) < 90_000
+
+
+def test_pictures_come_while_the_cell_runs_and_never_change_their_size(notebook):
+    shown = frames(notebook["image"])
+    assert len(shown) >= 3
+    assert {picture(content).size for content in shown[:-1]} == {(640, 400)}
+    for content in shown:
+        described = {"width": 640, "height": 400, "alt": content["data"]["text/plain"]}
+        assert content["metadata"]["image/png"] == described
+    assert len({content["transient"]["display_id"] for content in shown}) == 1
+
+
+def test_a_map_that_ends_soon_has_its_last_picture_only(notebook):
+    """Another would take the time of a worker, and be seen for a moment."""
+    (shown,) = frames(notebook["short"])
+    assert shown["data"]["text/plain"] == "horizon: mean of 40 of 40"
+
+
+def test_what_happens_to_the_results_after_the_call_is_not_in_the_picture(notebook):
+    """The last frame is drawn before the cell goes on with the results."""
+    (changed,), (unchanged,) = (frames(notebook[name]) for name in ("changed", "unchanged"))
+    assert changed["data"] == unchanged["data"]
+
+
+def test_pyplot_is_never_imported(notebook):
+    assert notebook["pyplot"].outputs[0].text == "False\n"
+
+
+def test_a_function_draws_into_our_axes(notebook):
+    (data,) = bundles(notebook["callable"], "image/png")
+    assert data["text/plain"] == "mine: 40 of 40"
+
+
+def test_a_failing_plot_function_costs_one_warning_and_not_the_map(notebook):
+    text = "".join(out.get("text", "") for out in notebook["failing"].outputs)
+    assert text.count("DisplayWarning") == 1
+    assert text.count("ZeroDivisionError") == 1
+    assert "in bad" in text
+    assert "notebook/figure.py" not in text  # the user's lines only
+    (row,) = bundles(notebook["failing"], "text/html")
+    assert row["text/plain"].startswith("✓ horizon done  40/40")
+
+
+def test_results_that_make_no_image_are_told_once_with_the_remedy(notebook):
+    text = "".join(out.get("text", "") for out in notebook["words"].outputs)
+    assert text.count("DisplayWarning") == 1
+    assert "of type str" in text
+    assert "plot=callable(ax, partial)" in text
+    assert bundles(notebook["words"], "text/html")[0]["text/plain"].startswith("✓ horizon done")
+
+
+def test_without_results_there_is_no_picture(notebook):
+    assert frames(notebook["nothing"]) == []
+
+
+def texts(cell):
+    return [data["text/plain"] for data in bundles(cell, "text/html")]
+
+
+def test_the_interval_of_a_live_plot_lies_between_its_frames(notebook):
+    (row,) = texts(notebook["slow frames"])
+    elapsed_s = float(re.search(r"in (\d+\.\d) s", row)[1])
+    assert len(frames(notebook["slow frames"])) <= elapsed_s + 2  # and the first, and the last
+
+
+def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):
+    rows = texts(notebook["loop"])
+    assert [row.split()[2] for row in rows] == [*map(str, range(8)), "39"]
+    assert rows[-1].endswith("map 40 of this cell")
+    pictures = [data["text/plain"] for data in bundles(notebook["loop"], "image/png")]
+    assert len(pictures) == 9
+    assert pictures[-1] == "map 39: mean of 4 of 4"
+
+
+def test_maps_that_run_at_the_same_time_have_a_row_each(notebook):
+    rows = texts(notebook["many at once"])
+    assert sorted(int(row.split()[2]) for row in rows) == list(range(12))
+
+
+def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(notebook):
+    live = "".join(
+        content["data"]["text/html"]
+        for content in notebook["workers"].shown
+        if " sleep running" in content["data"]["text/plain"]
+    )
+    now = r"<td>item \d+: 0\.2</td><td>[\d.]+ m?s</td><td>\d+</td><td>\d+ MB</td>"
+    assert re.search(now, re.sub("<td [^>]*>", "<td>", live))
+    done, failed = (data["text/html"] for data in bundles(notebook["workers"], "text/html"))
+    assert "start-up" in done
+    assert re.search(r"item \d+: 0\.2, [\d.]+ m?s", done)
+    assert "item 1: ZeroDivisionError: division by zero" in failed
+    assert "script" not in done
+    assert texts(notebook["workers"])[1].startswith("✓ truediv done with 1 failed  3/3")
+
+
+def test_a_pipeline_s_row_has_a_table_of_its_stages_and_a_picture(notebook):
+    cell = notebook["pipeline"]
+    (row,) = bundles(cell, "text/html")
+    first, *stages = row["text/plain"].splitlines()
+    assert first.startswith("✓ load → <lambda> → sum done  30/30")
+    assert [line.split(":")[0] for line in stages] == ["  load", "  <lambda>", "  sum"]
+    figures = r"<td>&lt;lambda&gt;</td><td>2</td><td>30</td><td>0 of 4</td><td>\d+%</td>"
+    assert re.search(figures, re.sub("<td [^>]*>", "<td>", row["text/html"]))
+    assert any(
+        "load running" in c["data"].get("text/plain", "").replace(" → <lambda> → sum", "")
+        for c in cell.shown
+    )
+    assert len(frames(cell)) > 0
+
+
+def test_a_row_of_unknown_length_has_neither_percent_nor_time_left(notebook):
+    rows = [c["data"]["text/plain"] for c in notebook["endless"].shown]
+    assert any(
+        re.fullmatch(r"● horizon running  \d+ · \d+\.\d/s( · \d+ s elapsed)?", r) for r in rows
+    )
+    assert not [row for row in rows if "%" in row or "left" in row or "/4" in row.split(" · ")[0]]
+    assert re.fullmatch(r"✓ horizon done  40 in \d+\.\d s \(\S+/s\)", rows[-1])
+
+
+def test_a_static_document_gets_the_last_frame_only_and_no_seconds(notebook):
+    cell = notebook["static"]
+    assert len(cell.shown) == 2
+    assert bundles(cell, "text/html")[0]["text/plain"] == "✓ horizon done  40/40"
+    assert " s" not in unstyled(bundles(cell, "text/html")[0]["text/html"])
+    assert picture(frames(cell)[0]).size == (1280, 800)
+
+
+# -- a terminal, a log, a bar of the user's ----------------------------------------------------
+
+
+def script(line):
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.append('tests/notebook')\n{PLAYER}\n{line}",
+    ]
+
+
+def at_a_terminal(line):
+    """Run a line of the player at a pseudo-terminal; return what is on it at the end."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    process = subprocess.Popen(script(line), cwd=ROOT, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        assert select.select([ours], [], [], 60)[0], "nothing came within a minute"
+        try:
+            new = os.read(ours, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        shown += new
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_a_terminal_shows_tqdm_with_the_true_count():
+    shown = at_a_terminal("play(PlayedJob(images()), seconds=0.5)")
+    last = shown.rstrip().split("\r")[-1]
+    assert last.startswith("horizon: 100%|")
+    assert "| 40/40 [" in last
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("progress", "last"),
+    [("None", ""), ("False", ""), ("True", "abs: 100%|"), ("'a job'", "a job: 100%|")],
+)
+def test_a_job_has_a_bar_in_a_terminal_if_it_is_asked_for(progress, last):
+    shown = at_a_terminal(f"nbshare.map_async(abs, range(40), progress={progress}).result()")
+    assert shown.rstrip().split("\r")[-1].startswith(last)
+    assert bool(shown) == bool(last)
+
+
+def test_a_job_writes_a_line_to_a_log_if_it_is_asked_for():
+    line = "job = nbshare.map_async(abs, range(40), progress='job'); job.wait(); repr(job)"
+    done = subprocess.run(script(line), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert re.fullmatch(r"job done: 40/40 in .*\n", done.stderr)
+
+
+def test_a_terminal_and_a_log_count_without_an_end():
+    line = "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, {}until=40, seconds=0.3)"
+    last = at_a_terminal(line.format("")).rstrip().split("\r")[-1]
+    assert re.match(r"horizon: 40it \[", last)
+    done = subprocess.run(
+        script(line.format("True, ")), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert re.fullmatch(r"horizon done: 40 in \d+\.\d s \(\S+/s\)\n", done.stderr)
+
+
+def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
+    shown = at_a_terminal(
+        "play(PlayedJob(images()), 'mine', until=10, end='stopped', seconds=0.3)\n"
+        "import threading; assert threading.active_count() == 1"
+    )
+    last = shown.rstrip().split("\r")[-1]
+    assert last.startswith("mine:  25%|")
+    assert "| 10/40 [" in last
+    assert last.rstrip("]").endswith("stopped")
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        ("None", r""),
+        ("True", r"horizon done: 40/40 in \d+\.\d s \(\S+/s\)\n"),
+        ("'mine'", r"mine done: 40/40 in \d+\.\d s \(\S+/s\)\n"),
+    ],
+)
+def test_a_log_gets_lines_only_when_asked(progress, expected):
+    done = subprocess.run(
+        script(f"play(PlayedJob(images()), {progress}, plot='image', seconds=0.2)"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert re.fullmatch(expected, done.stderr)
+    assert done.stdout == ""
+
+
+def test_a_log_gets_a_line_for_each_good_step_and_is_never_silent_for_long(monkeypatch, capsys):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(bar, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(PlayedJob, "elapsed_s", property(lambda job: clock.now))
+    job = PlayedJob(np.zeros(100))
+    lines = bar.LogLines(job)
+    job.state = "running"
+
+    def told(now, n_done):
+        clock.now = now
+        job.flags[:n_done] = True
+        lines.draw(final=False)
+        return capsys.readouterr().err
+
+    assert told(5, 50) == ""  # a good step, but soon
+    assert told(20, 50) == "horizon running: 50/100, 50 %, 10.0/s, 20 s elapsed, 5 s left\n"
+    assert told(40, 55) == ""  # some time, but a small step
+    assert told(330, 55).startswith("horizon running: 55/100, 55 %")
+    job.state = "failed"
+    lines.draw(final=True)
+    assert capsys.readouterr().err == "horizon failed: 55/100, 55 %, after 05:30\n"
+
+
+class TellingBar(tqdm):
+    """A tqdm that remembers what it was told."""
+
+    made: tuple[object, ...] = ()
+    given = 0
+    closed = 0
+
+    def __init__(self, *args, total, desc):
+        type(self).made = (total, desc)
+        super().__init__(total=total, desc=desc, file=io.StringIO())
+
+    def update(self, n=1):
+        """Count what is given."""
+        type(self).given += n
+        return super().update(n)
+
+    def close(self):
+        """Count the closings that do something."""
+        type(self).closed += not self.disable
+        super().close()
+
+
+@pytest.mark.parametrize(("until", "end"), [(40, "done"), (17, "stopped")])
+def test_a_tqdm_class_of_the_users_gets_every_completion_once(until, end):
+    class Bar(TellingBar):
+        monitor_interval = 0
+
+    play(PlayedJob(images()), progress=Bar, until=until, end=end, seconds=0.3)
+    assert Bar.made == (40, "horizon")
+    assert Bar.given == until
+    assert Bar.closed == 1
+
+
+def test_a_bar_is_closed_whatever_is_pressed_meanwhile():
+    """The map is interrupted then, though all is done."""
+
+    class Pressed(TellingBar):
+        monitor_interval = 0
+        presses = 0
+
+        def close(self):
+            if Pressed.presses < 3:
+                Pressed.presses += 1
+                signal.raise_signal(signal.SIGINT)
+            super().close()
+
+    with pytest.raises(MapInterrupted, match="3 of 3 items done"):
+        parallel_map(math.sqrt, [1, 4, 9], progress=Pressed)
+    assert (Pressed.presses, Pressed.closed) == (3, 1)
+
+
+def test_a_display_with_nothing_to_show_asks_for_no_calls():
+    display = open_display(PlayedJob(images()), progress=False, plot="image")
+    assert display.update() == NEVER_S
+    display.close()
+
+
+def test_importing_the_room_loads_nothing_that_draws():
+    code = (
+        "import sys, nbshare.notebook as n; n.check_display(True, 'image'); "
+        "print({'matplotlib', 'tqdm', 'IPython', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+# -- arguments, failures -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("progress", [None, True, False, "a label", "", tqdm])
+@pytest.mark.parametrize("plot", [None, "image", lambda ax, partial: None])
+def test_what_is_allowed_passes(progress, plot):
+    check_display(progress, plot)
+
+
+@pytest.mark.parametrize("progress", [1, 0.5, tqdm(disable=True), int, [True], print])
+def test_other_kinds_of_progress_are_refused(progress):
+    with pytest.raises(TypeError, match="a tqdm class"):
+        check_display(progress, None)
+
+
+@pytest.mark.parametrize("plot", ["line", "hist", LivePlot(), ["image", LivePlot("hist"), print]])
+def test_all_kinds_of_plots_pass(plot):
+    check_display(None, plot)
+
+
+@pytest.mark.parametrize(
+    ("plot", "error", "message"),
+    [
+        ("imgae", ValueError, "plot='imgae' names no plot: pass 'line', 'image', 'hist'"),
+        (3, TypeError, "plot=3 names no plot"),
+        (LivePlot, TypeError, r"Did you mean LivePlot\(\)"),
+        ([], ValueError, "1 to 6 plots"),
+        (["line"] * 7, ValueError, "not 7"),
+        (["line", None], TypeError, "plot=None names no plot"),
+    ],
+)
+def test_other_plots_are_refused(plot, error, message):
+    with pytest.raises(error, match=message):
+        check_display(None, plot)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"kind": "pie"}, ValueError, "'pie' names no plot"),
+        ({"kind": 3}, TypeError, "3 names no plot"),
+        ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
+        ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
+        ({"value": 3}, TypeError, "a function of one result"),
+        ({"reduction": "median"}, ValueError, "none of mean, sum, min, max, last"),
+        ({"bins": 0}, ValueError, "from 1 to 1000"),
+        ({"interval": 0}, ValueError, "more than 0"),
+        ({"interval": float("nan")}, ValueError, "more than 0"),
+    ],
+)
+def test_a_live_plot_refuses_what_it_cannot_draw_at_once(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LivePlot(**arguments)
+
+
+class Raising:
+    """A drawer that fails."""
+
+    def __init__(self, error):
+        self.error, self.calls = error, 0
+
+    def draw(self, *, final):
+        """Fail."""
+        self.calls += 1
+        raise self.error
+
+
+class Counting:
+    """A drawer that works."""
+
+    def __init__(self):
+        self.calls = []
+
+    def draw(self, *, final):
+        """Note the call."""
+        self.calls.append(final)
+        return 0.0
+
+
+def test_one_broken_drawer_leaves_the_others_drawing():
+    broken, good = Raising(OSError("the front end is gone")), Counting()
+    display = Display([broken, good])
+    with pytest.warns(DisplayWarning, match="the front end is gone") as caught:
+        display.update()
+    assert Path(caught[0].filename) == Path(__file__)  # the warning names the user's line
+    display.update()  # a second warning would be an error here
+    display.close()
+    assert (broken.calls, good.calls) == (1, [False, False, True])
+
+
+def test_a_drawing_error_does_not_end_the_map_even_where_warnings_are_errors(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Display([Raising(OSError("gone"))]).close()
+    assert "OSError: gone" in capsys.readouterr().err
+
+
+def test_an_interrupt_passes_through_drawing():
+    with pytest.raises(KeyboardInterrupt):
+        Display([Raising(KeyboardInterrupt())]).update()
+
+
+def test_the_last_frame_is_drawn_again_if_an_interrupt_has_met_it():
+    """Each drawer's; but for one that takes long, which may never end."""
+
+    class Interrupted(Counting):
+        def __init__(self, wait):
+            super().__init__()
+            self.wait = wait
+
+        def draw(self, *, final):
+            super().draw(final=final)
+            if len(self.calls) < 3:
+                self.wait()
+                signal.raise_signal(signal.SIGINT)
+            return 0.0
+
+    quick, slow, last = Interrupted(lambda: None), Interrupted(lambda: time.sleep(0.6)), Counting()
+    display = Display([quick, slow, last])
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            display.close()
+    display.close()
+    display.close()
+    assert (len(quick.calls), len(slow.calls), last.calls) == (3, 1, [True])

@@ -1,0 +1,48 @@
+"""What tests of maps ask of results and errors."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import psutil
+import pytest
+
+from nbshare import MapInterrupted
+
+
+def notes_of(error):
+    return "\n".join(error.__notes__)
+
+
+BACKENDS = [None, "serial", "threads"]
+
+MANY = 10_000  # tiny items: hundreds to thousands of them run together
+
+SOON_S = 8.0  # for what takes a fraction of it on a machine with nothing else to do
+
+backends = pytest.mark.parametrize("backend", BACKENDS, ids=["processes", "serial", "threads"])
+
+
+def runs(tally, n):
+    return np.fromfile(tally, np.uint8)[:n].tolist()
+
+
+def worker_pids():
+    """Return the workers: the children of the server."""
+    return {worker.pid for server in psutil.Process().children() for worker in server.children()}
+
+
+def said(error):
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+@contextlib.contextmanager
+def no_interrupt():
+    """Have an interrupt that comes through fail the test, not end them all."""
+    try:
+        yield
+    except MapInterrupted:
+        raise
+    except KeyboardInterrupt:
+        pytest.fail("a KeyboardInterrupt came through")

@@ -1,0 +1,158 @@
+"""Tiny items run many together, and are as right as any other."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import policies
+import pytest
+from outcomes import MANY, backends, runs, said
+
+import nbshare
+from nbshare import SharedArray, last_job, parallel_map
+from nbshare.errors import (
+    MixedResultsWarning,
+)
+
+SOME = 6_000  # where each one is looked at
+
+
+# ------------------------------------------------------------------------- tiny items
+
+
+@pytest.mark.parametrize("kind", policies.KINDS)
+def test_tiny_items_give_exactly_what_the_function_returns(kind):
+    """Results that are stored together are those of the built-in map, in value and class."""
+    values = [policies.give(i, kind) for i in range(SOME)]
+    result = parallel_map(policies.give, range(SOME), shared={"kind": kind}, out="list")
+    assert list(map(facts, result)) == list(map(facts, values))
+
+
+def facts(value):
+    if isinstance(value, np.ndarray | np.generic):
+        return type(value), value.dtype, value.tolist()
+    return type(value), value
+
+
+@pytest.mark.parametrize("kind", [k for k in policies.KINDS if k not in ("str", "tuple")])
+def test_tiny_items_give_one_array_or_a_list(kind):
+    """One array comes where every value survives in it, else the values themselves."""
+    values = [policies.give(i, kind) for i in range(SOME)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = parallel_map(policies.give, range(SOME), shared={"kind": kind})
+    if isinstance(result, SharedArray):
+        assert not caught
+        assert result.dtype == np.result_type(*{np.asarray(v).dtype for v in values})
+        np.testing.assert_array_equal(result, np.array(values))
+    else:
+        assert [w.category for w in caught] == [MixedResultsWarning]
+        assert [type(v) for v in result] == [type(v) for v in values]
+        assert result == values
+
+
+UNEVEN = {"int, then float, then str", "int, then 2**63 + 1", "int, then -2**64", "int, then None"}
+
+
+@pytest.mark.parametrize("kind", sorted(UNEVEN))
+def test_tiny_items_that_fit_no_array_are_a_list(kind):
+    """A value in the middle that no array can hold with the others loses no work."""
+    with pytest.warns(MixedResultsWarning):
+        result = parallel_map(policies.give, range(MANY), shared={"kind": kind})
+    assert result == [policies.give(i, kind) for i in range(MANY)]
+
+
+@backends
+@pytest.mark.parametrize(
+    ("task", "out"),
+    [
+        (policies.give_same_array, None),
+        (policies.give_same_array, "list"),
+        (policies.give_same_list, None),
+        (policies.give_same_scalar, None),
+    ],
+    ids=["array", "array to list", "list", "0-d array"],
+)
+def test_a_function_may_use_one_object_for_all_its_results(backend, task, out):
+    """A result is what was returned for its item, also if the next item changes that object."""
+    result = parallel_map(task, range(MANY), out=out, max_workers=1, backend=backend)
+    assert [np.ravel(value)[0] for value in result] == list(range(MANY))
+
+
+@backends
+@pytest.mark.parametrize("bad", [0, 1, 777, 4_500, MANY - 1])
+def test_a_failing_tiny_item_is_named(backend, bad):
+    """An exception among thousands of items that run together names the right one."""
+    with pytest.raises(ValueError, match=f"no way on at {bad}") as caught:
+        parallel_map(
+            policies.fail_some, range(MANY), shared={"bad": {bad}}, max_workers=1, backend=backend
+        )
+    assert f"item {bad} ({bad})" in said(caught.value)
+    assert np.flatnonzero(last_job().present).tolist() == list(range(bad))
+
+
+@backends
+@pytest.mark.parametrize("bad", [0, 4_500])
+def test_stop_iteration_is_that_items_error(backend, bad):
+    """StopIteration raised by the function fails its item, as itself, and ends nothing quietly.
+
+    Among tiny items, which `map` runs, its arguments are lost.
+    """
+    with pytest.raises(StopIteration) as caught:
+        parallel_map(
+            policies.stop_at, range(MANY), shared={"bad": bad}, max_workers=1, backend=backend
+        )
+    assert f"item {bad} ({bad})" in said(caught.value)
+    assert bad or caught.value.args == ("that is all",)
+
+
+@backends
+def test_stop_iteration_can_be_returned(backend):
+    """The items after one that raised StopIteration are run."""
+    result = parallel_map(
+        policies.stop_at,
+        range(MANY),
+        shared={"bad": 4_500},
+        max_workers=1,
+        on_error="return",
+        backend=backend,
+    )
+    assert np.flatnonzero(result.mask).tolist() == [4_500]
+    assert result.compressed().tolist() == [i for i in range(MANY) if i != 4_500]
+
+
+@backends
+def test_tiny_items_after_a_failure_are_not_run(backend, tally):
+    """With ``on_error="raise"`` a worker begins no item after the one that failed."""
+    shared = {"tally": tally, "bad": {4_500}, "ways": ["raise"]}
+    with pytest.raises(ValueError, match="4500"):
+        parallel_map(policies.attempt, range(MANY), shared=shared, max_workers=1, backend=backend)
+    assert runs(tally, MANY) == [1] * 4_501 + [0] * (MANY - 4_501)
+
+
+@backends
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_each_tiny_item_is_run_once(backend, on_error, tally):
+    """Nothing is run twice because something beside it failed or did not fit."""
+    bad = {5, 4_500, 4_501, MANY - 1} if on_error == "return" else ()
+    shared = {"tally": tally, "bad": bad, "ways": ["raise"]}
+    parallel_map(policies.attempt, range(MANY), shared=shared, on_error=on_error, backend=backend)
+    assert runs(tally, MANY) == [1] * MANY
+
+
+@backends
+@pytest.mark.parametrize("make", [np.zeros, nbshare.zeros], ids=["plain", "shared"])
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [(np.float32, 1), (np.float64, 1), (np.complex128, 0.5), (">f8", 0.5), (np.float16, 0.0)],
+    ids=str,
+)
+def test_tiny_items_fill_a_given_array_of_another_dtype(backend, make, dtype, factor):
+    """Values are cast to the dtype of ``out=`` as NumPy would."""
+    out = make(SOME, dtype)
+    result = parallel_map(
+        policies.scaled, range(SOME), shared={"factor": factor}, out=out, backend=backend
+    )
+    assert result is out
+    np.testing.assert_array_equal(out, (np.arange(SOME) * factor).astype(dtype))
