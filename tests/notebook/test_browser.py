@@ -147,6 +147,7 @@ def seen(chromium, tmp_path_factory):
             page.cell(WAVES).locator("summary").wait_for()
             page.tab.evaluate("document.querySelector('.jp-OutputArea summary').click()")
             page.tab.wait_for_selector(".jp-OutputArea img")
+            page.cell(WAVES).get_by_text(" MB").nth(1).wait_for()
             seen.fold = page.cell(WAVES).locator("details").inner_text()
             page.tab.evaluate("document.querySelector('.jp-OutputArea summary').click()")
             page.await_end(WAVES)
