@@ -26,7 +26,7 @@ from nbshare.notebook import Plot, check_display
 from nbshare.options import MapOptions, checked_count, checked_request, checked_shared
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
-from nbshare.wire.stages import Stage
+from nbshare.wire.orders import Stage
 from nbshare.worker.stages import n_arguments
 
 __all__ = ["PipelineResult", "pipeline"]

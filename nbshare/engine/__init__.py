@@ -21,7 +21,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
     WORKER                            a child of the fork server
       worker.process.run              waits for calls
-        remote.work_on                maps board and inputs
+        process.work_on               maps board and inputs
           Work.step
             Claims.claim              takes the next chunk from a counter in shared memory
             Source.items              loads its items

@@ -17,11 +17,10 @@ from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Request, Run, State
 from nbshare.functions.freshness import Snapshot
 from nbshare.memory import Mode, Segment
-from nbshare.wire.board import Board
+from nbshare.wire.board import N_ITEMS, REPORTED, SLOWEST, WORKED, Board
 from nbshare.wire.failures import text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order
-from nbshare.wire.slots import N_ITEMS, REPORTED, SLOWEST, WORKED
 
 if TYPE_CHECKING:
     from nbshare.engine.preparing import Placed

@@ -17,7 +17,7 @@ from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
 from nbshare.wire.results import LogKey, OutputSpec
-from nbshare.worker.remote import Seen, are_gone, inputs_of
+from nbshare.worker.process import Seen, are_gone, inputs_of
 from nbshare.worker.store import Rows
 from nbshare.worker.work import Work
 

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 from nbshare.engine.call import Call
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.workers import WorkerPool
+from nbshare.wire.board import busy_since, has_begun, idle_since, loading_since
 from nbshare.wire.orders import LONG_LOADING_S
-from nbshare.wire.slots import busy_since, has_begun, idle_since, loading_since
 
 __all__ = ["Due", "next_deadline", "overdue"]
 

@@ -15,7 +15,7 @@ from nbshare.arrays.ring import RingBuffer
 from nbshare.engine.call import Call
 from nbshare.engine.run import Run, State
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.wire.slots import ENDED, LOADED
+from nbshare.wire.board import ENDED, LOADED
 
 __all__ = ["Pipe"]
 

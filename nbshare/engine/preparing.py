@@ -24,8 +24,7 @@ from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import N_THERE, Board
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.feed import LEAST_BYTES, ItemFeed
-from nbshare.wire.orders import Order
-from nbshare.wire.stages import Stage
+from nbshare.wire.orders import Order, Stage
 
 __all__ = ["Fed", "Fixed", "Placed", "pack_fixed", "pack_items", "place", "prepare"]
 

@@ -18,8 +18,7 @@ from nbshare.engine.collect import GrowingArray, as_masked, collect, masked
 from nbshare.engine.run import Request
 from nbshare.errors import TaskError
 from nbshare.memory import pool, segment_of
-from nbshare.wire.board import KIND, Board
-from nbshare.wire.page import FAILED, IN_LOG, IN_OUTPUT, Page
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
     ASK,
     IS_OBJECT,

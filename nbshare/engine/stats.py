@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nbshare.wire.board import Board
-from nbshare.wire.slots import (
+from nbshare.wire.board import (
     BEGUN,
     ENDED,
     ITEM,
@@ -22,6 +21,7 @@ from nbshare.wire.slots import (
     SINCE,
     SLOWEST,
     WORKED,
+    Board,
     reported,
 )
 

@@ -11,6 +11,15 @@
              the item reports of itself
     pages    of items: one page if their number is known, else as many as it takes
 
+and each page::
+
+    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
+    where    per item: where in an `ItemFeed` its block lies   (untouched, so free, without one)
+    views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
+    index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
+    attempts per item: how often it has failed, or its worker died   (likewise)
+    numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
+
 Workers claim chunks by themselves (`nbshare.worker.claims`); the caller only reads. Each byte and
 word has one writer at a time, and on x86-64 others see writes in their order: a result first, then
 its ``done`` byte. No chunk is of two pages.
@@ -20,36 +29,136 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory import Segment, View, slab
-from nbshare.wire.page import (
-    FAILED,
-    HEADER_WORDS,
-    IN_LOG,
-    IN_OUTPUT,
-    PAGE_ITEMS,
-    RETURNED_PER_SLOT,
-    Page,
-    board_layout,
-    page_layout,
-)
-from nbshare.wire.slots import CHUNK_STOP, ITEM, ITEM_STOP, NO_ITEM, SLOT_WORDS
+from nbshare.memory import Segment, View, aligned, slab
 
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = ["Board", "FileLock", "give_back"]
+__all__ = [
+    "Board",
+    "FileLock",
+    "Page",
+    "busy_since",
+    "give_back",
+    "has_begun",
+    "idle_since",
+    "loading_since",
+    "reported",
+    "write_text",
+]
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
 NOT_KNOWN = -1  # as TOTAL
-UNKNOWN = 0  # as KIND: before the first result
+
+NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
+# In `views`: nobody has loaded the block; one worker has; it sees it no more; several have.
+UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
+
+NUMBER_BYTES = 8
+# Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
+ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
+HEADER_WORDS = 16
+RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
+PAGE_ITEMS = 1 << 14  # where the number of items is not known
+
+# Words of a slot; times in ns of the monotonic clock, which all processes share.
+ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
+PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
+SLOWEST = 12  # N_SLOWEST pairs of ns and item
+N_SLOWEST = 3
+REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
+SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
+
+NOT_TOLD = 0  # as FRACTION
+MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
+CUT = "…".encode()
+NO_ITEM = -1
+ONE = 0  # as ITEM_STOP: the one after ITEM
+
+
+class Page:
+    """The state of some of a call's items.
+
+    Parameters
+    ----------
+    memory : memoryview
+        From its first byte on.
+    first, n : int
+        The items.
+    """
+
+    def __init__(self, memory: memoryview, first: int, n: int) -> None:
+        self.first, self.n = first, n
+        self._array = View(memory).array
+        self._places = page_layout(n)[0]
+        self.done = self._array(np.uint8, (n,), self._places[0])
+
+    # Most calls do without some of these.
+
+    @cached_property
+    def where(self) -> npt.NDArray[np.int64]:
+        """Where items lie that have come to a feed."""
+        return self._array(np.int64, (self.n,), self._places[1])
+
+    @cached_property
+    def views(self) -> npt.NDArray[np.uint8]:
+        """Whether workers may see a block, by its first item."""
+        return self._array(np.uint8, (self.n,), self._places[2])
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int64]:
+        """Where results are that lie in logs."""
+        return self._array(np.int64, (4, self.n), self._places[3])
+
+    @cached_property
+    def attempts(self) -> npt.NDArray[np.int32]:
+        """How often items have failed."""
+        return self._array(np.int32, (self.n,), self._places[4])
+
+    def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
+        return self._array(dtype, (self.n,), self._places[5])
+
+
+# Twice for each call, and small ones are much alike.
+
+
+@lru_cache(16)
+def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
+    """Return the offsets of the board's parts, in bytes; last of its pages."""
+    sizes = [
+        HEADER_WORDS * 8,
+        RETURNED_PER_SLOT * n_slots * 16,
+        n_slots * SLOT_WORDS * 8,
+    ]
+    offsets, end = _placed(sizes)
+    # Pages of an open board are given back to the system, which takes whole pages of its own.
+    return *offsets, aligned(end, mmap.PAGESIZE if n_tasks is None else 64)
+
+
+@lru_cache(16)
+def page_layout(n: int) -> tuple[tuple[int, ...], int]:
+    """Return the offsets of a page's parts, and its size, in bytes."""
+    offsets, end = _placed([n, 8 * n, n, 32 * n, 4 * n, NUMBER_BYTES * n])
+    return tuple(offsets), aligned(end, mmap.PAGESIZE) if n == PAGE_ITEMS else end
+
+
+def _placed(sizes: Sequence[int]) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end = aligned(end + size)
+    return offsets, end
 
 
 class Board:
@@ -381,3 +490,49 @@ class FileLock:
     def __exit__(self, *_: object) -> None:
         fd, byte = self._place
         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+
+
+def busy_since(row: Sequence[int]) -> float | None:
+    """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
+    return None if row[ITEM] == NO_ITEM else row[SINCE] / 1e9
+
+
+def has_begun(row: Sequence[int]) -> bool:
+    """Whether a worker has turned to the call."""
+    return bool(row[PID])
+
+
+def idle_since(row: Sequence[int]) -> float | None:
+    """Return since when a worker has had nothing to do, in s of the monotonic clock, or None.
+
+    A worker that has the function, that is, and is in no item.
+    """
+    return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
+
+
+def loading_since(row: Sequence[int]) -> float | None:
+    """Return since when a worker loads the function, in s of the monotonic clock, or None."""
+    return row[BEGUN] / 1e9 if row[BEGUN] and not row[LOADED] else None
+
+
+def reported(row: Sequence[int]) -> tuple[float | None, str]:
+    """Read what the item that a worker is in has reported: fraction, if any, and text."""
+    if row[REPORTED] != row[SINCE]:
+        return None, ""
+    fraction = None if row[FRACTION] == NOT_TOLD else (row[FRACTION] - 1) / MILLIONTHS
+    data = np.array(row[REPORT_TEXT:], np.int64).tobytes()
+    return fraction, data.rstrip(b"\0").decode("utf-8", "ignore")
+
+
+def write_text(row: memoryview, text: str) -> None:
+    """Write a text into a worker's row."""
+    place = row[REPORT_TEXT:].cast("B")
+    place[:] = _encoded(text, len(place))
+
+
+def _encoded(text: str, nbytes: int) -> bytes:
+    """Return a text in so many bytes of UTF-8, filled up or cut."""
+    data = text[: nbytes + 1].encode("utf-8", "replace")
+    if len(data) > nbytes:
+        data = data[: nbytes - len(CUT)] + CUT
+    return data.ljust(nbytes, b"\0")

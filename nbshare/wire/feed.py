@@ -41,8 +41,7 @@ from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.functions.pickling import plainly_or_by_value, value_pickler
 from nbshare.memory import Segment, View, aligned, copying
-from nbshare.wire.board import Board
-from nbshare.wire.page import KEPT, LEFT, SEEN, UNSEEN, Page
+from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 __all__ = ["LEAST_BYTES", "FedItems", "ItemFeed"]
 

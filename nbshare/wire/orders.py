@@ -9,6 +9,7 @@ import os
 from typing import Any, Literal, NamedTuple
 
 from nbshare.arrays.inputs import Packed
+from nbshare.arrays.ring import RingBuffer
 from nbshare.memory import Mode
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Order",
     "Policy",
     "Seed",
+    "Stage",
 ]
 
 # Long imports are legal: from then on they are shown, and warned of once. Tests set less.
@@ -65,3 +67,10 @@ class CallMessage(NamedTuple):
     slot: int
     n_threads: int  # of BLAS and the like
     order: bytes  # pickled once for all workers
+
+
+class Stage(NamedTuple):
+    """The ring buffers before and behind one stage."""
+
+    source: RingBuffer | None  # None: it is the loader
+    sink: RingBuffer | None  # None: what it returns are the results

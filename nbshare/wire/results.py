@@ -25,7 +25,7 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.wire.page import NUMBER_BYTES
+from nbshare.wire.board import NUMBER_BYTES
 
 __all__ = [
     "ALONE",

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nbshare.wire.board import N_THERE, NEXT, RETURNED, STOP, TOTAL, Board
-from nbshare.wire.slots import CHUNK_START, CHUNK_STOP
+from nbshare.wire.board import CHUNK_START, CHUNK_STOP, N_THERE, NEXT, RETURNED, STOP, TOTAL, Board
 
 __all__ = ["Claims"]
 

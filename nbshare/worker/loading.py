@@ -19,8 +19,8 @@ from typing import Any
 from nbshare.errors import is_ours, noted
 from nbshare.functions.freshness import is_installed
 from nbshare.functions.reference import label_of
+from nbshare.wire.board import BEGUN, write_text
 from nbshare.wire.orders import LONG_LOADING_S
-from nbshare.wire.slots import BEGUN, write_text
 from nbshare.worker.belongings import changes_stay
 
 __all__ = ["initialize", "loading", "look"]

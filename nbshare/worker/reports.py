@@ -10,14 +10,14 @@ import math
 import threading
 from typing import Any
 
-from nbshare.wire.slots import (
+from nbshare.wire.board import (
     FRACTION,
     ITEM,
     MILLIONTHS,
     NO_ITEM,
+    NOT_TOLD,
     REPORTED,
     SINCE,
-    UNKNOWN,
     write_text,
 )
 
@@ -110,7 +110,7 @@ class Desk:
         """Note how far the present item is."""
         row = self._row
         if math.isnan(share):
-            row[FRACTION] = UNKNOWN
+            row[FRACTION] = NOT_TOLD
         else:
             row[FRACTION] = 1 + int(MILLIONTHS * min(max(share, 0.0), 1.0))
         if text is not self._shown or not isinstance(text, str):

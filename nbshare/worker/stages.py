@@ -29,11 +29,9 @@ from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.ring_waiting import Lease
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingAbortedError, RingClosedError
-from nbshare.wire.board import N_THERE, NEXT, Board
+from nbshare.wire.board import IN_OUTPUT, ITEM, N_ITEMS, N_THERE, NEXT, NO_ITEM, SINCE, Board
 from nbshare.wire.failures import safe_repr
-from nbshare.wire.page import IN_OUTPUT
-from nbshare.wire.slots import ITEM, N_ITEMS, NO_ITEM, SINCE
-from nbshare.wire.stages import Stage
+from nbshare.wire.orders import Stage
 from nbshare.worker.items import indices_of
 from nbshare.worker.store import ResultStore
 

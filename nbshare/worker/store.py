@@ -22,8 +22,7 @@ import numpy.typing as npt
 from nbshare.errors import noted
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.wire.board import Board
-from nbshare.wire.page import IN_LOG, IN_OUTPUT, Page
+from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import (
     ALONE,
     ASK,

@@ -14,28 +14,34 @@ from itertools import chain
 from typing import Any
 
 from nbshare.arrays.inputs import Inputs
-from nbshare.wire.board import IMPORTED, LOW, PRINTED, ROUND, STOP, Board
-from nbshare.wire.failures import leave, text_of
-from nbshare.wire.feed import FedItems
-from nbshare.wire.orders import Order
-from nbshare.wire.page import ATTEMPTS, IN_OUTPUT
-from nbshare.wire.slots import (
+from nbshare.wire.board import (
+    ATTEMPTS,
     BEGUN,
     ENDED,
+    IMPORTED,
+    IN_OUTPUT,
     ITEM,
     ITEM_STOP,
     LOADED,
+    LOW,
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
     ONE,
     PEAK,
     PID,
+    PRINTED,
     REPORTED,
+    ROUND,
     SINCE,
     SLOWEST,
+    STOP,
     WORKED,
+    Board,
 )
+from nbshare.wire.failures import leave, text_of
+from nbshare.wire.feed import FedItems
+from nbshare.wire.orders import Order
 from nbshare.worker import streams
 from nbshare.worker.caller import Caller
 from nbshare.worker.claims import Claims

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
-from nbshare.wire.board import Board
-from nbshare.wire.slots import SINCE, reported
+from nbshare.wire.board import SINCE, Board, reported
 from nbshare.worker.reports import Desk
 
 
