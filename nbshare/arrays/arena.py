@@ -45,7 +45,7 @@ from nbshare.memory import (
     segment_of,
 )
 
-__all__ = ["LEAST_BLOCKS", "Arena", "block_size", "nbytes_each", "plain_pickle"]
+__all__ = ["Arena", "block_size", "plain_pickle"]
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
@@ -104,8 +104,7 @@ class Arena:
 
     def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
         """Pickle a sequence in blocks; returns the items per block and the blocks."""
-        is_long = len(items) >= 2 * LEAST_BLOCKS
-        size = block_size(len(items), nbytes_each(items)) if is_long else 1
+        size, _ = block_size([items])
         blocks = []
         seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
         for start in range(0, len(items), size):
@@ -232,7 +231,7 @@ class Arena:
             ) from error
 
 
-def nbytes_each(items: Sequence[Any]) -> int:
+def _nbytes_each(items: Sequence[Any]) -> int:
     """Return about how many bytes each item of a long list adds to a pickle of several.
 
     The first adds more: a class that goes by value, say, is there once.
@@ -247,9 +246,16 @@ def nbytes_each(items: Sequence[Any]) -> int:
     return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
 
-def block_size(n_items: int, nbytes: int) -> int:
-    """Return how many of so many items to pickle together, each of which takes so many bytes."""
-    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // nbytes, n_items // LEAST_BLOCKS))
+def block_size(columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
+    """Return how many items to pickle together, and about how many bytes all take.
+
+    Each column is a part of the items. Of few items, which go one by one, 0 bytes are returned.
+    """
+    n = len(columns[0])
+    if n < 2 * LEAST_BLOCKS:
+        return 1, 0
+    sizes = [_nbytes_each(column) for column in columns]
+    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // max(sizes), n // LEAST_BLOCKS)), n * sum(sizes)
 
 
 def plain_pickle(block: Sequence[Any], what: str, first: int) -> Any:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from nbshare.engine.events import WorkerEvent
 from nbshare.engine.results import Results
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
     from nbshare.engine.stats import WorkerActivity, WorkerStats
 
-__all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "Entrance", "State", "Supply"]
+__all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "State", "Supply"]
 
 MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
 MAX_ID = 1 << 30  # ids are also lock bytes
@@ -62,19 +59,6 @@ class Supply:
 
     def wake(self) -> None:
         """Have a look at what there is to do; called by any thread, and when the call is over."""
-
-
-class Entrance:
-    """How workers learn that items have come to a call that runs."""
-
-    def __init__(self) -> None:
-        self.event = WorkerEvent()  # wakes workers that wait for them
-        self.called_at = time.monotonic()  # when they were woken last
-
-    def call(self, n: int = 1) -> None:
-        """Wake a worker, who will wake another if there is more to do; or `n` if they are to go."""
-        self.called_at = time.monotonic()
-        self.event.set(n)
 
 
 class Call(Run):
@@ -118,10 +102,9 @@ class Call(Run):
         n_slots: int,
         feed: ItemFeed | None = None,
     ) -> None:
-        super().__init__(request)
-        self.engine, self.board, self.inputs, self.order = engine, board, inputs, order
+        super().__init__(request, board, results)
+        self.engine, self.inputs, self.order = engine, inputs, order
         self.n_threads, self.initializer_key = n_threads, initializer_key
-        self.results = results
         self.id = next(_numbers) % MAX_ID + 1
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
@@ -136,9 +119,10 @@ class Call(Run):
         self.has_told = False  # of a worker that takes long to load
         self.kill_at: float | None = None  # when those still busy with a stopped call are ended
         self.feed = feed
-        self.entrance: Entrance | None = None
+        # Wakes a worker that waits for items, who will wake another if there is more to do.
+        self.items_event: WorkerEvent | None = None
         if board.is_open and engine.can_be_fed and request.stage is None:
-            self.entrance = Entrance()
+            self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # what brings items, while they come
         self.error_at_end: BaseException | None = None  # to fail with when all items are done
         self.event_fd: int | None = None  # that workers set when they have news; see `OwnerEvent`
@@ -150,28 +134,6 @@ class Call(Run):
     def n_tasks(self) -> int | None:
         """Number of items; None as long as nobody knows."""
         return self.board.n_tasks if self.board.is_closed else None
-
-    @property
-    def n_done(self) -> int:
-        """Number of items that are through."""
-        return self.board.n_done()
-
-    @property
-    def errors(self) -> Mapping[int, BaseException]:
-        """Failures by item."""
-        return self.results.errors
-
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
-        return self.board.present()
-
-    def partial(self) -> Any:
-        """Return the results that are there."""
-        return self.results.partial()
-
-    def final(self) -> Any:
-        """Return all results."""
-        return self.results.final(with_errors=self.request.policy.returns_errors)
 
     def stats(self) -> list[WorkerStats]:
         """Return what the workers did."""
@@ -231,14 +193,6 @@ class Call(Run):
         yield from self.results.new()
         if (supply := self.supply) is not None and self.results.n_given > n_before:
             supply.wake()  # it may have waited for that
-
-    def fill_out(self) -> None:
-        """Copy new results to the plain array that the caller gave."""
-        self.results.fill_out()
-
-    def load_ahead(self) -> bool:
-        """Load objects that have come; returns whether there were any."""
-        return self.results.load_ahead()
 
     def release(self) -> None:
         """Take note that nobody will ask for anything more."""
@@ -314,6 +268,7 @@ class Call(Run):
         else:
             for i in given:
                 feed.drop(i)
+        self.results.drop_logs()
         for page in self.board.pages:
             is_full = page.first + page.n <= self.board.n_there
             if is_full and self.results.is_all_given(page) and not feed.has_any_of(page):
@@ -353,15 +308,15 @@ class Call(Run):
     @property
     def n_employed(self) -> int:
         """How many workers would find something to do, of those that may."""
-        if self.entrance is None:
+        if self.items_event is None:
             return self.request.max_workers
         return min(self.request.max_workers, self.board.n_there - self.board.n_done())
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""
         self.board.stop()
-        if (entrance := self.entrance) is not None:
-            entrance.call(self.request.max_workers)
+        if (event := self.items_event) is not None:
+            event.set(self.request.max_workers)
 
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""
@@ -380,7 +335,7 @@ class Call(Run):
             self._note_slowest()
         self.inputs.clear()
         self.feed = None
-        self.entrance = None
+        self.items_event = None
         self.code = NO_CODE
         supply, self.supply = self.supply, None
         self._end()

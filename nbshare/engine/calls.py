@@ -173,8 +173,8 @@ class Calls:
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
             fds.append(call.event_fd)
-        if call.entrance is not None:
-            fds.append(call.entrance.event.fd)
+        if call.items_event is not None:
+            fds.append(call.items_event.fd)
         environ, prints = call.request.context.environ, call.request.prints
         worker = self._pool.assign(message, fds, environ, call.code, prints)
         worker.assign(call)
@@ -296,8 +296,8 @@ class Calls:
             return
         with self.claiming:
             give_back(call.board, unbegun, self.lock_of(call))
-        if call.entrance is not None:
-            call.entrance.call()
+        if call.items_event is not None:
+            call.items_event.set()
         # A server that dies takes along the workers that it has yet to start.
         max_unborn = call.request.max_workers + MAX_REPLACED
         is_hopeless = call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn
@@ -398,7 +398,7 @@ def account_for_death(
         call.n_replaced, call.n_unborn = 0, 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
     call.n_unborn += not worker.is_ready
-    has_worked = call.entrance is None and has_begun(row)
+    has_worked = call.items_event is None and has_begun(row)
     has_turned = loading_since(row) is not None or has_worked or bool(unbegun)
     call.n_replaced += not items and has_turned and late_at is None
     call.past_slots.append(row)

@@ -25,6 +25,7 @@ from nbshare.engine.events import Died, Event, Events, Sent
 from nbshare.engine.overdue import next_deadline, overdue
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
+from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
 from nbshare.wire.board import IMPORTED
 
@@ -35,7 +36,7 @@ REST_S = 1e-3  # for workers that have stored their last result, and tidy up
 HEAR_S = 1.0  # for a dispatcher that has to wait for the interpreter lock, while others compute
 
 
-class Dispatcher:
+class Dispatcher(Engine):
     """Runs calls on worker processes.
 
     Attributes
@@ -49,7 +50,6 @@ class Dispatcher:
     makes it and calls `run`.
     """
 
-    works_by_itself = True
     can_be_fed = True
 
     def __init__(self) -> None:
@@ -109,10 +109,6 @@ class Dispatcher:
         self._events.post(attend)
         return done.acquire(timeout=timeout_s)
 
-    def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call; returns whether it has come."""
-        return call.await_end(timeout_s)
-
     def stop(self, call: Call) -> None:
         """End a call early: within 20 ms nobody works on it any more."""
         call.halt()  # at once, even if the dispatcher has to wait for the interpreter lock
@@ -139,11 +135,11 @@ class Dispatcher:
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""
         with self._calls.claiming:
-            entrance = call.entrance
-            if entrance is None or self.is_closed:  # it is over, or will be
+            event = call.items_event
+            if event is None or self.is_closed:  # it is over, or will be
                 return
         is_closed = call.board.is_closed
-        entrance.call(call.request.max_workers if is_closed else 1)
+        event.set(call.request.max_workers if is_closed else 1)
         if is_closed or call.wants_worker:
             self._events.wake()
 
@@ -200,7 +196,6 @@ class Dispatcher:
             self._do_overdue()
         self._calls.finish_ended()
         self._calls.assign_workers()
-        self._pool.replenish()
 
     def _hear(self, events: list[Event]) -> None:
         """Handle what workers have sent and printed, and then which of them have died."""
@@ -229,13 +224,10 @@ class Dispatcher:
             self._calls.hear_all(worker)  # it may have spoken while others had the interpreter lock
         for _, what, worker in overdue(running, self._pool, time.monotonic()):
             match what:
-                case "stopped call":
+                case "stopped call" | "asleep":
                     self._calls.lose(worker)
-                    self._pool.n_missing += 1
                 case "timed out":
                     self._calls.lose(worker, timed_out=True)
-                case "asleep":
-                    self._calls.lose(worker)
                 case "loading":
                     self._calls.tell_of_loading(worker)
                 case "idle":

@@ -28,6 +28,8 @@ class WorkerEvent:
     ----------
     fd : int
         A descriptor that processes wait for; closed with this object, so that who sets it has it.
+    set_at : float
+        When it was set last, on the monotonic clock.
 
     Notes
     -----
@@ -39,9 +41,11 @@ class WorkerEvent:
     def __init__(self) -> None:
         self._file = opened(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
         self.fd = self._file.fileno()
+        self.set_at = time.monotonic()
 
     def set(self, n: int = 1) -> None:
         """Set it, `n` times."""
+        self.set_at = time.monotonic()
         for _ in range(n):  # once by so many would wake one only
             os.eventfd_write(self.fd, 1)
 

@@ -13,10 +13,12 @@ import weakref
 from typing import Any
 
 from nbshare.engine.call import Call
+from nbshare.engine.run import Engine
 from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
 from nbshare.wire.results import LogKey, OutputSpec
+from nbshare.worker.caller import Caller
 from nbshare.worker.process import Seen, are_gone, inputs_of
 from nbshare.worker.store import Rows
 from nbshare.worker.work import Work
@@ -24,7 +26,7 @@ from nbshare.worker.work import Work
 __all__ = ["SerialEngine", "ThreadEngine"]
 
 
-class _Here:
+class _Here(Caller):
     """The caller, in the same process as its workers."""
 
     def __init__(self, call: Call) -> None:
@@ -56,18 +58,6 @@ class _Here:
         if (supply := self._call.supply) is not None:
             supply.wake()
 
-    def call_another(self) -> None:
-        pass
-
-    def tidy_up(self) -> None:
-        pass
-
-    def tell_imports(self) -> bool:
-        return False  # nobody has to know
-
-    def sends_prints(self) -> bool:
-        return False  # they are the caller's own
-
     def failed(self, i: int, error: BaseException, item: str) -> None:
         if is_interrupt(error):
             raise error
@@ -83,7 +73,7 @@ class _Here:
             self._call.board.stop()
 
 
-class SerialEngine:
+class SerialEngine(Engine):
     """Runs a call in the thread that waits for it, for the debugger and for workers' own calls.
 
     Notes
@@ -92,16 +82,11 @@ class SerialEngine:
     """
 
     works_by_itself = False
-    can_be_fed = False
-    is_closed = False
 
     def __init__(self) -> None:
         self._work: Work | None = None
         self._seen: Seen = []
         self._running = _thread.allocate_lock()
-
-    def warm_up(self) -> None:
-        """Do nothing: there is nobody to start."""
 
     def submit(self, call: Call) -> None:
         """Begin a call, unless it has been stopped before."""
@@ -109,9 +94,6 @@ class SerialEngine:
             if not call.is_over:
                 call.state = "running"
                 self._work = _work(call, 0, _Here(call), self._seen, _thread.allocate_lock())
-
-    def notify(self, call: Call) -> None:
-        """Do nothing: who runs items sees it."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -139,15 +121,8 @@ class SerialEngine:
             _finish(call, self._seen)
 
 
-class ThreadEngine:
+class ThreadEngine(Engine):
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
-
-    works_by_itself = True
-    can_be_fed = False
-    is_closed = False
-
-    def warm_up(self) -> None:
-        """Do nothing: threads start at once."""
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
@@ -175,17 +150,6 @@ class ThreadEngine:
             except RuntimeError:  # no more threads are allowed: this one does it
                 run(work)
         del work
-
-    def notify(self, call: Call) -> None:
-        """Do nothing: who runs items sees it."""
-
-    def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call; returns whether it has come."""
-        return call.await_end(timeout_s)
-
-    def stop(self, call: Call) -> None:
-        """Have no more items begun."""
-        call.board.stop()
 
 
 def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:

@@ -98,18 +98,18 @@ def _timeouts(call: Call, now: float) -> Iterator[Due]:
 
 def _sleepers(call: Call) -> Iterator[Due]:
     """Yield until when workers have to turn to what they were given."""
-    board, entrance = call.board, call.entrance
+    board, event = call.board, call.items_event
     # Those that wait at an open call for items are to take one that is there, or to leave.
-    are_called = entrance is not None and (call.is_complete or board.has_waiting())
+    are_called = event is not None and (call.is_complete or board.has_waiting())
     for worker, slot in call.workers.items():
         if not worker.is_ready:
             continue
         if not has_begun(board.row(slot)):
             yield Due(worker.call_since + BEGIN_S, "asleep", worker)
-        elif entrance is not None and (since := idle_since(board.row(slot))) is not None:
+        elif event is not None and (since := idle_since(board.row(slot))) is not None:
             loads = bool(board.unbegun(slot))  # items that it has claimed
             if worker.is_stopped if loads else are_called:
-                yield Due(max(since, entrance.called_at) + BEGIN_S, "asleep", worker)
+                yield Due(max(since, event.set_at) + BEGIN_S, "asleep", worker)
 
 
 def _loading(call: Call) -> Iterator[Due]:

@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from nbshare.arrays.ring import RingBuffer
 from nbshare.engine.call import Call
 from nbshare.engine.run import Run, State
@@ -38,9 +35,10 @@ class Pipe(Run):
     def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
         n_workers = sum(call.request.max_workers for call in calls)
         # What has no meaning here is empty.
-        super().__init__(calls[-1].request._replace(max_workers=n_workers))
+        last = calls[-1]
+        request = last.request._replace(max_workers=n_workers)
+        super().__init__(request, last.board, last.results)
         self._calls, self._rings = calls, list(rings)
-        self._last = calls[-1]
         self._failed: Call | None = None
         self._is_stopping = False
         self._lock = _thread.allocate_lock()
@@ -60,11 +58,6 @@ class Pipe(Run):
     def n_tasks(self) -> int | None:
         """Number of blocks; None until the loader has given its last."""
         return self._calls[0].n_tasks
-
-    @property
-    def n_done(self) -> int:
-        """Number of blocks that are through."""
-        return self._last.n_done
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
@@ -96,18 +89,6 @@ class Pipe(Run):
             )
         return looks
 
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
-        return self._last.present()
-
-    def partial(self) -> Any:
-        """Return the results that are there."""
-        return self._last.partial()
-
-    def final(self) -> Any:
-        """Return all results."""
-        return self._last.final()
-
     def stats(self) -> list[WorkerStats]:
         """Return what the workers did."""
         return [worker for call in self._calls for worker in call.stats()]
@@ -118,11 +99,11 @@ class Pipe(Run):
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Return a block; none is kept."""
-        return self._last.item(i)
+        return self._calls[-1].item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
-        return self._last.new_results()
+        return self._calls[-1].new_results()
 
     # --------------------------------------------------------------------------- its life
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import LEAST_BLOCKS, Arena, block_size, nbytes_each, plain_pickle
+from nbshare.arrays.arena import Arena, block_size, plain_pickle
 from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
@@ -23,45 +23,24 @@ from nbshare.functions.pickling import dumps
 from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import N_THERE, Board
 from nbshare.wire.context import threads_per_worker
-from nbshare.wire.feed import LEAST_BYTES, ItemFeed
+from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order, Stage
 
-__all__ = ["Fed", "Fixed", "Placed", "pack_fixed", "pack_items", "place", "prepare"]
+__all__ = ["Fixed", "Placed", "pack_fixed", "place", "prepare"]
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
 # Of lists below both, packing takes less than handing over.
 ENOUGH_ITEMS, ENOUGH_BYTES = 20_000, 256 << 10
-ROOM = 1.1  # for this much more than the first items let expect, then the feed grows
 SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 
 
-class Placed:
-    """The contents of an arena where workers can have them.
+class Placed(NamedTuple):
+    """The contents of an arena where workers can have them."""
 
-    Parameters
-    ----------
-    small : bytes or None
-        The contents themselves, if they are few.
-    others : list of (Segment, Mode)
-        Segments that they refer to, and how workers map them.
-    lease : ndarray, optional
-        Their memory, if they are many.
-    """
-
-    def __init__(
-        self,
-        small: bytes | None,
-        others: list[tuple[Segment, Mode]],
-        lease: npt.NDArray[np.uint8] | None = None,
-    ) -> None:
-        self.small, self.others, self._lease = small, others, lease
-
-    @property
-    def segments(self) -> list[tuple[Segment, Mode]]:
-        """All segments to map."""
-        found = segment_of(self._lease) if self._lease is not None else None
-        return [(found[0], "r"), *self.others] if found is not None else self.others
+    small: bytes | None  # the contents themselves, if they are few
+    segments: list[tuple[Segment, Mode]]  # to map, and how
+    lease: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
 
 
 def place(arena: Arena) -> Placed:
@@ -72,9 +51,12 @@ def place(arena: Arena) -> Placed:
     OutOfMemoryError
         If it does not fit.
     """
-    small = arena.small_contents(SMALL_ARENA)
-    lease = pool.filled(*arena.contents()) if small is None else None
-    return Placed(small, arena.segments, lease)
+    if (small := arena.small_contents(SMALL_ARENA)) is not None:
+        return Placed(small, arena.segments)
+    lease = pool.filled(*arena.contents())
+    found = segment_of(lease)
+    assert found is not None
+    return Placed(None, [(found[0], "r"), *arena.segments], lease)
 
 
 class Fixed(NamedTuple):
@@ -99,63 +81,42 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     return Fixed(func, shared, *_pack_initializer(arena, request.initializer))
 
 
-class Fed(NamedTuple):
-    """Items that come while a call runs."""
+class Items(NamedTuple):
+    """How the items of a call come to its workers."""
 
-    n_columns: int  # objects of each
-    columns: Sequence[Sequence[Any]] = ()  # of lists
-    step: int = 0  # their items of a block
-    nbytes: int = LEAST_BYTES  # that they may take
-
-    def feed_to(self, board: Board) -> ItemFeed:
-        """Return what they come by; of lists the first block is there."""
-        if self.step:
-            board.header[N_THERE] = 0
-        feed = ItemFeed(board, self.n_columns, self.nbytes)
-        if self.step:
-            feed.append([column[: self.step] for column in self.columns])
-        return feed
+    sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes, of each iterable
+    fed: Sequence[Any] = ()  # the iterables that come by a feed: lists, or None of a source
+    step: int = 0  # items of a block, of lists
 
 
-def pack_items(
-    arena: Arena, request: Request, *, may_feed: bool
-) -> tuple[list[tuple[Any, ...]], Fed | None]:
-    """Pack the items; returns what `nbshare.worker.items.Source` takes, for each iterable.
+def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
+    """Pack the items, but for those that come while the call runs.
 
-    Besides, those that come later: of a source; of long lists, if that is allowed and pays.
+    These are those of a source; and of long lists, if that is allowed and pays.
     """
-    if request.stage is not None:
-        return [], None
-    fed: Fed | None = None
-    if request.n_tasks is None:
-        fed = Fed(sum(x is None for x in request.iterables))
-    elif may_feed:
-        fed = _fed([iterable for iterable in request.iterables if _is_list(iterable)])
+    fed = [x for x in request.iterables if x is None or (request.n_tasks and _is_list(x))]
+    step = _step(fed) if may_feed and request.n_tasks and fed else 0
+    if request.n_tasks is not None and not step:
+        fed = []
     columns = itertools.count()
     sources = [
-        ("fed", next(columns))
-        if iterable is None or (fed is not None and fed.step and _is_list(iterable))
-        else _source(arena, iterable)
-        for iterable in request.iterables
+        ("fed", next(columns)) if any(x is each for each in fed) else _source(arena, x)
+        for x in request.iterables
     ]
-    return sources, fed
+    return Items(sources, fed, step)
 
 
-def _fed(columns: Sequence[Sequence[Any]]) -> Fed | None:
-    """Return lists to be packed while a call runs; None if all are to be packed at once.
+def _step(columns: Sequence[Sequence[Any]]) -> int:
+    """Return how many items of lists to pack at a time while a call runs; 0: all before it.
 
     That is so if they are few, and if there are arrays among the first, which go without copies.
     """
-    n = len(columns[0]) if columns else 0
-    if n < 2 * LEAST_BLOCKS:
-        return None
-    sizes = [nbytes_each(column) for column in columns]
-    if n < ENOUGH_ITEMS and n * sum(sizes) < ENOUGH_BYTES:
-        return None
-    step = block_size(n, max(sizes))
-    if any(plain_pickle(column[:step], "item", 0) is None for column in columns):
-        return None
-    return Fed(len(columns), columns, step, max(LEAST_BYTES, int(ROOM * n * sum(sizes))))
+    n = len(columns[0])
+    step, nbytes = block_size(columns)
+    if not nbytes or (n < ENOUGH_ITEMS and nbytes < ENOUGH_BYTES):
+        return 0
+    are_plain = all(plain_pickle(column[:step], "item", 0) is not None for column in columns)
+    return step if are_plain else 0
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
@@ -235,7 +196,7 @@ def prepare(
     """
     arena = Arena()
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    sources, fed = pack_items(arena, request, may_feed=may_feed)
+    items = pack_items(arena, request, may_feed=may_feed)
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     if request.n_tasks:  # else there may be nothing to do
         engine.warm_up()
@@ -245,8 +206,11 @@ def prepare(
     # Some more than workers: a late starter of a slot may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots)
-    feed = None if fed is None else fed.feed_to(board)
+    feed = ItemFeed(board) if items.fed else None
     if feed is not None:
+        if items.step:  # the first block is there when the call begins
+            board.header[N_THERE] = 0
+            feed.append([column[: items.step] for column in items.fed])
         placed.append(Placed(None, [(feed.segment, "r")]))
     order = Order(
         settings=request.context.settings,
@@ -256,8 +220,8 @@ def prepare(
         shared=parts.shared,
         stage=rings,
         initializer=parts.initializer,
-        sources=sources,
-        n_fed=fed.n_columns if fed is not None else 0,
+        sources=items.sources,
+        n_fed=len(items.fed),
         policy=request.policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,
@@ -274,6 +238,6 @@ def prepare(
         n_slots=n_slots,
         feed=feed,
     )
-    if fed is not None and fed.step:
-        call.supply = ListSupply(call, fed.columns, fed.step)
+    if items.step:
+        call.supply = ListSupply(call, items.fed, items.step)
     return call

@@ -355,23 +355,20 @@ class Results:
 
     def take(self, i: int) -> None:
         """Note that the result of an item has been given, and will not be asked for again."""
-        if self._board.is_open:
-            while self.logs.ended:
-                key = self.logs.ended.popleft()
-                self.logs.note_left(key, self._n_left_in(key))
-            if self._board.state(i) == IN_LOG:
-                self.logs.take(self._entry(i))
         page = self._board.page(i)
         self._given_of(page)[i - page.first] = True
         self.n_given += 1
 
-    def _n_left_in(self, key: LogKey) -> int:
-        """Return how many results in a log have not been given."""
-        n = 0
-        for page in self._board.pages:
-            is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self._given_of(page)
-            n += int(np.count_nonzero(is_left))
-        return n
+    def drop_logs(self) -> None:
+        """Keep the logs no longer all of whose results have been given."""
+        for key in self.logs.ended():
+            if not any(self._has_left(key, page) for page in self._board.pages):
+                self.logs.drop(key)
+
+    def _has_left(self, key: LogKey, page: Page) -> bool:
+        """Whether a log has results of items of a page that have not been given."""
+        is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self._given_of(page)
+        return bool(is_left.any())
 
     def is_all_given(self, page: Page) -> bool:
         """Whether the results of all items of a page have been given."""

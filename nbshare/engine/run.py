@@ -7,7 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,9 @@ from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
+    from nbshare.engine.results import Results
     from nbshare.engine.stats import StageStats
+    from nbshare.wire.board import Board
 
 __all__ = ["Engine", "Request", "Run", "State", "has_rows"]
 
@@ -55,7 +57,7 @@ def has_rows(iterable: Any) -> bool:
 State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
-class Engine(Protocol):
+class Engine:
     """What runs calls: worker processes, threads, or the thread that waits.
 
     Attributes
@@ -64,38 +66,42 @@ class Engine(Protocol):
         Whether calls go on though nobody waits for them.
     can_be_fed : bool
         Whether a call may begin before its items are packed.
+    is_closed : bool
+        Whether it runs nothing any more.
     """
 
-    works_by_itself: bool
-    can_be_fed: bool
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it runs nothing any more."""
+    works_by_itself = True
+    can_be_fed = False
+    is_closed = False
 
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
+        raise NotImplementedError
 
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
+        return call.await_end(timeout_s)
 
     def stop(self, call: Call) -> None:
         """End a call early."""
+        call.board.stop()
 
 
 class Run:
-    """What the run of a map, `Call`, and that of a pipeline, `Pipe`, have in common: its end.
+    """What the run of a map, `Call`, and that of a pipeline, `Pipe`, have in common.
 
     Attributes
     ----------
     request : Request
         What was asked for.
+    board, results : Board, Results
+        Of the map, or of a pipeline's last stage.
     error : BaseException or None
         What it has failed with.
     is_over : bool
@@ -106,14 +112,46 @@ class Run:
     May be read from any thread; `await_end`, `call_when_over` and `stop` are for any thread, too.
     """
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, board: Board, results: Results) -> None:
+        self.request, self.board, self.results = request, board, results
         self.error: BaseException | None = None
         self.is_over = False
         # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._callbacks: deque[Callable[[], object]] = deque()
+
+    # -------------------------------------------------------------------- its results
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are through."""
+        return self.board.n_done()
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+        return self.results.errors
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return self.board.present()
+
+    def partial(self) -> Any:
+        """Return the results that are there."""
+        return self.results.partial()
+
+    def final(self) -> Any:
+        """Return all results."""
+        return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+        self.results.fill_out()
+
+    def load_ahead(self) -> bool:
+        """Load objects that have come; returns whether there were any."""
+        return self.results.load_ahead()
 
     # ------------------------------------------------------------------------ its end
 
@@ -149,13 +187,6 @@ class Run:
     def stages(self) -> list[StageStats]:
         """Return what the stages of a pipeline did."""
         return []
-
-    def fill_out(self) -> None:
-        """Copy new results to the plain array that the caller gave."""
-
-    def load_ahead(self) -> bool:
-        """Load objects that have come; returns whether there were any."""
-        return False
 
     def release(self) -> None:
         """Take note that nobody will ask for anything more."""

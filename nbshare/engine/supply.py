@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.arena import LEAST_BLOCKS, block_size, nbytes_each
+from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import LocalEvent, OwnerEvent
 from nbshare.errors import is_interrupt
@@ -129,7 +129,7 @@ class SourceSupply(Supply):
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
         self._event: OwnerEvent | LocalEvent
-        self._event = OwnerEvent() if call.entrance is not None else LocalEvent()
+        self._event = OwnerEvent() if call.items_event is not None else LocalEvent()
         call.event_fd = self._event.fd
         has_thread = in_background or call.engine.works_by_itself
         self._intake = Intake(source, self._event.set if has_thread else None)
@@ -237,9 +237,7 @@ class SourceSupply(Supply):
         if isinstance(out, np.ndarray) and call.board.n_there + n > len(out):
             raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
         columns = [list(column) for column in zip(*items, strict=True)]
-        is_long = n >= 2 * LEAST_BLOCKS
-        step = block_size(n, max(map(nbytes_each, columns))) if is_long else 1
-        call.append(columns, step)
+        call.append(columns, block_size(columns)[0])
 
     def _close(self) -> None:
         call, n = self._call, self._call.board.n_there

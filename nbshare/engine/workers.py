@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from nbshare import errors
 from nbshare.engine.call import NO_CODE, Code
 from nbshare.engine.events import Died, Events, Sent
 from nbshare.engine.prints import PrintPipes, Prints
@@ -38,8 +36,6 @@ class WorkerPool:
     ----------
     idle_since : dict
         The workers that have nothing to do, with the time on the monotonic clock.
-    n_missing : int
-        Workers that were ended with a call, and are to be there for the next.
 
     Notes
     -----
@@ -50,7 +46,6 @@ class WorkerPool:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
         self.idle_since: dict[WorkerProcess, float] = {}
-        self.n_missing = 0
         self._code = NO_CODE  # of the newest generation
         self._born_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
@@ -167,20 +162,12 @@ class WorkerPool:
         return worker
 
     def idle_worker(self, generation: int) -> WorkerProcess | None:
-        """Return the worker that became idle last, of those that are ready if there are any."""
-        idle = [worker for worker in self.idle_since if worker.generation == generation]
-        return max(reversed(idle), key=lambda worker: worker.is_ready, default=None)
+        """Return the worker that became idle last."""
+        return next((w for w in reversed(self.idle_since) if w.generation == generation), None)
 
     def detached(self) -> list[WorkerProcess]:
         """Return the workers that will be idle when they notice that their call is over."""
         return [w for w in self._members if w.call is None and w not in self.idle_since]
-
-    def replenish(self) -> None:
-        """Start workers in the place of those that were ended with a call."""
-        while self.n_missing:
-            self.n_missing -= 1
-            with suppress(errors.WorkerDiedError):  # who needs them will be told
-                self.mark_idle(self._start(self._born_under[0], self._code))
 
     def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
         worker = self._starter.start(environ, code)

@@ -12,21 +12,17 @@ import pickle
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nbshare.functions.files import imported_files, register_files
-from nbshare.functions.imports import import_as_the_caller, overridden_names
+from nbshare.functions.files import imported_files
+from nbshare.functions.imports import overridden_names
 
 __all__ = [
     "ONE_THREAD",
     "Context",
-    "apply_again",
-    "apply_context",
     "current_context",
     "encoded_environ",
-    "keep",
     "limit_threads",
     "settings",
     "thread_variables",
@@ -79,59 +75,6 @@ def _context(found: dict[str, Any]) -> Context:
     return Context(dict(os.environ), path, pickle.dumps(settings))
 
 
-_applied: tuple[bytes, Any] = b"", None  # what was applied last, and what it means
-_is_intact = False  # whether nothing has run since
-_kept: dict[str, Any] = {}  # what has been set here, and stays whatever the caller has
-
-
-def apply_context(settings: bytes) -> None:
-    """Take over what the caller has; in a worker, before a call."""
-    global _applied, _is_intact
-    if settings != _applied[0]:
-        _applied, _is_intact = (settings, pickle.loads(settings)), False
-    if not _is_intact:
-        _apply()
-    _enter()
-    _is_intact = False
-
-
-def apply_again() -> None:
-    """Undo what items have changed of it: after a call, since nobody waits then."""
-    global _is_intact
-    with suppress(Exception):  # an item may have changed them to anything; the next call will tell
-        if _applied[0]:
-            _apply()
-            _enter()
-            _is_intact = True
-
-
-def _apply() -> None:
-    values = {**_applied[1], **_kept}
-    if sys.path != values["path"]:
-        sys.path = list(values["path"])
-    import_as_the_caller(values["overridden"])
-    register_files(values["files"])
-    if values["authkey"]:
-        import multiprocessing.process  # late: few callers have managers
-
-        multiprocessing.process.current_process().authkey = values["authkey"]
-    os.umask(values["umask"])
-    if warnings.filters != values["warnings"]:
-        warnings.filters[:] = values["warnings"]  # type: ignore[index]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-    if values["affinity"] is not None:
-        with suppress(OSError):  # the cpuset was changed in between
-            os.sched_setaffinity(0, values["affinity"])
-
-
-def _enter() -> None:
-    """Stand where the caller does: each time, since a new directory may have the old one's name."""
-    cwd = _kept.get("cwd", _applied[1]["cwd"])
-    if cwd is not None:
-        with suppress(OSError):  # removed under the caller, who would not notice either
-            os.chdir(cwd)
-
-
 def settings() -> dict[str, Any]:
     """Return what is taken over, as it is in this process."""
     return {
@@ -141,11 +84,6 @@ def settings() -> dict[str, Any]:
         "cwd": _cwd(),
         "affinity": _affinity(),
     }
-
-
-def keep(settings: dict[str, Any]) -> None:
-    """Apply these from now on, instead of the caller's; in a worker."""
-    _kept.update(settings)
 
 
 def encoded_environ() -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 ::
 
     caller                                             worker
-    feed = ItemFeed(board, 1)
+    feed = ItemFeed(board)
     feed.append([items])     blocks, then the count ►  items = FedItems(inputs, board, 1)
     …                                                  items.packed(i, column)
     feed.sweep()             room of blocks that are done
@@ -43,9 +43,9 @@ from nbshare.functions.pickling import plainly_or_by_value, value_pickler
 from nbshare.memory import Segment, View, aligned, copying
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
-__all__ = ["LEAST_BYTES", "FedItems", "ItemFeed"]
+__all__ = ["FedItems", "ItemFeed"]
 
-LEAST_BYTES = 256 << 10  # of the segment
+FIRST_BYTES = 256 << 10  # of the segment
 GROWTH = 1.5
 WORD = 8  # bytes
 # Words of a block's header, which is behind its pickles; then offset and bytes of each column's.
@@ -74,8 +74,6 @@ class ItemFeed:
     ----------
     board : Board
         Of the call.
-    n_columns : int
-        Objects of each item.
 
     Attributes
     ----------
@@ -89,9 +87,9 @@ class ItemFeed:
     For one thread.
     """
 
-    def __init__(self, board: Board, n_columns: int, nbytes: int) -> None:
-        self.n_columns, self.nbytes = n_columns, 0
-        self.segment = Segment.create(nbytes)
+    def __init__(self, board: Board) -> None:
+        self.nbytes = 0
+        self.segment = Segment.create(FIRST_BYTES)
         self._board = board
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item

@@ -14,7 +14,6 @@ others.
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -114,33 +113,21 @@ class LogReader:
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
         self._present: dict[int, LogKey] = {}  # that workers write to, by process id
-        self.ended: deque[LogKey] = deque()  # that get no more results
-        self._n_left: dict[LogKey, int] = {}  # of these: results that have not been taken
         self._last: tuple[tuple[LogKey, int], Any] = (0, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:
         """Take a worker's next log; the one before it gets no more results."""
-        if (before := self._present.get(key >> 32)) is not None:
-            self.ended.append(before)
         self._present[key >> 32] = key
         self._logs[key] = log
 
-    def note_left(self, key: LogKey, n: int) -> None:
-        """Note how many results of a log that gets no more have not been taken."""
-        self._n_left[key] = n
-        self._drop_if_empty(key)
+    def ended(self) -> list[LogKey]:
+        """Return the logs that get no more results."""
+        return [key for key in list(self._logs) if self._present[key >> 32] != key]
 
-    def take(self, entry: Entry) -> None:
-        """Note that a result has been taken: a log that gets no more is dropped with its last."""
-        key = entry[0]
-        if key in self._n_left:
-            self._n_left[key] -= 1
-            self._drop_if_empty(key)
-
-    def _drop_if_empty(self, key: LogKey) -> None:
-        if self._n_left[key] <= 0:
-            del self._n_left[key], self._logs[key]
-            self._last = (0, -1), None
+    def drop(self, key: LogKey) -> None:
+        """Keep a log no longer, all of whose results have been taken."""
+        del self._logs[key]
+        self._last = (0, -1), None
 
     @property
     def n(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,13 +10,12 @@ import numpy as np
 
 from nbshare.errors import cut
 from nbshare.functions.reference import label_of
-from nbshare.memory import segment_of
 from nbshare.wire.failures import safe_repr
 
 __all__ = ["Task", "nbytes_of", "run_chunk", "run_task"]
 
 
-N_WEIGHED = 8  # of many, which are the items of a chunk or a batch, and much alike
+N_WEIGHED = 8  # of many, which are the items of a chunk, and much alike
 
 
 class Task(NamedTuple):
@@ -37,7 +36,7 @@ class Task(NamedTuple):
     @property
     def nbytes(self) -> int:
         """About how much of it has to be copied."""
-        return _weigh(self.args) + sum(_weigh([value]) for value in self.kwargs.values())
+        return nbytes_of((*self.args, *self.kwargs.values()))
 
 
 def run_task(task: Task) -> Any:
@@ -50,23 +49,12 @@ def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
     return [func(*args) for args in items]
 
 
-def _weigh(values: Sequence[Any], depth: int = 1) -> int:
-    """Return about how much of some values has to be copied, and of what is in lists among them."""
-    some = values[:N_WEIGHED]
-    return sum(_nbytes_to_copy(value, depth) for value in some) * len(values) // max(len(some), 1)
-
-
-def _nbytes_to_copy(value: Any, depth: int) -> int:
-    if depth and isinstance(value, list):
-        return _weigh(value, depth - 1)
-    is_shared = isinstance(value, np.ndarray) and segment_of(value) is not None
-    return 0 if is_shared else nbytes_of(value)
-
-
-def nbytes_of(item: Any) -> int:
+def nbytes_of(item: Any, depth: int = 3) -> int:
     """Return about how much memory an item takes; of what is no array or text, not much."""
-    if isinstance(item, tuple):
-        return sum(map(nbytes_of, item))
+    if depth and isinstance(item, tuple | list):
+        some = item[:N_WEIGHED]
+        nbytes = sum(nbytes_of(part, depth - 1) for part in some)
+        return nbytes * len(item) // max(len(some), 1)
     if isinstance(item, bytes | bytearray | str):
         return len(item)
     return int(item.nbytes) if isinstance(item, np.ndarray) else 64

@@ -1,7 +1,6 @@
 """What each call finds in a worker, whatever items have done: what its caller and initializer set.
 
-Settings that come with each call are applied by `nbshare.wire.context`; here are the others, and
-what an initializer has changed of any of them: that stays, since it is not run again.
+What an initializer has changed of it stays, since it is not run again.
 """
 
 from __future__ import annotations
@@ -9,11 +8,16 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` makes of it takes 0.5 µs a signal
 import faulthandler
 import os
+import pickle
 import signal
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from nbshare.functions.files import register_files
+from nbshare.functions.imports import import_as_the_caller
 from nbshare.wire import context
 from nbshare.wire.context import limit_threads, thread_variables
 from nbshare.worker import streams
@@ -36,6 +40,8 @@ class Belongings:
         self._environ = dict(os.environ)
         self._restored: Any = None  # the environment as it was last set, encoded
         self._n_threads = 0
+        self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and what they mean
+        self._kept: dict[str, Any] = {}  # what has been set here, and stays whatever the caller has
         self._note_signals()
 
     def restore(self, n_threads: int) -> None:
@@ -46,6 +52,13 @@ class Belongings:
             os.environ.update({**thread_variables(n_threads), **self._environ})
             self._restored, self._n_threads = context.encoded_environ(), n_threads
         limit_threads(n_threads)
+
+    def take_over(self, settings: bytes) -> None:
+        """Before a call: take over what the caller has, see `nbshare.wire.context`."""
+        if settings != self._settings[0]:
+            self._settings = settings, pickle.loads(settings)
+            self._apply()
+        self._enter()
 
     def restore_after(self) -> None:
         """After a call: set right what could end an idle worker, and all that takes its time."""
@@ -59,7 +72,36 @@ class Belongings:
             faulthandler.disable()
             show_crashes()
         streams.restore()
-        context.apply_again()
+        try:
+            self._apply()
+            self._enter()
+        except Exception:  # noqa: BLE001 - items may have changed them to anything
+            self._settings = b"", {}  # the next call will tell
+
+    def _apply(self) -> None:
+        values = {**self._settings[1], **self._kept}
+        if sys.path != values["path"]:
+            sys.path = list(values["path"])
+        import_as_the_caller(values["overridden"])
+        register_files(values["files"])
+        if values["authkey"]:
+            import multiprocessing.process  # late: few callers have managers
+
+            multiprocessing.process.current_process().authkey = values["authkey"]
+        os.umask(values["umask"])
+        if warnings.filters != values["warnings"]:
+            warnings.filters[:] = values["warnings"]  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+        if values["affinity"] is not None:
+            with suppress(OSError):  # the cpuset was changed in between
+                os.sched_setaffinity(0, values["affinity"])
+
+    def _enter(self) -> None:
+        """Stand where the caller does: always, as a new directory may have the old one's name."""
+        cwd = self._kept.get("cwd", self._settings[1]["cwd"])
+        if cwd is not None:
+            with suppress(OSError):  # removed under the caller, who would not notice either
+                os.chdir(cwd)
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:
@@ -72,7 +114,7 @@ class Belongings:
                 if name in os.environ:
                     self._environ[name] = os.environ[name]
         now = context.settings()
-        context.keep({name: now[name] for name in now if now[name] != settings[name]})
+        self._kept |= {name: now[name] for name in now if now[name] != settings[name]}
         self._note_signals()
         streams.keep()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from nbshare.memory import Segment
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker.store import Rows
@@ -11,20 +9,24 @@ from nbshare.worker.store import Rows
 __all__ = ["Caller"]
 
 
-class Caller(Protocol):
-    """Whom a worker works for."""
+class Caller:
+    """Whom a worker works for; by itself one in the same process, where little has to be told."""
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
         """Return where results go, given what the first one asks for."""
+        raise NotImplementedError
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         """Take a new log."""
+        raise NotImplementedError
 
     def make_room(self, n: int) -> int:
         """Have places for the first `n` blocks of a stage; returns how many there are."""
+        raise NotImplementedError
 
     def await_items(self, pause_s: float) -> bool:
         """Wait so long for items, or until some come; returns whether to go on waiting."""
+        raise NotImplementedError
 
     def tidy_up(self) -> None:
         """Undo what items have changed in this process."""
@@ -37,9 +39,12 @@ class Caller(Protocol):
 
     def tell_imports(self) -> bool:
         """Tell what has been imported so far; returns whether there is anything new."""
+        return False
 
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
+        return False
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
         """Take note of a failure of item `i`."""
+        raise NotImplementedError

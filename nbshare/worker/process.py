@@ -36,13 +36,13 @@ from nbshare.memory import Mode, Segment, View, hush, segment_of
 from nbshare.memory.descriptors import pidfd_of
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
-from nbshare.wire.context import apply_context
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
 from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings, show_crashes
+from nbshare.worker.caller import Caller
 from nbshare.worker.loading import look
 from nbshare.worker.store import Rows
 from nbshare.worker.work import Work
@@ -55,7 +55,6 @@ __all__ = ["Endowment", "Seen", "are_gone", "arm", "inputs_of", "open_owner", "r
 # Of two processes the kernel ends the one with the higher score when memory runs out: a worker
 # can be replaced, the notebook's kernel cannot.
 OOM_SCORE = b"500"
-LARGEST_BOARD = 1 << 18  # bytes: that is kept
 KEEP_S = 0.5  # what is freed is to be free within a second
 LOOK_S = 0.1  # between looks for items that nobody has told of, and whether the call was stopped
 
@@ -202,26 +201,13 @@ class Mappings:
         self._kept: dict[Key, Segment] = {}
         self._used: dict[Key, Segment] = {}  # in this call
         self._seen: Seen = []
-        self._board: tuple[Key, Segment] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def board(self, fd: int) -> Segment:
-        """Map the segment of a board; boards of small calls lie in one, which is kept."""
-        key = _key(fd, "r+")
-        if key[2] > LARGEST_BOARD:
-            return Segment.attach(fd, "r+")
-        if self._board is None or self._board[0] != key:
-            self._board = None
-            self._board = key, Segment.attach(fd, "r+")
-        else:
-            os.close(fd)
-        return self._board[1]
-
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
         """Map the segments of inputs or outputs."""
-        views = [View(self._attach(fd, mode)) for fd, mode in zip(fds, modes, strict=True)]
+        views = [View(self.segment(fd, mode)) for fd, mode in zip(fds, modes, strict=True)]
         self._seen += [weakref.ref(view.root) for view in views]
         return views
 
@@ -232,10 +218,11 @@ class Mappings:
         return are_gone(seen)
 
     def drop(self, *, but_outputs: bool = False) -> None:
-        """Drop what this call does not use, but for the board: that is small."""
+        """Drop what this call does not use."""
         self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
 
-    def _attach(self, fd: int, mode: Mode) -> Segment:
+    def segment(self, fd: int, mode: Mode) -> Segment:
+        """Map a segment."""
         key = _key(fd, mode)
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
@@ -272,13 +259,13 @@ def work_on(
     caller = _RemoteCaller(message, channel, imports, mappings, belongings)
     try:
         order = Order(*pickle.loads(message.order))
-        board = Board(mappings.board(fds[0]), *order.board)
+        board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
         mappings.drop(but_outputs=True)  # which come with the first result
-        apply_context(order.settings)
+        belongings.take_over(order.settings)
         lock = FileLock(lock_fd, message.call)
         work = Work(order, board, message.slot, inputs, caller, lock)
         del inputs
@@ -339,7 +326,7 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
     return Inputs(segments if small is None else [View(small), *segments])
 
 
-class _RemoteCaller:
+class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
     def __init__(
