@@ -30,13 +30,14 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
-from nbshare.memory import pool, slab
+from nbshare.memory import meanwhile, pool, slab
+from nbshare.wire import is_worker
 from nbshare.wire.messages import channel_pair
 
 __all__ = ["dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
@@ -133,9 +134,17 @@ def shutdown() -> None:
     slab.drop()
 
 
+def _warm_up() -> None:
+    """Start the server while `nbshare.share` copies, as a call does while it copies."""
+    with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
+        if not is_worker():
+            dispatcher().warm_up()
+
+
 def _forget() -> None:
-    """In a forked child: the workers are the parent's; the child starts its own."""
+    """In a forked child: the workers are the parent's; the child starts its own, for a call."""
     global _dispatcher, _lock
+    meanwhile.clear()
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
     if inherited is not None:
@@ -177,6 +186,7 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
 }
 
 
+meanwhile.append(_warm_up)
 atexit.register(shutdown)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

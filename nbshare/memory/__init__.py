@@ -1,7 +1,7 @@
 """Bytes that several processes map: segments, and how much of them this machine can hold."""
 
 from nbshare.memory.budget import ALIGNMENT, aligned, usable_cpus
-from nbshare.memory.copying import as_bytes
+from nbshare.memory.copying import as_bytes, meanwhile, start_meanwhile
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.kinds import hush, scratch_file
 from nbshare.memory.processes import Identity, has_ended, identity
@@ -25,10 +25,12 @@ __all__ = [
     "has_ended",
     "hush",
     "identity",
+    "meanwhile",
     "open_handle",
     "pool",
     "scratch_file",
     "segment_of",
     "slab",
+    "start_meanwhile",
     "usable_cpus",
 ]

@@ -16,15 +16,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory.budget import usable_cpus
+from nbshare.memory.budget import LARGE, usable_cpus
 
-__all__ = ["Job", "copy_jobs", "run", "write_jobs"]
+__all__ = ["Job", "copy_jobs", "meanwhile", "run", "start_meanwhile", "write_jobs"]
 
 PIECE = 16 << 20  # bytes: some 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Job = Callable[[], None]
+
+# What calls need besides the data, and what takes as long as copying some of them.
+meanwhile: list[Callable[[], None]] = []
+
+
+def start_meanwhile(nbytes: int) -> None:
+    """Start what calls need besides, if so many bytes are about to be copied for them."""
+    if nbytes >= LARGE:
+        for start in meanwhile:
+            start()
 
 
 def write_jobs(fd: int, offset: int, part: Any) -> Iterator[Job]:
