@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
-from nbshare.job_state import State
+from nbshare.job import State
 from nbshare.wire.orders import LONG_LOADING_S
 
 if TYPE_CHECKING:
