@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent import futures
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, Never, ParamSpec, TypeVar
 
 from nbshare.engine.prints import Prints
 from nbshare.engine.tasks import TaskQueue
 from nbshare.notebook.prints import Printer
-from nbshare.options import MapOptions, checked_count, checked_request
+from nbshare.options import MapOptions, checked_count, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
 from nbshare.wire.task import Task, run_chunk, run_task
@@ -110,7 +110,9 @@ class Executor(futures.Executor):
         initargs: Sequence[Any] = (),
         *,
         max_tasks_per_child: None = None,
+        **others: Never,
     ) -> None:
+        refuse_others("Executor", others, ("max_workers", "initializer", "initargs"))
         given = {"mp_context": mp_context, "max_tasks_per_child": max_tasks_per_child}
         for name, value in given.items():
             if value is not None:
@@ -131,6 +133,12 @@ class Executor(futures.Executor):
         self._pid = os.getpid()
         self._tasks = TaskQueue(
             request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
+        )
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "an Executor cannot be sent to another process; make one there. Inside a worker its "
+            "tasks run immediately, one after the other"
         )
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:

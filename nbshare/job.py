@@ -205,7 +205,10 @@ class Job:
             If the item is not kept: of a generator, or a block of a pipeline.
         """
         request = self._run.request
-        index = i if self.n_tasks is None else range(self.n_tasks)[i]
+        try:
+            index = i if self.n_tasks is None else range(self.n_tasks)[i]
+        except IndexError:
+            raise IndexError(f"there is no item {i}: the run has {self.n_tasks} items") from None
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             from nbshare.worker.items import generator  # late: the caller itself runs no items

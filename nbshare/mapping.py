@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from nbshare.errors import MapInterrupted
 from nbshare.functions.reference import label_of
 from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Plot, Showing, check_display, open_display
-from nbshare.options import Backend, MapOptions, checked_request
+from nbshare.options import Backend, MapOptions, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+KNOWN = (*MapOptions._fields, "progress", "plot")
 MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 P = ParamSpec("P")
@@ -56,6 +57,7 @@ def parallel_map(
     initargs: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     backend: Any = None,
+    **others: Never,
 ) -> Any:
     """Call a function for every item, on all cores, with large arrays in shared memory.
 
@@ -205,6 +207,7 @@ def parallel_map(
     in the text. An initializer may set streams of its own, such as a log file; what items do to
     them is undone after the call.
     """
+    refuse_others("parallel_map", others, KNOWN)
     options = MapOptions(
         shared=shared,
         out=out,
@@ -280,9 +283,7 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
     are in the style that matplotlib is set to, which is one for all threads.
     """
     progress, plot = options.pop("progress", None), options.pop("plot", None)
-    unknown = options.keys() - set(MapOptions._fields)
-    if unknown:
-        raise TypeError(f"map_async() got an unexpected keyword argument {min(unknown)!r}")
+    refuse_others("map_async", [name for name in options if name not in KNOWN], KNOWN)
     check_display(progress, plot)
     if options.get("backend") == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")

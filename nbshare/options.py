@@ -7,6 +7,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
 from typing import Any, Literal, NamedTuple
@@ -26,9 +27,33 @@ from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
 
-__all__ = ["Backend", "MapOptions", "checked_request"]
+__all__ = ["Backend", "MapOptions", "checked_request", "refuse_others"]
 
 Backend = Literal["local", "serial", "threads"]
+
+# Names in other libraries, and what to write here.
+ELSEWHERE = {
+    ("n_jobs", "processes", "num_workers", "n_workers", "workers", "nprocs", "num_cpus"): (
+        "use max_workers= (default: all CPUs that this process may use)"
+    ),
+    ("chunk_size", "batch_size"): "use chunksize= (default: adapted to the measured time)",
+    ("desc", "verbose", "progress_bar", "show_progress", "tqdm_class", "disable"): (
+        "use progress= (a label, False, or a tqdm class)"
+    ),
+    ("total",): "leave it out; the number of items is known or counted",
+    ("args", "kwargs", "kwds", "shared_objects"): "use shared={name: value}",
+    ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
+    ("max_retries",): "use retries=",
+    ("ordered", "return_as"): (
+        "results are in the order of the items; iterate over map_async(...) to get them as they "
+        "arrive"
+    ),
+    ("callback", "error_callback"): "use map_async(...).add_done_callback",
+    ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context", "maxtasksperchild"): (
+        "leave it out; arrays are in shared memory, and workers start by themselves"
+    ),
+}
+INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
 
 
 class MapOptions(NamedTuple):
@@ -84,6 +109,18 @@ def checked_request(
     return request, where
 
 
+def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) -> None:
+    """Raise TypeError for a keyword argument that a function does not have, with what to use."""
+    for name in others:
+        if close := get_close_matches(name, known, 1):
+            advice = f"did you mean {close[0]}=?"
+        elif "shared" in known:
+            advice = f"to pass it to your function, use shared={{{name!r}: ...}}"
+        else:
+            advice = f"it takes {', '.join(known)}"
+        raise TypeError(f"{function}() has no argument {name}=: {INSTEAD.get(name, advice)}")
+
+
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what ``shared=`` means as a dict; raise TypeError if it is no mapping of names."""
     if shared is None:
@@ -105,7 +142,8 @@ def checked_count(name: str, value: int | None) -> int | None:
     except TypeError:
         raise TypeError(f"{name}={value!r}: must be an integer, or None for the default") from None
     if count < 1:
-        raise ValueError(f"{name}={count}: must be 1 or more, or None for the default")
+        default = "all CPUs that this process may use" if name == "max_workers" else "the default"
+        raise ValueError(f"{name}={count}: must be 1 or more, or None for {default}")
     return count
 
 
@@ -181,10 +219,10 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
-        raise NotBuiltYetError(
-            f"backend={backend!r} is not built yet; allowed are None (worker processes), "
-            "'serial' and 'threads'"
-        )
+        allowed = "allowed are None (worker processes on this machine), 'serial' and 'threads'"
+        if backend == "ray" or hasattr(backend, "submit"):
+            raise NotBuiltYetError(f"backend={backend!r} is not built yet; {allowed}")
+        raise ValueError(f"backend={backend!r}: {allowed}")
     if timeout is not None:
         raise ValueError(
             f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "

@@ -73,15 +73,38 @@ def bind_arguments(
         for name in others:
             if name in names:
                 raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
+    names = [*["item"] * n_iterables, *(f"{name}=..." for name in [*shared, *extra])]
     try:
         signature.bind(*[None] * n_iterables, **dict.fromkeys([*shared, *extra]))
     except TypeError as error:
-        names = [*["item"] * n_iterables, *(f"{name}=..." for name in shared)]
+        called = f"{label_of(func)}({', '.join(names)})"
+        cure = _cure(signature, n_iterables, shared, extra)
         raise TypeError(
-            f"{label_of(func)}{signature} cannot be called as {label_of(func)}"
-            f"({', '.join(names)}): {error}. Each iterable, or block of a "
-            "pipeline, gives one positional argument, shared= the keyword arguments."
+            f"{label_of(func)}{signature} cannot be called as {called}: {error}. {cure}"
         ) from None
+
+
+def _cure(
+    signature: inspect.Signature, n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str]
+) -> str:
+    """Return what to do about arguments that do not fit a signature."""
+    parameters = list(signature.parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    twice = [p.name for p in positional[:n_iterables] if p.name in shared]
+    missing = [p for p in positional[n_iterables:] if p.default is p.empty and p.name not in shared]
+    if any(name not in signature.parameters for name in extra):
+        return "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
+    if twice:
+        return f"{twice[0]!r} is given twice: by an iterable, and in shared="
+    if missing and n_iterables == 1:
+        return (
+            "Each iterable gives one positional argument, shared= the keyword arguments. If the "
+            "items are tuples of arguments, use parallel_map(func, *zip(*items))."
+        )
+    return (
+        "Each iterable, or block of a pipeline, gives one positional argument, shared= the keyword "
+        "arguments."
+    )
 
 
 def label_of(func: Any) -> str:

@@ -1,0 +1,71 @@
+"""What a wrong call says: what is wrong, and what to write instead."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from nbshare import Executor, map_async, parallel_map
+
+
+def two(a, b):
+    return 10 * a + b
+
+
+def one(x):
+    return x
+
+
+# What is called, and what the message must tell.
+WRONG_CALLS = {
+    "tuples": (lambda: parallel_map(two, [(1, 2)]), TypeError, "parallel_map(func, *zip(*items))"),
+    "seed": (lambda: parallel_map(one, [1], seed=1), TypeError, "add a parameter rng"),
+    "twice": (
+        lambda: parallel_map(two, [1], shared={"a": 1, "b": 2}),
+        TypeError,
+        "'a' is given twice: by an iterable, and in shared=",
+    ),
+    "count": (lambda: parallel_map(one, [1], max_workers=-1), ValueError, "None for all CPUs"),
+    "loky": (lambda: parallel_map(one, [1], backend="loky"), ValueError, "allowed are None"),
+    "async": (lambda: map_async(one, [1], n_jobs=2), TypeError, "map_async() has no argument"),
+    "executor": (lambda: Executor(n_jobs=2), TypeError, "max_workers="),
+    "sent": (lambda: pickle.dumps(Executor()), TypeError, "make one there"),
+    "debug": (lambda: map_async(one, [1, 2]).debug(7), IndexError, "no item 7: the run has 2"),
+}
+# Names in joblib, multiprocessing, mpire, tqdm and Dask, slips, and arguments of the function.
+ELSEWHERE = {
+    "n_jobs": "max_workers=",
+    "processes": "max_workers=",
+    "chunk_size": "chunksize=",
+    "max_worker": "max_workers=",
+    "desc": "progress=",
+    "verbose": "progress=",
+    "total": "leave it out",
+    "kwds": "shared={name: value}",
+    "random_state": "seed=",
+    "callback": "add_done_callback",
+    "elevation": "shared={'elevation': ...}",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_wrong_call_says_what_to_write(name):
+    """The message has the cure, and no worker has started for it."""
+    call, kind, cure = WRONG_CALLS[name]
+    with pytest.raises(kind, match=re.escape(cure)):
+        call()
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_name_from_elsewhere_is_translated(name):
+    """An argument that another library has is refused with the one that is meant."""
+    with pytest.raises(TypeError, match=f"has no argument {name}=.*{re.escape(ELSEWHERE[name])}"):
+        parallel_map(one, [1], **{name: 1})
+
+
+def test_tuples_of_arguments_are_unpacked_as_the_message_says():
+    """``*zip(*items)`` gives what `starmap` gives."""
+    items = [(1, 2), (3, 4), (5, 6)]
+    assert parallel_map(two, *zip(*items, strict=True)).tolist() == [12, 34, 56]
