@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -304,6 +305,13 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
     job.start()
     shown.follow(job)
     return job
+
+
+# What editors and help() show: the arguments that there are.
+_arguments = inspect.signature(parallel_map).parameters.values()
+_signature = inspect.Signature([p for p in _arguments if p.kind is not p.VAR_KEYWORD])
+parallel_map.__signature__ = _signature.replace(return_annotation="Any")  # type: ignore[attr-defined]
+map_async.__signature__ = _signature.replace(return_annotation="Job")  # type: ignore[attr-defined]
 
 
 def _engine_for(where: Backend) -> Engine:

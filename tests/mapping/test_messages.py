@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 
@@ -69,3 +70,11 @@ def test_tuples_of_arguments_are_unpacked_as_the_message_says():
     """``*zip(*items)`` gives what `starmap` gives."""
     items = [(1, 2), (3, 4), (5, 6)]
     assert parallel_map(two, *zip(*items, strict=True)).tolist() == [12, 34, 56]
+
+
+def test_editors_see_the_arguments_of_both_calls():
+    """`map_async` offers the arguments of `parallel_map`, and neither one that does not exist."""
+    ours, theirs = inspect.signature(parallel_map), inspect.signature(map_async)
+    assert list(ours.parameters) == list(theirs.parameters)
+    assert ours.parameters.keys() >= {"shared", "plot", "retries", "seed"}
+    assert "others" not in ours.parameters
