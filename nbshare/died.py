@@ -13,7 +13,11 @@ __all__ = ["WorkerDiedError"]
 
 
 class WorkerDiedError(NbshareError, BrokenProcessPool):
-    """A worker process ended in the middle of an item, or none could be started.
+    """A worker process ended while it ran an item, or no worker could be started.
+
+    The message names the item and how the worker ended: a signal (SIGKILL mostly means that memory
+    ran out: use fewer workers or smaller items), an exit status, a crash in compiled code. Other
+    results are kept. ``retries=`` runs the item again, ``on_error="return"`` goes on without it.
 
     Attributes
     ----------

@@ -3,8 +3,8 @@
 ::
 
     NbshareError
-    ├── NotBuiltYetError     (NotImplementedError)   an argument of the contract that comes later
-    ├── UnsendableError      (TypeError,             something that cannot travel to a worker
+    ├── NotBuiltYetError     (NotImplementedError)   planned, but not built yet
+    ├── UnsendableError      (TypeError,             something cannot be sent to a worker
     │                         pickle.PicklingError)
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
@@ -16,14 +16,14 @@
     ├── TaskError            (RuntimeError)          a failure that could not travel as itself
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
-    PartialResultWarning     (UserWarning)           a map was stopped: n of N results
+    PartialResultWarning     (UserWarning)           a run was stopped: n of N results
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
-    DisplayWarning           (UserWarning)           drawing failed; the map goes on
-    MemoryFallbackWarning    (UserWarning)           the best kind of shared memory is refused
+    DisplayWarning           (UserWarning)           drawing failed; the run goes on
+    MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
     SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
 
-Every exception is also the built-in that a user would catch. `MapInterrupted` alone is no
-`Exception`: like any interrupt it must not be swallowed by an ``except Exception`` in a cell.
+Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
+`Exception`: like any interrupt, it must not be swallowed by ``except Exception`` in a cell.
 """
 
 from __future__ import annotations
@@ -101,40 +101,78 @@ def __getattr__(name: str) -> Any:
 
 
 class NbshareError(Exception):
-    """Root of everything that nbshare raises for reasons of its own."""
+    """Root of all exceptions of nbshare except `MapInterrupted`.
+
+    Each also subclasses the built-in exception that you would catch. Exceptions of your own
+    function are raised as themselves, with a note.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.share([1, object()], mode="x")
+    ... except ValueError as error:
+    ...     print(error)
+    mode='x': allowed are 'r+', 'r' and 'c'
+    """
 
 
 class NotBuiltYetError(NbshareError, NotImplementedError):
-    """An argument that belongs to the contract but is not built yet."""
+    """An argument, or a platform, that is planned but not built yet.
+
+    Leave the argument out; the message says what is allowed today.
+    """
 
 
 class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
-    """A function, item or shared object that cannot travel to a worker process."""
+    """A function, item, shared object or result cannot be sent to another process.
+
+    Raised before any worker starts, if possible. The message names the object and the part that
+    cannot be pickled. Pass plain data instead (a path, an array, parameters), and open files or
+    create locks and connections inside the function, or in ``initializer=``.
+    """
 
 
 class OutOfMemoryError(NbshareError, MemoryError):
-    """A request for more memory than this machine or container has left."""
+    """More memory is asked for than this machine or container has left.
+
+    Raised before anything is allocated; the message has both figures. Process the data in parts,
+    use `numpy.memmap` or ``float32``, return less from each item, or set
+    ``NBSHARE_MEMORY=file:DIRECTORY`` to keep arrays in files.
+    """
 
 
 class TooManyFilesError(NbshareError, OSError):
-    """A file or array was to be opened, and this process has as many open as it may (EMFILE)."""
+    """No file descriptor is left: this process has as many open as it may (EMFILE).
+
+    Large shared arrays take one file descriptor each. Delete arrays that are no longer used, put
+    many arrays into one (``np.stack``), or raise the limit: ``ulimit -n``.
+    """
 
 
 class StaleReferenceError(NbshareError, LookupError):
-    """A reference to an array whose memory cannot be had any more, or not from here."""
+    """A reference to a shared array arrived, but its memory is gone or out of reach.
+
+    The process that sent it has ended, belongs to another user, or runs in another container. Keep
+    the array in the sender until the receiver has it; between machines send values:
+    ``np.asarray(x).copy()``.
+    """
 
 
 class RingClosedError(NbshareError, EOFError):
-    """A put into a ring buffer after its `close`, or a get when nothing more will come."""
+    """A `RingBuffer` is closed: put after `close`, or get when nothing more will come.
+
+    ``for slot in ring`` ends instead of raising it.
+    """
 
 
 class RingAbortedError(NbshareError, RuntimeError):
-    """A ring buffer was stopped by `abort`, or because a process died with a slot of it.
+    """A `RingBuffer` was stopped by `abort`, or because a process died with one of its slots.
 
     Attributes
     ----------
     reason : str
-        As given to `abort`.
+        The argument of `abort`; empty if none was given.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -143,19 +181,20 @@ class RingAbortedError(NbshareError, RuntimeError):
 
 
 class RingTimeoutError(NbshareError, TimeoutError):
-    """A ring buffer had no slot within the time-out."""
+    """A `RingBuffer` had no slot within ``timeout`` seconds; try again, or stop."""
 
 
 class TaskError(NbshareError, RuntimeError):
-    """A failure of one task that could not be raised as itself.
+    """An item failed with an exception that cannot be raised as itself.
 
-    Raised when the exception does not survive pickling, or when the function, or the iterable
-    that gives the items, raised `SystemExit` or `KeyboardInterrupt`, which must not end the caller.
+    Raised if the exception cannot be pickled, or if the function, or the iterable that gives the
+    items, raised `SystemExit` or `KeyboardInterrupt`, which would end the caller. Its text is in
+    the message, the worker's traceback in the note.
 
     Attributes
     ----------
     index : int
-        Index of the item.
+        Index of the item; -1 if it happened before any item.
     item : str
         The item's `repr`, cut at 200 characters.
     type_name : str
@@ -170,7 +209,9 @@ class TaskError(NbshareError, RuntimeError):
 
 
 class TaskTimeoutError(NbshareError, TimeoutError):
-    """An item took longer than ``timeout=``; its worker was ended and replaced.
+    """An item took longer than ``timeout=`` seconds; its worker was ended and replaced.
+
+    Raise ``timeout=``, pass ``retries=``, or ``on_error="return"`` to go on without the item.
 
     Attributes
     ----------
@@ -184,9 +225,11 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 
 
 class MapInterrupted(KeyboardInterrupt):
-    """The kernel's interrupt (■) or Ctrl-C ended a map; what was done is kept.
+    """The kernel's interrupt (■) or Ctrl-C stopped a run; finished results are kept.
 
-    ``nbshare.last_job().partial()`` gives the results that were ready.
+    ``nbshare.last_job().partial()`` returns them. All workers have stopped, and the next call works
+    normally. It is a `KeyboardInterrupt` and no `Exception`, so that ``except Exception`` in a cell
+    does not swallow it and Run All stops.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -195,23 +238,36 @@ class MapInterrupted(KeyboardInterrupt):
 
 
 class PartialResultWarning(UserWarning):
-    """A map was stopped: its result holds n of N items."""
+    """A run was stopped, and its result holds n of N items.
+
+    Only where no progress display says so: in scripts and logs.
+    """
 
 
 class MixedResultsWarning(UserWarning):
-    """Results of different kinds that fit no one array came back as a list."""
+    """Results of different kinds fit no array and came back as a list.
+
+    The message names two items that differ. Return the same shape for each item, or pass
+    ``out="list"``.
+    """
 
 
 class DisplayWarning(UserWarning):
-    """Drawing a bar or a picture failed; the map itself goes on."""
+    """Drawing a progress display or a plot failed; the run itself goes on."""
 
 
 class MemoryFallbackWarning(UserWarning):
-    """Another kind of shared memory is used than the best, which this system refuses."""
+    """The best kind of shared memory is refused by this system; another one is used.
+
+    `nbshare.doctor` says which, and why.
+    """
 
 
 class SlowLoadingWarning(UserWarning):
-    """A worker takes long to import what the function needs, or to run the initializer."""
+    """A worker takes more than 30 s to import modules or to run the initializer.
+
+    The message names the file and line. Nothing is stopped; interrupt the run if it hangs.
+    """
 
 
 def warn_at_most(

@@ -60,152 +60,199 @@ def parallel_map(
     backend: Any = None,
     **others: Never,
 ) -> Any:
-    """Call a function for every item, on all cores, with large arrays in shared memory.
+    """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
-    Like the built-in `map`, but parallel and not lazy: returns when all results are there.
+    Like the built-in `map`, but parallel, and not lazy: it returns when all results are there.
 
     Parameters
     ----------
     func : callable or str
-        A function from a module file (``from workers import horizon``), or
+        What to call. A function from a module file (``from workers import horizon``), or
         ``"workers.py:horizon"``; `functools.partial`, bound methods and callable objects of such
-        modules. A function, lambda or closure of the notebook itself is sent by value.
+        modules. Functions, lambdas and closures of the notebook itself are sent by value.
     *iterables : iterable
-        As in `map`: one positional argument each; the shortest ends. An ndarray gives its rows
-        along the first axis without a copy per item: read-only for a plain array, writable for a
-        SharedArray. Of a generator, or anything else without a length, some items are taken at a
-        time, and no more than workers will soon need: see the Notes.
+        The items. As in `map`, each iterable gives one positional argument, and the shortest ends
+        the run. An ndarray gives its rows along the first axis without a copy per item: read-only
+        for a plain array, writable for a SharedArray. A generator is read a little ahead of the
+        workers: see the Notes.
     shared : mapping of str to object, optional
-        Keyword arguments, the same for every call, placed in shared memory once. Arrays are
-        read-only in the workers: a write raises `ValueError` there. A `numpy.memmap` of 1 MiB or
-        more is not copied, here or among the items: workers map its file, which may be larger than
-        the memory, and see what is written to it meanwhile. In mode ``'c'`` it is copied.
+        Keyword arguments that are the same for every item. Each is copied to shared memory once.
+        Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
+        copied, and neither is a `numpy.memmap` of 1 MiB or more, here or among the items: workers
+        map its file, which may be larger than the memory, and see later writes to it (mode ``'c'``
+        is copied).
     out : None, "list", "stack" or ndarray, optional
-        None (default): results that are numbers or arrays of one shape come as one SharedArray of
-        shape ``(n, *shape)``, others as a list. ``"list"``: always a list. ``"stack"``: results
-        that are tuples, such as ``(mean, std)``, come as a tuple of arrays. An ndarray of shape
+        Form of the results. None (default): numbers, or arrays of one shape, become one SharedArray
+        of shape ``(n, *shape)``; other results become a list. ``"list"``: always a list.
+        ``"stack"``: tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray of shape
         ``(n, *shape)`` is filled and returned.
     max_workers : int, optional
         Number of worker processes; default: the CPUs that this process may use.
     chunksize : int, optional
-        Items that a worker takes at a time; default: chosen by measured time.
+        Items that a worker takes at a time; default: adapted to the measured time.
     progress : None, bool, str or tqdm class, optional
-        None (default): a row in a notebook, with workers and failures folded under it, or a bar in
-        a terminal; nothing in a log. True: lines there too. False, a label, or a tqdm class to use
-        instead.
+        None (default): a progress display in a notebook, a bar in a terminal, nothing in a log.
+        True: lines in a log too. False: nothing. A str is the label. A tqdm class is used instead.
     plot : "line", "image", "hist", LivePlot, callable or list of these, optional
-        A picture in the notebook that is drawn again as results come, at most a few times a
-        second: a line of results against items, an image, a histogram, or what a `LivePlot` says.
-        ``callable(ax, partial)`` gets matplotlib Axes and the masked array of the results so far
-        (a list with `nbshare.MISSING` if they fit no array). Several stand side by side. A run of a
-        second or two that keeps all CPUs busy has a last frame only.
+        A plot in the notebook that shows the results while they arrive, redrawn at most a few times
+        a second: results against items, an image, a histogram, or what a `LivePlot` says.
+        ``callable(ax, partial)`` gets Matplotlib Axes and the masked array of the results so far
+        (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots stand side
+        by side. A run of a second or two that uses all CPUs shows only the final frame.
     on_error : {"raise", "return"}, optional
-        ``"raise"`` (default): the first failure stops the map and is raised as itself, with the
-        worker's traceback and a note naming the item. ``"return"``: the map goes on; the result
-        is a masked array, or a list with the exceptions in their places, and
+        ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
+        worker's traceback and a note that names the item. ``"return"``: the run goes on; the result
+        is a masked array, or a list that holds the exceptions in their places.
         ``last_job().errors`` has them by index.
     retries : int, optional
-        How often an item is tried again that raised, took too long or whose worker died.
-        Default 0. Items of some microseconds run together: if their worker dies, those that were
-        under way with the guilty one are run again, one by one, and are not counted.
+        Extra attempts for an item that raised, timed out, or lost its worker; default 0. Very short
+        items run in batches: if a worker dies, the other items of its batch run again one at a
+        time, which does not count.
     timeout : float, optional
-        Seconds that one item may take. Past it its worker is ended and replaced, and the item
-        fails with `TaskTimeoutError`; if the worker has just gone on to another item, that one is
-        run again. Default: no limit.
+        Seconds that one item may take; default: no limit. Past it, its worker is ended and
+        replaced, and the item fails with `TaskTimeoutError`. If that worker had just gone on to
+        another item, the other item runs again.
     seed : int or numpy.random.SeedSequence, optional
-        Each call gets ``rng=``, a `numpy.random.Generator` (PCG64) from the sequence's child of the
-        item's index, ``SeedSequence(seed).spawn(n)[i]``: the same numbers whatever the number of
+        `func` must accept ``rng``: each call receives a `numpy.random.Generator` (PCG64) made from
+        ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the number of
         workers. The sequence is not advanced.
     initializer : callable, optional
         Called in each worker before its first item, to load a model or open a connection. Workers
-        that have run it are kept for calls with the same one, and with them what it has set there:
+        that have run it are kept for later calls with the same initializer, with what it has set:
         environment variables, working directory, import path, signal handlers and the like.
     initargs : sequence, optional
-        Its positional arguments.
+        Positional arguments of the initializer.
     checkpoint
         Not built yet.
     backend : {None, "serial", "threads"}, optional
-        None (default): worker processes. ``"serial"``: here, one item after the other, for the
-        debugger. ``"threads"``: `max_workers` threads of this process, for functions that release
-        the interpreter lock. In both a map stops between items, and `timeout` is refused.
+        None (default): worker processes. ``"serial"``: in this process, one item after the other,
+        for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
+        release the interpreter lock. With both, Stop acts between items and `timeout` is refused.
 
     Returns
     -------
     SharedArray, ndarray, MaskedArray, list or tuple
-        Results in the order of the items; with ``on_error="return"`` arrays are masked where items
-        failed; with ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
-        ``"list"`` and ``"stack"``.
+        Results in the order of the items. With ``on_error="return"`` an array is masked where items
+        failed. With ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
+        ``"list"`` and ``"stack"``. After Stop, what is there: a masked array, or a list with
+        `nbshare.MISSING` in its gaps.
 
     Raises
     ------
     TypeError, ValueError, FileNotFoundError
-        Wrong use; before any worker starts.
+        Invalid arguments; raised before any worker starts.
     nbshare.errors.UnsendableError
-        Something cannot be pickled; before any worker starts, unless it is an item of a long list:
-        those are pickled while the ones before them run. A `TypeError`.
+        Something cannot be pickled. Raised before any worker starts, except for an item of a long
+        list, which is pickled while earlier items run. A `TypeError`.
     nbshare.errors.OutOfMemoryError
         Inputs or results do not fit into memory. A `MemoryError`.
     nbshare.errors.WorkerDiedError
-        A worker was killed or crashed in the middle of an item, which the message names.
+        A worker was killed or crashed while it ran an item; the message names the item.
     nbshare.errors.TaskTimeoutError
         An item took longer than `timeout`. A `TimeoutError`.
     nbshare.MapInterrupted
-        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
+        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has the finished results.
     Exception
-        What `func` raised, or the iterable that gives the items.
+        Whatever `func` raised, or the iterable that gives the items.
+
+    Warns
+    -----
+    nbshare.errors.PartialResultWarning
+        The run was stopped, and no progress display says so.
+    nbshare.errors.MixedResultsWarning
+        Results of different kinds fit no array and became a list.
 
     See Also
     --------
-    share : put an array into shared memory for several calls.
     map_async : the same in the background.
-    last_job : what a failed or interrupted call had done.
-    report : tell from inside a long item how far it is.
-    LivePlot : labels, units and coordinates of a picture, or one of your own.
+    share : copy an array to shared memory once, for several calls.
+    last_job : what a stopped, failed or interrupted call had done.
+    report : report the progress of a long item.
+    LivePlot : a plot with labels, units and coordinates.
 
     Examples
     --------
     >>> import math
+    >>> import numpy as np
     >>> from nbshare import parallel_map
-    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], progress=False)
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0])
     SharedArray([1., 2., 3.])
+
+    A large array that every call reads:
+
+    >>> def largest(column, data):
+    ...     return data[:, column].max()
+    >>> data = np.arange(12.0).reshape(3, 4)
+    >>> parallel_map(largest, range(4), shared={"data": data})
+    SharedArray([ 8.,  9., 10., 11.])
+
+    A grid of two parameters, and a list of pairs:
+
+    >>> A, B = np.meshgrid([4, 6], [6, 9, 12], indexing="ij")
+    >>> parallel_map(math.gcd, A.ravel(), B.ravel()).reshape(A.shape)
+    SharedArray([[2, 1, 4],
+                 [6, 3, 6]])
+    >>> pairs = [(4, 6), (9, 6)]
+    >>> parallel_map(math.gcd, *zip(*pairs))
+    SharedArray([2, 3])
+
+    Several results for each item:
+
+    >>> whole, rest = parallel_map(divmod, [7, 8, 9], [2, 3, 4], out="stack")
+    >>> whole, rest
+    (SharedArray([3, 2, 2]), SharedArray([1, 2, 1]))
+
+    Items that fail are masked:
+
+    >>> parallel_map(math.sqrt, [1.0, -1.0, 4.0], on_error="return")
+    masked_array(data=[1.0, --, 2.0],
+                 mask=[False,  True, False],
+           fill_value=1e+20)
+
+    Random numbers that do not depend on the number of workers:
+
+    >>> def roll(n, rng):
+    ...     return rng.integers(1, 7, n).sum()
+    >>> rolls = [parallel_map(roll, [10] * 4, seed=1, max_workers=n) for n in (1, 2)]
+    >>> bool((rolls[0] == rolls[1]).all())
+    True
 
     Notes
     -----
-    Workers are kept for the next call, and started anew when a file that they imported,
+    **Workers** are kept for the next call. They start anew when a file that they imported,
     ``os.environ`` or ``sys.path`` has changed. They see the caller's working directory, warning
     filters, umask and CPU affinity of the call's start. They end with this process, however it
-    ends.
+    ends. A nested call runs in its worker, one item after the other.
 
-    Programs that `func` starts end with their worker. Those that it starts in a session of their
-    own (``start_new_session=True``) go on after a cancelled call and after `shutdown`. What `func`
-    changes in its process is undone after the call. Some changes cannot be undone: a worker that
-    called `os.setuid` stays that user until it ends.
+    Changes that `func` makes to its process are undone after the call. Some cannot be undone: a
+    worker that called `os.setuid` stays that user until it ends. Programs that `func` starts end
+    with their worker, except those in a session of their own (``start_new_session=True``), which
+    outlive a cancelled call and `shutdown`.
 
-    Workers run a function, method or class of a module file as the file is when the call begins,
-    also one that was imported before an edit. If the file has no definition that must be its new
-    version, `UnsendableError` is raised. Lambdas and functions that other functions have made are
+    **Code** is fresh: workers run a function, method or class of a module file as the file is when
+    the call begins, also one that was imported before an edit. If the file no longer has a matching
+    definition, `UnsendableError` is raised. Lambdas and functions that other functions made are
     sent as they are here, with the global values that they use; so are the originals of decorated
-    functions, while the file has their code. One edit is not noticed: the file is overwritten in
-    place by one of the same size, within the same tick of the file system's clock (some
-    milliseconds) as the version before.
+    functions, while the file still has their code. One edit goes unnoticed: a file that is
+    overwritten in place by one of the same size within the same tick of the file system's clock
+    (some milliseconds).
 
-    May be called from any thread, and from several at once: each call then has workers of its
-    own. An interrupt is served in the main thread. Plain arrays are copied at the start: what the
-    caller changes later is not seen; what it changes later in a SharedArray is.
+    **Threads**: call it from any thread, and from several at the same time; each call then has
+    workers of its own. An interrupt is served in the main thread. Plain arrays are copied at the
+    start of the call: later changes by the caller are not seen. Later changes in a SharedArray are.
 
-    A generator is read ahead of the workers, or of a slower loop over a job's results, by what they
-    take in about a second, and never by more than 100,000 items, or about 128 MB of arrays and
-    texts; but always by a few items for each worker.
+    **Generators** are read ahead of the workers, or of a slower loop over a job's results, by what
+    is used in about a second: at least a few items for each worker, at most 100,000 items or about
+    128 MB of arrays and texts.
 
-    What workers write to their standard output and error output (prints, warnings, log records
-    without a handler of their own, C code, other programs) appears in `sys.stdout` and `sys.stderr`
-    as they are at the call; in a notebook below its cell. Each worker's lines are whole and in
-    order, between those of the others, and unmarked, as from a loop. With
-    ``os.environ["NBSHARE_MARK_PRINTS"] = "1"`` before the call each line that Python prints begins
-    with the index of its item: ``[item 7] …``. A notebook shows 300 000 characters, and 30 000 more
-    a second, then only the end and how much was left out. Elsewhere all arrives that is read: a
-    worker waits for that half a second, then it goes on, and what it prints is dropped and counted
-    in the text. An initializer may set streams of its own, such as a log file; what items do to
+    **Prints**: whatever workers write to standard output and standard error (prints, warnings, log
+    records, C code, other programs) appears in `sys.stdout` and `sys.stderr` of the call, in a
+    notebook below its cell. The lines of each worker are whole and in order. With
+    ``os.environ["NBSHARE_MARK_PRINTS"] = "1"`` before the call, each line that Python prints begins
+    with the index of its item: ``[item 7] …``. A notebook shows 300,000 characters, and 30,000 more
+    each second, then only the end and how much was left out. Elsewhere nothing is lost as long as
+    it is read: a worker waits half a second for its reader, then drops what it prints and reports
+    how many bytes. An initializer may set streams of its own, such as a log file; what items do to
     them is undone after the call.
     """
     refuse_others("parallel_map", others, KNOWN)
@@ -242,46 +289,58 @@ def _typed_as(_model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable
 @shown_from_the_call
 @_typed_as(parallel_map)
 def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any) -> Job:
-    """Start a map and return at once; see `parallel_map` for the arguments.
+    """Start a run in the background; see `parallel_map` for the arguments.
 
     Parameters
     ----------
     func : callable or str
         As for `parallel_map`.
     *iterables : iterable
-        As for `parallel_map`; the items of a generator are taken by a thread of its own.
+        As for `parallel_map`; a thread of its own reads generators.
     **options
-        The keyword arguments of `parallel_map`; ``backend="serial"`` makes no sense here. In a
-        notebook the row and the picture go on below the cell of the call while others run. By
-        default there is no bar in a terminal, nor lines in a log: ``progress=True`` or a label
-        asks for them.
+        The keyword arguments of `parallel_map`, except ``backend="serial"``. In a notebook the
+        progress display and the plot stay below the cell of the call while other cells run. In a
+        terminal or a log nothing is shown unless ``progress=True`` or a label is passed.
 
     Returns
     -------
     Job
-        ``job.result()`` waits for the results, ``for i, value in job`` gives them as they come,
-        ``job.partial()`` what is there now, ``job.cancel()`` ends it early.
+        ``job.result()`` waits for the results, ``for i, value in job`` gives them as they arrive,
+        ``job.partial()`` returns what is there now, ``job.cancel()`` stops the run.
 
     Raises
     ------
     TypeError, ValueError, FileNotFoundError
-        Wrong use; before any worker starts. What goes wrong later is raised by ``job.result()``.
+        Invalid arguments; raised before any worker starts. Later errors are raised by
+        ``job.result()``.
+
+    See Also
+    --------
+    parallel_map : the same, and wait.
+    jobs : all jobs that run.
 
     Examples
     --------
     >>> import math
     >>> import nbshare
-    >>> nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0]).result()
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
+    >>> job.result()
     SharedArray([1., 2., 3.])
+
+    Results in the order in which they arrive, until one is large enough:
+
+    >>> for i, root in nbshare.map_async(math.sqrt, range(100_000)):
+    ...     if root > 5:
+    ...         break
 
     Notes
     -----
-    Several may run at once, each with workers of its own. A job goes on if nobody keeps it, and
-    ends with the process. What its workers print appears as it comes, in a notebook below the cell
-    that made it.
+    Several jobs may run at the same time, each with workers of its own. A job goes on if nobody
+    keeps it, and ends with the process. Prints of its workers appear as they come, in a notebook
+    below the cell that started it.
 
-    A thread draws. The function that a plot calls runs there, and should not use pyplot; pictures
-    are in the style that matplotlib is set to, which is one for all threads.
+    A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
+    Plots have the style that Matplotlib is set to, which is one for all threads.
     """
     progress, plot = options.pop("progress", None), options.pop("plot", None)
     refuse_others("map_async", [name for name in options if name not in KNOWN], KNOWN)
