@@ -1,4 +1,4 @@
-"""One running map, as its caller sees it."""
+"""Job: one run, as its caller sees it."""
 
 from __future__ import annotations
 
@@ -42,42 +42,67 @@ _last_job: Job | None = None  # the newest that did not simply succeed
 
 
 class Job:
-    """A map that is running, has ended, or was ended early.
+    """A run of `map_async` or `parallel_map`: how far it is, its results, and how to stop it.
 
-    Given by `map_async` and `last_job`; not made by hand. It has a Future's methods with a
-    Future's meaning, except that `result` of a cancelled map gives what is there.
+    Returned by `map_async`, `last_job` and `jobs`; not made by hand. It has the methods of a
+    `concurrent.futures.Future` with the same meaning, except that `result` of a stopped run returns
+    the partial results.
 
-    At the end of a notebook's cell, or in ``display(job)``, it shows its row, and its picture if it
-    has one. Both go on changing, in every cell that shows them, until the map is over.
+    In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
+    its plot. They continue to change, in every cell that shows them, until the run is over.
 
     Attributes
     ----------
     label : str
-        What the row shows: the ``progress=`` label, or the function's name.
+        Name in the progress display: the ``progress=`` label, or the function's name.
     n_workers : int
-        Worker processes wanted.
-    was_interrupted : bool
-        Whether Ctrl-C or the kernel's interrupt ended it.
+        Number of worker processes asked for.
+
+    See Also
+    --------
+    map_async : start a run in the background.
+    last_job : the newest run that did not simply succeed.
 
     Notes
     -----
-    Everything may be read from any thread while the map runs: it comes from shared memory, and
-    costs the workers nothing. A plain ndarray given as ``out=`` is filled whenever somebody waits.
+    Read everything from any thread while the run goes on: it comes from shared memory and costs the
+    workers nothing. A plain ndarray given as ``out=`` is filled whenever somebody waits.
 
-    A cancelled asyncio task that awaits the job, also by `asyncio.wait_for`, ends the map, as it
-    would cancel a Future. ``asyncio.shield(job)`` keeps the map going.
+    If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops,
+    as a Future would be cancelled. ``asyncio.shield(job)`` keeps it going.
 
-    A forked process cannot use a job of its parent, unless the map was over by then.
+    A forked process cannot use a job of its parent, unless the run was over by then.
 
     Examples
     --------
     >>> import math
     >>> import nbshare
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
-    >>> sorted(job)
-    [(0, 1.0), (1, 2.0), (2, 3.0)]
     >>> job.result()
     SharedArray([1., 2., 3.])
+    >>> job
+    <Job sqrt: done, 3 of 3 items done>
+
+    Results as they arrive; stop when there are enough:
+
+    >>> job = nbshare.map_async(math.sqrt, range(1000))
+    >>> for i, root in job:
+    ...     if root > 5:
+    ...         break
+    >>> job.cancel() or job.done()
+    True
+
+    Failures by item, and the same item again in this process, for the debugger:
+
+    >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0], on_error="return")
+    >>> job.result()
+    masked_array(data=[1.0, --],
+                 mask=[False,  True],
+           fill_value=1e+20)
+    >>> job.errors
+    {1: ValueError('math domain error')}
+    >>> job.debug(0)
+    1.0
     """
 
     def __init__(self, run: Call | Pipe, label: str, shown: Any) -> None:
@@ -107,12 +132,12 @@ class Job:
 
     @property
     def n_tasks(self) -> int | None:
-        """Number of items; None as long as a generator has not ended."""
+        """Number of items (int); None as long as a generator has not ended."""
         return self._run.n_tasks
 
     @property
     def state(self) -> str:  # completion by jedi gives up at a Literal
-        """One of starting, running, done, stopped, interrupted, failed."""
+        """State: "starting", "running", "done", "stopped", "interrupted" or "failed"."""
         state = self._run.state
         if self.was_interrupted and state != "done":
             return "interrupted"
@@ -122,43 +147,55 @@ class Job:
 
     @property
     def n_done(self) -> int:
-        """Number of results that are there."""
+        """Number of items that are done (int), failed ones included."""
         return self._run.n_done
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from its beginning until now, or its end."""
+        """Seconds (float) from the start of the run until now, or its end."""
         ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
         return ended_at - self._begun_at
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are there: a bool array of shape (n_tasks,), True where done."""
+        """Which results are there: a bool array of shape ``(n_tasks,)``."""
         return self._run.present()
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
-        """The failures so far, by the index of their items.
+        """Exceptions of failed items: a dict of index to exception.
 
-        Of a generator whose results have been given by iterating, the first 10 000 or some more.
+        If the results of a generator are taken by iterating, only the first 10,000 are kept.
         """
         return dict(self._run.errors)
 
     def partial(self) -> Any:
-        """Return what is there now.
+        """Return the results so far, without waiting.
 
         Returns
         -------
         numpy.ma.MaskedArray, list or None
-            Results that are one array: the shared output itself, not a copy, with the rows masked
-            that are not there. Other results: a list with `nbshare.MISSING` in the gaps. None
-            before the first result.
+            If the results form an array, a masked array of shape ``(n_tasks, *shape)`` over the
+            shared output, not a copy; missing rows are masked. Otherwise a list with
+            `nbshare.MISSING` in its gaps. None before the first result.
+
+        Examples
+        --------
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
+        >>> job.wait()
+        True
+        >>> job.partial()
+        masked_array(data=[1.0, 2.0],
+                     mask=[False, False],
+               fill_value=1e+20)
         """
         return self._run.partial()
 
     @property
     def stats(self) -> list[WorkerStats]:
-        """What each worker has done so far: start-up, working, waiting, slowest items."""
+        """What each worker did: a list of WorkerStats (items, seconds, memory, slowest items)."""
         return self._run.stats()
 
     @property
@@ -168,12 +205,12 @@ class Job:
 
     @property
     def stages(self) -> list[StageStats]:
-        """What each stage of a pipeline has done so far; empty for a map."""
+        """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
         return self._run.stages()
 
     @property
     def last_prints(self) -> list[str]:
-        """The last 200 lines that workers have printed, of a map in the background."""
+        """Last 200 lines that the workers of a background job printed: a list of str."""
         return list(self._run.request.prints.kept)
 
     @property
@@ -183,26 +220,37 @@ class Job:
         return iterables[0] if len(iterables) == 1 else None
 
     def debug(self, i: int) -> Any:
-        """Run item `i` here, in this process and thread, with the same inputs and seed.
+        """Run item `i` in this process, with the same inputs and seed, for the debugger.
 
-        For the debugger: set a breakpoint in the function, or call ``%debug`` after an error.
+        Set a breakpoint in the function before the call, or use ``%debug`` after an error.
 
         Parameters
         ----------
         i : int
-            Index of the item.
+            Index of the item; negative indices count from the end.
 
         Returns
         -------
         object
-            What the function returns; what it raises is raised.
+            What the function returns.
 
         Raises
         ------
         IndexError
-            If there is no such item.
+            There is no such item.
         LookupError
-            If the item is not kept: of a generator, or a block of a pipeline.
+            The item is not kept: an item of a generator, or a block of a pipeline.
+        Exception
+            Whatever the function raises.
+
+        Examples
+        --------
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0], on_error="return")
+        >>> job.debug(1)
+        Traceback (most recent call last):
+        ValueError: math domain error
         """
         request = self._run.request
         try:
@@ -218,7 +266,7 @@ class Job:
 
     @property
     def error(self) -> BaseException | None:
-        """What the map has failed with."""
+        """Exception that the run failed with, or None."""
         return self._run.error
 
     def __repr__(self) -> str:
@@ -229,24 +277,30 @@ class Job:
     # ------------------------------------------------------------ a Future's methods
 
     def done(self) -> bool:
-        """Whether the map is over, however it has ended."""
+        """Return whether the run is over, however it ended."""
         return self._run.is_over
 
     def running(self) -> bool:
-        """Whether the map is not over yet."""
+        """Return whether the run is not over yet."""
         return not self._run.is_over
 
     def cancelled(self) -> bool:
-        """Whether the map was ended early: by `cancel`, the Stop button or `nbshare.shutdown`."""
+        """Return whether the run was stopped: by `cancel`, the Stop button or `shutdown`."""
         return self.done() and self.state == "stopped"
 
     def cancel(self) -> bool:
-        """End the map early, within a fraction of a second; results that are there are kept.
+        """Stop the run, as the Stop button does; finished results are kept.
+
+        Workers stop within a second, also in the middle of an item.
 
         Returns
         -------
         bool
-            False if it was over already.
+            False if the run was over already.
+
+        See Also
+        --------
+        partial, result : return what is there.
         """
         if self.done():
             return False
@@ -254,7 +308,7 @@ class Job:
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the map.
+        """Wait until the run is over.
 
         Parameters
         ----------
@@ -264,7 +318,7 @@ class Job:
         Returns
         -------
         bool
-            Whether the end has come.
+            Whether the run is over.
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         with self._telling_that_it_goes_on():
@@ -274,7 +328,7 @@ class Job:
         return True
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the results, as `parallel_map` does; waits for them.
+        """Wait for the results and return them, as `parallel_map` does.
 
         Parameters
         ----------
@@ -283,21 +337,22 @@ class Job:
 
         Returns
         -------
-        SharedArray, ndarray, tuple or list
-            Of a cancelled map the partial results, with a `PartialResultWarning`.
+        SharedArray, ndarray, MaskedArray, tuple or list
+            The results. After `cancel` or Stop the partial results, with a `PartialResultWarning`
+            unless a progress display says so.
 
         Raises
         ------
         TimeoutError
-            If they are not there in time. The map goes on.
+            The run is not over in time. It goes on.
         Exception
-            What the map has failed with.
+            Whatever the run failed with.
         """
         self._await_end(timeout)
         return unwrapped(*self.outcome())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the map has failed with, or None; waits for its end.
+        """Wait for the end of the run and return the exception that it failed with, or None.
 
         Parameters
         ----------
@@ -307,12 +362,12 @@ class Job:
         Returns
         -------
         BaseException or None
-            None also of a map that was stopped.
+            The failure. None if the run succeeded or was stopped.
 
         Raises
         ------
         TimeoutError
-            If it is not over in time.
+            The run is not over in time.
         """
         self._await_end(timeout)
         return self._run.error
@@ -322,20 +377,21 @@ class Job:
             raise TimeoutError(f"{self!r} is not over after {timeout} s")
 
     def add_done_callback(self, function: Callable[[Job], object]) -> None:
-        """Have a function called when the map is over, or now if it is.
+        """Call a function when the run is over, or immediately if it is.
 
         Parameters
         ----------
         function : callable
-            Called as ``function(job)`` in a thread of nbshare's; what it raises is printed and
-            goes no further.
+            Called as ``function(job)`` in a thread of nbshare. What it raises is printed and
+            changes nothing.
         """
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait in a coroutine or a cell: ``results = await job``; cancelled, it ends the map.
+        """Wait in a coroutine or a cell: ``results = await job``.
 
-        As with a Future, other tasks that await the job are then cancelled too.
+        If the awaiting task is cancelled, the run stops, and other tasks that await the job are
+        cancelled too, as with a Future.
         """
         return self._awaited().__await__()
 
@@ -356,25 +412,24 @@ class Job:
         return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Iterate over (index, result) in order of completion, while the map runs.
+        """Iterate over (index, result) in order of completion, while the run goes on.
 
-        A failure is raised when all that was done before it has been given, or, with
-        ``on_error="return"``, given in its place.
+        A failure is raised after the results that were done before it. With
+        ``on_error="return"`` the exception is yielded in place of the result.
 
-        Each result is given once, also to several loops, in one thread or in several. Those of a
-        map over a generator are not kept when they have been given, so that it need not end: it is
-        ahead of the loop by about a second, as the notes of `parallel_map` say, and ends when
-        nobody has the job any more.
+        Each result is yielded once, also to several loops in one or several threads. Results of a
+        generator's items are not kept after that, so that the generator may be endless: the run is
+        ahead of the loop by about a second, and stops when the last reference to the job is gone.
 
         Yields
         ------
         tuple of int and object
-            An item's index and its result, or with ``on_error="return"`` its exception.
+            Index of the item and its result, or its exception with ``on_error="return"``.
 
         Raises
         ------
         Exception
-            What the map has failed with.
+            Whatever the run failed with.
         """
         look_s = 0.0  # first: from then on the source waits for who iterates
         while True:
@@ -401,16 +456,16 @@ class Job:
             return new
 
     def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
-        """Show the results one at a time in a notebook, also while the map runs.
+        """Show a panel with a slider over the results in a notebook, also while the run goes on.
 
-        A panel with a slider, a Play button, the newest result on request, and a Stop button.
+        It has a Play button, follows the newest result on request, and has a Stop button.
 
         Parameters
         ----------
         kind : {"image", "line", "hist"}, optional
             How one result is drawn; default: by its shape.
         axes : mapping of str to array_like, optional
-            The names and values of a grid's axes, each of which gets a slider.
+            Names and values of a grid's axes; each gets a slider.
         plot : LivePlot, optional
             Labels, units and coordinates; default: labels and unit of the job's own plot.
 
@@ -424,7 +479,7 @@ class Job:
     # -------------------------------------------------------------- for who runs it
 
     def start(self) -> None:
-        """Hand the call to the workers."""
+        """Hand the run to the workers."""
         self._begun_at = time.monotonic()
         if len(_started) >= MOST_STARTED:
             _started[:] = map(weakref.ref, jobs())
@@ -432,7 +487,7 @@ class Job:
         self._run.start()
 
     def tick(self, timeout_s: float) -> bool:
-        """Do what is due here, and wait a little; returns whether the map is over."""
+        """Do what is due here, and wait a little; returns whether the run is over."""
         refuse_to_wait_for_itself()
         self.fill_out()
         has_news = self._run.request.prints.show() | self._run.load_ahead()
@@ -443,7 +498,7 @@ class Job:
         return is_over
 
     def leave_alone(self) -> None:
-        """Do what is due though nobody waits: show prints, and in the end let go."""
+        """Arrange that prints are shown and memory is released although nobody waits."""
         prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
         prints.is_attended = False
 
@@ -459,23 +514,23 @@ class Job:
         self._run.call_when_over(end)
 
     def _note_end(self) -> None:
-        """See to it that all that is to be seen of it is there, once it is over."""
+        """Show the last prints and the final state, once the run is over."""
         if math.isnan(self._ended_at):
             self._ended_at = time.monotonic()
         self._run.request.prints.end()
         self._shown.close()
 
     def _let_go(self) -> None:
-        """Let go of this job if it is done, with all that it asked for."""
+        """Forget this job as the last one if it succeeded."""
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
     def stop(self) -> None:
-        """End the map early; results that are there are kept."""
+        """Stop the run; finished results are kept."""
         self._run.stop()
 
     def interrupt(self) -> None:
-        """End the map early on behalf of the user's interrupt."""
+        """Stop the run because of the user's interrupt."""
         self.was_interrupted = True
         self.stop()
 
@@ -484,7 +539,7 @@ class Job:
         self._run.fill_out()
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result of a map that is over, or the error to raise."""
+        """Return the result of a run that is over, or the error to raise."""
         if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
             self._forsaken.detach()
         self.fill_out()
@@ -535,13 +590,13 @@ class Job:
         return f"{self.n_done}{n_tasks} items done{kept}"
 
     def _ipython_display_(self) -> None:
-        """Be shown by IPython: in a notebook as a row of the present state, which goes on."""
+        """Show the present state in a notebook; it continues to change."""
         if not self._shown.show(self):
             raise NotImplementedError  # so that the repr is shown
 
     @contextlib.contextmanager
     def _telling_that_it_goes_on(self) -> Iterator[None]:
-        """Have IPython show an interrupt of who only waits in one line."""
+        """Show an interrupt of a wait in one line; the run goes on."""
         try:
             yield
         except KeyboardInterrupt as error:
@@ -555,7 +610,7 @@ def _longer(look_s: float) -> float:
 
 
 class JobList(list[Job]):
-    """Some jobs; in a notebook each shows its row, with its Stop button."""
+    """Jobs; in a notebook each shows its progress display, with a Stop button."""
 
     def _ipython_display_(self) -> None:
         if not self:
@@ -565,16 +620,16 @@ class JobList(list[Job]):
 
 
 def jobs() -> JobList:
-    """Return the jobs that run, the oldest first.
+    """Return the jobs that run in this process, the oldest first.
 
     Returns
     -------
     list of Job
-        At the end of a notebook's cell it shows the row of each, with a Stop button.
+        At the end of a notebook's cell it shows the progress display of each, with a Stop button.
 
     See Also
     --------
-    last_job
+    last_job : the newest job that did not simply succeed.
 
     Examples
     --------
@@ -591,25 +646,32 @@ def jobs() -> JobList:
 
 
 def last_job() -> Job | None:
-    """Return the newest job, if it runs, was stopped, interrupted or failed; else None.
+    """Return the newest job if it runs, was stopped, was interrupted or failed; else None.
 
     Its results are kept until the next call.
 
     Returns
     -------
     Job or None
-        Its ``partial()`` has the results, its ``errors`` what went wrong.
+        ``partial()`` has its results, ``errors`` its failures. None if the newest run succeeded,
+        or if there was none.
+
+    See Also
+    --------
+    jobs : all jobs that run.
 
     Examples
     --------
+    >>> import math
     >>> import nbshare
-    >>> nbshare.last_job() is None
-    True
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, -1.0, 9.0], on_error="return")
+    >>> nbshare.last_job().errors
+    {1: ValueError('math domain error')}
     """
     return _last_job
 
 
 def remember(job: Job | None) -> None:
-    """Make a job the last one; None forgets the one before."""
+    """Set the job that `last_job` returns."""
     global _last_job
     _last_job = job
