@@ -20,11 +20,25 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               how far a long item is; plots with labels and units
 `last_job`, `shutdown`             the newest job that did not simply succeed; end the workers
+`doctor`                           what nbshare finds on this machine, and a self-test
 `errors`                           all exceptions and warnings
 =================================  ================================================================
 
 In a notebook, ``%load_ext nbshare`` adds ``%%workerfile workers.py``, which writes a cell to a
-module file and imports it. ``python -m nbshare demo`` runs an example without a notebook.
+module file and imports it. ``python -m nbshare demo`` runs an example without a notebook, and
+``python -m nbshare doctor`` tests whether nbshare works on this machine.
+
+Set these environment variables before a call to change what it does:
+
+==============================  ===================================================================
+``NBSHARE_MEMORY``              where arrays are: ``memfd`` (memory, the default), ``named`` (files
+                                in ``/dev/shm``), ``file`` (files in the directory for temporary
+                                files) or ``file:/some/directory``, for data larger than memory
+``NBSHARE_MARK_PRINTS=1``       each line that a worker prints begins with its item, ``[item 7]``
+``NBSHARE_STATIC=1``            for documents that are rebuilt: last frames only, no button or time
+``NBSHARE_LONG_LOADING_S=30``   seconds until a slow import in a worker is named; set it before
+                                you import nbshare
+==============================  ===================================================================
 """
 
 import typing
@@ -38,6 +52,7 @@ if typing.TYPE_CHECKING:
     from nbshare.arrays.ring import RingBuffer
     from nbshare.arrays.share import SharedObject, share
     from nbshare.arrays.shared_array import SharedArray
+    from nbshare.checkup import doctor
     from nbshare.engine.local import shutdown
     from nbshare.engine.results import MISSING
     from nbshare.errors import MapInterrupted
@@ -64,6 +79,7 @@ __all__ = [
     "SharedBuffer",
     "SharedLock",
     "SharedObject",
+    "doctor",
     "empty",
     "empty_like",
     "errors",
@@ -92,6 +108,7 @@ _HOMES = {
     "arrays.ring": ["RingBuffer"],
     "arrays.share": ["SharedObject", "share"],
     "arrays.shared_array": ["SharedArray"],
+    "checkup": ["doctor"],
     "engine.local": ["shutdown"],
     "engine.results": ["MISSING"],
     "errors": ["MapInterrupted"],

@@ -37,6 +37,11 @@ def is_static() -> bool:
     return os.environ.get("NBSHARE_STATIC", "") not in ("", "0")
 
 
+def has_server() -> bool:
+    """Tell whether a Jupyter server has started this kernel: its pages can ask, and press Stop."""
+    return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
+
+
 def _in_kernel() -> bool:
     # Where a kernel runs IPython is loaded. It is not imported just to learn that it was not.
     get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Callable
 from importlib.resources import files
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from nbshare.notebook.bar import LIVE
-from nbshare.notebook.environment import KernelOutput, shell
+from nbshare.notebook.environment import KernelOutput, has_server, shell
 
 if TYPE_CHECKING:
     from nbshare.job import Job
@@ -125,7 +124,7 @@ def _literal(text: str) -> str:
 
 def _kernel_id() -> str | None:
     """Return what the server calls this kernel, ready for pages; None if there is no server."""
-    if "JPY_SESSION_NAME" not in os.environ:  # set by Jupyter's server, not by nbclient
+    if not has_server():
         return None
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
         from ipykernel.connect import get_connection_file
