@@ -47,7 +47,16 @@ from nbshare import errors
 
 if typing.TYPE_CHECKING:
     from nbshare.arrays.buffer import SharedBuffer
-    from nbshare.arrays.create import empty, empty_like, full, zeros, zeros_like
+    from nbshare.arrays.create import (
+        empty,
+        empty_like,
+        full,
+        full_like,
+        ones,
+        ones_like,
+        zeros,
+        zeros_like,
+    )
     from nbshare.arrays.lock import SharedLock
     from nbshare.arrays.ring import RingBuffer
     from nbshare.arrays.share import SharedObject, share
@@ -85,10 +94,13 @@ __all__ = [
     "errors",
     "explore",
     "full",
+    "full_like",
     "import_file",
     "jobs",
     "last_job",
     "map_async",
+    "ones",
+    "ones_like",
     "parallel_map",
     "pipeline",
     "report",
@@ -103,7 +115,16 @@ __all__ = [
 # the package, and starts that much sooner.
 _HOMES = {
     "arrays.buffer": ["SharedBuffer"],
-    "arrays.create": ["empty", "empty_like", "full", "zeros", "zeros_like"],
+    "arrays.create": [
+        "empty",
+        "empty_like",
+        "full",
+        "full_like",
+        "ones",
+        "ones_like",
+        "zeros",
+        "zeros_like",
+    ],
     "arrays.lock": ["SharedLock"],
     "arrays.ring": ["RingBuffer"],
     "arrays.share": ["SharedObject", "share"],
@@ -139,4 +160,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})  # for completion, what has not come yet as well
+    return [*__all__, "__version__"]  # for completion: the public names, imported yet or not

@@ -61,6 +61,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__  # for completion: the public names
+
+
 def noted(error: BaseException, note: str) -> bool:
     """Add a note to an error; returns False if its class takes none, as a frozen dataclass."""
     try:

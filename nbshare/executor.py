@@ -27,10 +27,11 @@ T = TypeVar("T")
 
 
 class Executor(futures.Executor):
-    """A `concurrent.futures.Executor` whose arrays travel by shared memory.
+    """A `concurrent.futures.Executor` whose arrays travel through shared memory.
 
-    For code that takes an executor, or a pool with a `map`: emcee, SciPy's ``workers=``, dynesty,
-    `asyncio`, one's own. For a loop over items `parallel_map` is quicker, and shows how far it is.
+    For code that takes an executor, or a pool with a ``map``: emcee, SciPy's ``workers=``, dynesty,
+    `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and shows its
+    progress.
 
     Parameters
     ----------
@@ -39,18 +40,18 @@ class Executor(futures.Executor):
     mp_context : None
         Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
-        Called in each worker before its first task. If it raises, so do the tasks.
+        Called in each worker before its first task. If it raises, the tasks fail.
     initargs : sequence, optional
-        Its positional arguments.
+        Positional arguments of the initializer.
     max_tasks_per_child : None
         Only for the signature.
 
     Raises
     ------
     TypeError, ValueError
-        Wrong use, or an argument that nbshare's workers do not have.
+        Invalid arguments, or arguments that nbshare's workers do not have.
     nbshare.errors.UnsendableError
-        If the initializer cannot be pickled. A `TypeError`.
+        The initializer cannot be pickled. A `TypeError`.
 
     See Also
     --------
@@ -66,7 +67,7 @@ class Executor(futures.Executor):
     >>> future.result(), roots
     (1.5, [1.0, 2.0])
 
-    Many tasks that read one array, and each write a place of another:
+    Many tasks read one array, and each writes its own part of another:
 
     >>> import operator
     >>> squares = nbshare.zeros(5, "float16")
@@ -79,22 +80,22 @@ class Executor(futures.Executor):
     Notes
     -----
     A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
-    copied to shared memory, and large ones arrive read-only: `share` what many tasks need. Large
-    arrays among the results come back by shared memory.
+    copied to shared memory, and large ones arrive read-only: `share` arrays that many tasks need.
+    Large arrays among the results come back through shared memory.
 
-    What a task raises is raised by its future as itself, with the worker's traceback. A worker
-    that dies fails the task that it was at, with `nbshare.errors.WorkerDiedError`, which is a
-    `BrokenProcessPool`; the executor goes on. The future of what cannot be pickled raises
+    A future raises its task's exception as itself, with the worker's traceback. A worker that dies
+    fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
+    `BrokenProcessPool`; the executor goes on. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
-    The workers are those of all of nbshare: kept after `shutdown`, started anew when a file that
-    they have imported has changed. `nbshare.shutdown` fails the tasks that they are at; those that
-    none has begun are done by new ones. Tasks see the environment, the import path and the files as
-    they were when the executor last had nothing to do.
+    All calls of nbshare use the same workers. They are kept after `shutdown`, and start anew when a
+    file that they imported has changed. `nbshare.shutdown` fails the tasks that are running; new
+    workers do the others. Tasks see the environment, the import path and the files as they were
+    when the executor last had nothing to do.
 
-    May be used from any thread. When the interpreter ends, it waits for what is queued (Python
-    3.12.0 and 3.12.1 start no workers by then: use ``with`` there). Within a worker tasks run at
-    once, in `submit`. A forked process cannot use its parent's executor.
+    Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
+    3.12.1 start no workers by then: use ``with`` there). Inside a worker, tasks run immediately, in
+    `submit`. A forked process cannot use its parent's executor.
 
     References
     ----------
@@ -129,11 +130,14 @@ class Executor(futures.Executor):
             initargs=initargs,
         )
         request, _ = checked_request(run_task, [iter(())], options)
-        self._initializer = request.initializer
+        self._initializer, self._n_workers = request.initializer, request.max_workers
         self._pid = os.getpid()
         self._tasks = TaskQueue(
             request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
         )
+
+    def __repr__(self) -> str:
+        return f"<Executor: max_workers={self._n_workers}, {len(self._tasks)} tasks not done>"
 
     def __reduce__(self) -> Never:
         raise TypeError(
@@ -142,24 +146,24 @@ class Executor(futures.Executor):
         )
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
-        """Have ``fn(*args, **kwargs)`` called in a worker.
+        """Schedule ``fn(*args, **kwargs)`` on a worker.
 
         Parameters
         ----------
         fn : callable
             As for `parallel_map`.
         *args, **kwargs
-            Its arguments.
+            Arguments of `fn`.
 
         Returns
         -------
         concurrent.futures.Future
-            Of the result. It can be cancelled until a worker begins the task.
+            Future of the result. It can be cancelled until a worker begins the task.
 
         Raises
         ------
         RuntimeError
-            After `shutdown`, when the interpreter ends, and in a forked process.
+            After `shutdown`, when the interpreter exits, and in a forked process.
         """
         return self._submit(Task(fn, args, kwargs))
 
@@ -197,33 +201,34 @@ class Executor(futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Call a function for every item; as in Python 3.14.
+        """Call a function for every item, as in Python 3.14; results come in order.
 
         Parameters
         ----------
         fn : callable
             As for `parallel_map`.
         *iterables : iterable
-            As in the built-in `map`; gone through at once, unless `buffersize` says how far.
+            As in the built-in `map`; read immediately, unless `buffersize` limits it.
         timeout : float, optional
-            Seconds from this call to the last result; past them the iterator raises.
-        chunksize : int
-            Items that make one task; default 1. Quick tasks need none, but thousands of items take
-            less memory in chunks.
+            Seconds from this call to the last result; default: no limit.
+        chunksize : int, optional
+            Items of one task; default 1. Fast without it, but thousands of items take less memory
+            in chunks.
         buffersize : int, optional
-            Tasks that are queued ahead of the result that is asked for; default: all.
+            Tasks that are queued ahead of the next result; default: all.
 
         Returns
         -------
         iterator
-            Of the results, in the order of the items. What is left is cancelled when it ends early.
+            The results in the order of the items. If it is closed early, waiting tasks are
+            cancelled.
 
         Raises
         ------
         TimeoutError
-            By the iterator, if the next result is not there in time.
+            From the iterator: the next result is not there in time.
         Exception
-            By the iterator, what `fn` raised.
+            From the iterator: whatever `fn` raised.
         """
         size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
@@ -261,14 +266,14 @@ class Executor(futures.Executor):
         return results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more tasks; the workers are kept for other calls.
+        """Accept no more tasks. Workers stay alive for other calls.
 
         Parameters
         ----------
-        wait : bool
-            Whether to return only when all tasks are done. Default True.
-        cancel_futures : bool
-            Whether to cancel those that are not running. Default False.
+        wait : bool, optional
+            Whether to return only when all tasks are done; default True.
+        cancel_futures : bool, optional
+            Whether to cancel tasks that no worker has begun; default False.
         """
         if os.getpid() != self._pid:  # forked: they are the parent's
             return
@@ -279,10 +284,10 @@ class Executor(futures.Executor):
             self._tasks.join()
 
     def terminate_workers(self) -> None:
-        """Shut down at once: cancel what is queued, and end the workers that are at a task.
+        """Shut down immediately: cancel queued tasks, and end workers that are running one.
 
-        The futures of those tasks raise `nbshare.errors.WorkerDiedError`, within half a second.
-        ``with`` does this when the interrupt of the kernel, or Ctrl-C, ends its block.
+        Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
+        ``with`` does this when the kernel's interrupt, or Ctrl-C, ends its block.
         """
         self.shutdown(wait=False, cancel_futures=True)
         if os.getpid() == self._pid:

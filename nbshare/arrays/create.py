@@ -14,7 +14,18 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import array_slab
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["checked_dtype", "checked_shape", "empty", "empty_like", "full", "zeros", "zeros_like"]
+__all__ = [
+    "checked_dtype",
+    "checked_shape",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "zeros",
+    "zeros_like",
+]
 
 Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -27,30 +38,30 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     Parameters
     ----------
     shape : int or sequence of ints
-        Lengths of the axes.
+        Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype without Python objects inside; default float64.
+        Any NumPy dtype that holds no Python objects; default float64.
     order : {'C', 'F'}, optional
-        Row-major (default) or column-major layout.
+        Row-major (default) or column-major memory layout.
 
     Returns
     -------
     SharedArray
-        Zeroed: fresh memory of the kernel's is, and page by page it costs nothing before it is
-        touched.
+        Filled with zeros. Memory is only allocated when it is first touched.
 
     Raises
     ------
     TypeError
-        If the dtype holds Python objects.
+        The dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has not that much memory left; a `MemoryError`.
+        This machine or its container has less memory left. A `MemoryError`.
     nbshare.errors.TooManyFilesError
-        If this process has as many files open as it may; an `OSError`.
+        This process has as many files open as it may. An `OSError`.
 
     See Also
     --------
-    share : put an existing array into shared memory.
+    zeros, ones, full : the same, filled.
+    share : copy an existing array to shared memory.
 
     Examples
     --------
@@ -58,14 +69,24 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     >>> nbshare.empty((2, 3), "float16").nbytes
     12
 
+    Each task writes its own part of one array:
+
+    >>> import operator
+    >>> squares = nbshare.empty(4, "int32")
+    >>> with nbshare.Executor() as executor:
+    ...     for i in range(4):
+    ...         future = executor.submit(operator.setitem, squares, i, i * i)
+    >>> squares
+    SharedArray([0, 1, 4, 9], dtype=int32)
+
     Notes
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
 
-    An array of more than 32 KiB takes one descriptor; smaller ones share 256 KiB and a descriptor
-    with those created next to them, and are freed together. When a process has too many files
-    open, nbshare raises its soft limit (``ulimit -n``) to the hard one; processes that it starts
-    later inherit that. Only `select.select` cannot take descriptors above 1023: use `select.poll`.
+    An array of more than 32 KiB takes one file descriptor. Smaller arrays share blocks of 256 KiB,
+    which are freed as a whole. When the descriptors of a process run out, nbshare raises its soft
+    limit (``ulimit -n``) to the hard one; processes that it starts later inherit that. Only
+    `select.select` cannot take descriptors above 1023: use `select.poll`.
     """
     lengths, dtype = checked_shape(shape, checked_dtype(dtype))
     if order not in ("C", "F"):
@@ -83,16 +104,16 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     Parameters
     ----------
     shape : int or sequence of ints
-        Lengths of the axes.
+        Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype without Python objects inside; default float64.
+        Any NumPy dtype that holds no Python objects; default float64.
     order : {'C', 'F'}, optional
-        Row-major (default) or column-major layout.
+        Row-major (default) or column-major memory layout.
 
     Returns
     -------
     SharedArray
-        Pages come into being when they are first touched.
+        Filled with zeros. Memory is only allocated when it is first touched.
 
     Examples
     --------
@@ -104,6 +125,33 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 @shown_from_the_call
+def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+    """Return a new array of ones in shared memory; see `empty`.
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Shape of the array.
+    dtype : data-type, optional
+        Any NumPy dtype that holds no Python objects; default float64.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major memory layout.
+
+    Returns
+    -------
+    SharedArray
+        Filled with ones.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.ones(3, "int8")
+    SharedArray([1, 1, 1], dtype=int8)
+    """
+    return full(shape, 1, dtype, order)
+
+
+@shown_from_the_call
 def full(
     shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: Order = "C"
 ) -> SharedArray:
@@ -112,18 +160,18 @@ def full(
     Parameters
     ----------
     shape : int or sequence of ints
-        Lengths of the axes.
+        Shape of the array.
     fill_value : scalar or array_like
-        Broadcast to the shape.
+        Value of the elements, broadcast to the shape.
     dtype : data-type, optional
-        Default: that of ``numpy.array(fill_value)``.
+        Default: the dtype of ``numpy.array(fill_value)``.
     order : {'C', 'F'}, optional
-        Row-major (default) or column-major layout.
+        Row-major (default) or column-major memory layout.
 
     Returns
     -------
     SharedArray
-        Filled.
+        Filled with `fill_value`.
 
     Examples
     --------
@@ -149,18 +197,18 @@ def empty_like(
     Parameters
     ----------
     prototype : array_like
-        Gives what is not said here.
+        Supplies shape, dtype and order unless overridden.
     dtype : data-type, optional
         Default: the prototype's.
     order : {'C', 'F', 'A', 'K'}, optional
-        Default: as the prototype, 'F' if its columns lie together, else 'C'.
+        Default: as the prototype; 'F' if it is column-major, else 'C'.
     shape : int or sequence of ints, optional
         Default: the prototype's.
 
     Returns
     -------
     SharedArray
-        Zeroed.
+        Filled with zeros.
 
     Examples
     --------
@@ -192,7 +240,7 @@ def zeros_like(
     Parameters
     ----------
     prototype : array_like
-        Gives what is not said here.
+        Supplies shape, dtype and order unless overridden.
     dtype : data-type, optional
         Default: the prototype's.
     order : {'C', 'F', 'A', 'K'}, optional
@@ -203,7 +251,7 @@ def zeros_like(
     Returns
     -------
     SharedArray
-        Pages come into being when they are first touched.
+        Filled with zeros. Memory is only allocated when it is first touched.
 
     Examples
     --------
@@ -212,6 +260,80 @@ def zeros_like(
     SharedArray([0, 0, 0])
     """
     return empty_like(prototype, dtype, order, shape)
+
+
+@shown_from_the_call
+def ones_like(
+    prototype: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: Literal["C", "F", "A", "K"] = "K",
+    shape: Shape | None = None,
+) -> SharedArray:
+    """Return a new array of ones with the shape and dtype of another; see `empty_like`.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Supplies shape, dtype and order unless overridden.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Filled with ones.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> nbshare.ones_like([1.5, 2.5])
+    SharedArray([1., 1.])
+    """
+    return full_like(prototype, 1, dtype, order, shape)
+
+
+@shown_from_the_call
+def full_like(
+    prototype: Any,
+    fill_value: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: Literal["C", "F", "A", "K"] = "K",
+    shape: Shape | None = None,
+) -> SharedArray:
+    """Return a new array filled with `fill_value`, with the shape and dtype of another.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Supplies shape, dtype and order unless overridden.
+    fill_value : scalar or array_like
+        Value of the elements, broadcast to the shape and cast to the dtype.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Filled with `fill_value`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.full_like(np.zeros(3, "float32"), np.nan)
+    SharedArray([nan, nan, nan], dtype=float32)
+    """
+    array = empty_like(prototype, dtype, order, shape)
+    array[...] = fill_value
+    return array
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -21,19 +21,14 @@ T = TypeVar("T")
 
 
 class SharedObject(ByReference):
-    """An object in shared memory, to be handed to any process of this machine.
+    """An object in shared memory that any process of this machine can use.
 
     Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls
-    and through the picklers of `multiprocessing` and loky/joblib; `get` gives the object.
-
-    Attributes
-    ----------
-    nbytes : int
-        Size of its memory, SharedArrays in it included.
+    and through the picklers of `multiprocessing` and joblib; `get` returns the object.
 
     See Also
     --------
-    share : put an object into shared memory.
+    share : copy an object to shared memory.
 
     Examples
     --------
@@ -49,18 +44,18 @@ class SharedObject(ByReference):
     the same memory. Plain `pickle` and `copy` store values.
     """
 
-    def __init__(self, segments: list[Segment], packed: Packed) -> None:
+    def __init__(self, segments: list[Segment], packed: Packed, kind: str) -> None:
         self._segments = segments
-        self._packed = packed
+        self._packed, self._kind = packed, kind
         self._loaded: list[Any] = []
 
     def get(self) -> Any:
-        """Return the object: built once in each process, its arrays read-only views.
+        """Return the object. It is built once in each process; its arrays are read-only views.
 
         Returns
         -------
         object
-            The same one each time.
+            The same object each time.
         """
         if not self._loaded:
             self._loaded.append(Inputs([*map(View, self._segments)]).load(self._packed))
@@ -68,21 +63,21 @@ class SharedObject(ByReference):
 
     @property
     def nbytes(self) -> int:
-        """Size of its memory in bytes."""
+        """Size of its shared memory in bytes (int), SharedArrays in it included."""
         return sum(segment.nbytes for segment in self._segments)
 
     def __repr__(self) -> str:
-        return f"<nbshare.SharedObject of {self.nbytes} bytes>"
+        return f"<SharedObject: {self._kind}, {self.nbytes:,} bytes in shared memory>"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _share_object, (self.get(), "r")
 
     def _parts(self) -> tuple[Any, ...]:
-        return self._packed, *map(_whole, self._segments)
+        return self._packed, self._kind, *map(_whole, self._segments)
 
-    def _attach(self, packed: Packed, *blocks: SharedArray) -> None:
+    def _attach(self, packed: Packed, kind: str, *blocks: SharedArray) -> None:
         found = filter(None, map(segment_of, blocks))
-        self.__init__([segment for segment, _ in found], packed)  # type: ignore[misc]
+        self.__init__([segment for segment, _ in found], packed, kind)  # type: ignore[misc]
 
 
 @overload
@@ -95,40 +90,46 @@ def share(
 def share(obj: T, *, mode: Mode = ..., wrap: Literal[False] = ...) -> T: ...
 @shown_from_the_call
 def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
-    """Put an array, or any object with its arrays, into shared memory.
+    """Copy an array, or any object with its arrays, to shared memory.
 
     Parameters
     ----------
     obj : ndarray or object
-        An ndarray of any shape, order and strides, of any dtype without Python objects inside; or
-        anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked
-        array, a dict or dataclass of arrays.
+        An ndarray of any shape, order and strides, of any dtype that holds no Python objects. Or
+        anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked array,
+        a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
         As in `numpy.memmap`. ``'r+'`` (default): every process that has the array may write to
-        it. ``'r'``: read-only, enforced by the kernel. ``'c'``, copy-on-write: each process keeps
-        its own changes; others, workers too, start from the values given here. Other objects than
-        arrays are read-only also in mode ``'r+'``.
+        it. ``'r'``: read-only for everyone, enforced by the kernel. ``'c'``, copy-on-write: each
+        process may write, but sees only its own changes. Objects other than arrays are read-only
+        also in mode ``'r+'``.
     wrap : bool, optional
-        Return a `SharedObject`, which goes through any pool without its buffers. Default False.
+        Return a `SharedObject`, which travels by reference through any pool. Default False.
 
     Returns
     -------
     SharedArray
-        For an ndarray: one copy of the values, in the memory order of the source. A SharedArray
-        of that mode already is returned as it is.
+        For an ndarray: a copy in the memory order of the source. A SharedArray that has the mode
+        already is returned as it is.
     object
-        For any other object: one of its type, equal, whose buffers lie in shared memory, and stay
+        For any other object: an equal one of its type whose buffers are in shared memory, and stay
         there when it goes through nbshare's calls.
     SharedObject
-        With ``wrap=True``; its ``get()`` gives the object, in any process.
+        With ``wrap=True``; ``get()`` returns the object in any process.
 
     Raises
     ------
     TypeError
-        If an array's dtype holds Python objects. As `nbshare.errors.UnsendableError`, if an
-        object cannot be pickled.
+        The dtype of an array holds Python objects. As `nbshare.errors.UnsendableError`: an object
+        cannot be pickled.
+    ValueError
+        Unknown `mode`.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has not that much memory left.
+        This machine or its container has less memory left. A `MemoryError`.
+
+    See Also
+    --------
+    empty, zeros, ones, full : new arrays in shared memory.
 
     Examples
     --------
@@ -140,21 +141,31 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     >>> station["ozone"].flags.writeable
     False
 
+    Copied once, and used in several calls:
+
+    >>> data = nbshare.share(np.arange(1000.0))
+    >>> def mean_of_every(k, data):
+    ...     return data[::k].mean()
+    >>> nbshare.parallel_map(mean_of_every, [1, 10], shared={"data": data})
+    SharedArray([499.5, 495. ])
+    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views go by reference
+    SharedArray([124750., 374750.])
+
     Notes
     -----
-    Give the result to `parallel_map` as ``shared=`` (read-only there), as an item, or as an
-    argument of a `functools.partial` (writable there): it is not copied again. An array that
-    changes in the caller while it is being copied is copied as it happens to be. A `numpy.memmap`
-    is copied, too; given to a call itself, it goes by its file without a copy.
+    Pass the result to `parallel_map` in ``shared=`` (read-only there), as an item, or in a
+    `functools.partial` (writable there); it is not copied again. Safe to call from any thread; an
+    array that another thread changes meanwhile is copied as it happens to be. A `numpy.memmap` is
+    copied too; passed to a call directly, its file is mapped instead.
 
-    Sharing an array first and then using it in one call takes as long as giving the call the array
-    itself; each later call saves the copy.
+    Sharing an array and using it in one call takes as long as passing the array to the call; each
+    later call saves the copy.
 
-    Of an object, what pickle can hand out goes to shared memory: arrays of any stride, masked
-    arrays, subclasses of ndarray that do not pickle in a way of their own, and buffers of
-    protocol 5 [1]_. Python objects, such as the strings of an object column, are built anew in
-    each process. So are the trees of a scikit-learn forest, whose class copies what it loads; and
-    pandas packs columns of Arrow strings anew in each call, but not if they are wrapped.
+    Of an object, the buffers that pickle can hand out go to shared memory: arrays of any stride,
+    masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
+    protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
+    process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas
+    packs columns of Arrow strings again in each call, unless they are wrapped.
 
     References
     ----------
@@ -197,7 +208,7 @@ def _share_object(obj: Any, mode: Mode) -> SharedObject:
         other.was_kept_elsewhere = True  # by this object, for as long as it lives
         same = other.mode == other_mode
         segments.append(other if same else Segment.attach(other.read_only(), other_mode))
-    return SharedObject(segments, packed)
+    return SharedObject(segments, packed, type(obj).__name__)
 
 
 def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:

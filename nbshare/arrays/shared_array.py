@@ -1,7 +1,8 @@
-"""The ndarray that says where its bytes lie."""
+"""SharedArray: an ndarray in shared memory."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -15,16 +16,27 @@ __all__ = ["SharedArray", "shared_view"]
 
 
 class SharedArray(np.ndarray[Any, np.dtype[Any]]):
-    """An ndarray whose bytes lie in shared memory.
+    """An ndarray in shared memory.
 
-    Made by `share`, `empty`, `zeros` and `full`, and the result of `parallel_map`. Slices,
-    transposes, reshapes and other views are SharedArrays too; what NumPy makes elsewhere
+    Made by `share`, `empty`, `zeros`, `ones` and `full`, and returned by `parallel_map`. Slices,
+    transposes, reshapes and other views are SharedArrays too. Whatever NumPy makes elsewhere
     (arithmetic, ``copy``, ``astype``, fancy indexing, reductions) is a plain ndarray or scalar.
     ``a += 1`` and ``out=a`` stay in place.
 
-    In nbshare's calls an array and every view of it travel by reference: a few hundred bytes,
-    whatever its size, and a worker that writes into it writes into the caller's memory. Plain
-    `pickle`, `copy.copy`, `numpy.save` store values.
+    In nbshare's calls, and through the pools and queues of `multiprocessing` and joblib, an array
+    and every view of it travel by reference: a few hundred bytes, whatever its size. A worker that
+    writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save` store
+    values.
+
+    Raises
+    ------
+    TypeError
+        From ``SharedArray(shape)`` and ``x.view(SharedArray)`` of memory that is not shared.
+
+    See Also
+    --------
+    share : copy an existing array to shared memory.
+    zeros : a new array.
 
     Examples
     --------
@@ -33,11 +45,28 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     >>> type(a[:, ::2]).__name__, type(a + 1).__name__
     ('SharedArray', 'ndarray')
 
+    Workers sort the rows of an array in place:
+
+    >>> import numpy as np
+    >>> rows = nbshare.share(np.array([[3, 1, 2], [9, 7, 8]]))
+    >>> done = nbshare.parallel_map(np.ndarray.sort, rows)
+    >>> rows
+    SharedArray([[1, 2, 3],
+                 [7, 8, 9]])
+
     Notes
     -----
-    As safe in threads as any ndarray: NumPy does not lock. The memory is freed when the last
-    view of it in any process is gone.
+    As safe in threads as any ndarray: NumPy does not lock; use a `SharedLock` where several
+    processes update the same values. The memory is freed when the last view in any process is gone.
     """
+
+    def __array_finalize__(self, source: Any) -> None:
+        is_elsewhere = type(source) is np.ndarray and segment_of(self) is None
+        if is_elsewhere or source is None:
+            raise TypeError(
+                "a SharedArray is in shared memory: make one with nbshare.empty, zeros or full, or "
+                "copy an array with nbshare.share"
+            )
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **kwargs: Any
@@ -75,11 +104,12 @@ def _settled(result: Any) -> Any:
 
 
 def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
-    # Without NumPy's docstring: its examples would be run as ours.
     @wraps(method, assigned=("__name__", "__qualname__"))
     def settling(*args: Any, **kwargs: Any) -> Any:
         return _settled(method(*args, **kwargs))
 
+    # NumPy's docstring, without its examples, which would be run as ours.
+    settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
     return settling
 
 

@@ -214,6 +214,10 @@ class TaskQueue(Supply):
             self.wake()
         return future
 
+    def __len__(self) -> int:
+        """Return the number of tasks that are not done."""
+        return len(self._waiting) + len(self._tasks)
+
     def wake(self) -> None:
         """Begin what is queued, or see that a call is over; called by any thread."""
         if (event := self._event) is not None:

@@ -146,6 +146,13 @@ class LivePlot:
             raise ValueError(f"interval={interval!r} is not allowed: pass seconds, more than 0.")
         self.interval = float(interval)
 
+    def __repr__(self) -> str:
+        parts = {name: repr(value) for name, value in vars(self).items()}
+        default = {name: repr(value) for name, value in vars(LivePlot()).items()}
+        kind = parts.pop("kind", "")
+        given = [f"{k}={part}" for k, part in parts.items() if part != default.get(k)]
+        return f"{type(self).__name__}({', '.join([kind, *given])})"
+
     def make_axes(self, figure: FigureBase) -> Any:
         """Make the axes, once, before the first frame.
 

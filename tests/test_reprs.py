@@ -1,0 +1,37 @@
+"""What a cell shows that ends with one of nbshare's objects."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import nbshare
+
+
+def test_an_executor_tells_its_workers_and_tasks():
+    """How many workers it may use, and what is not done yet."""
+    with nbshare.Executor(3) as executor:
+        executor.submit(abs, -1).result()
+        assert repr(executor) == "<Executor: max_workers=3, 0 tasks not done>"
+
+
+def test_a_shared_object_tells_its_type_and_size():
+    """Also one that came from another process."""
+    wrapped = nbshare.share({"a": np.zeros(10_000)}, wrap=True)
+    (shown,) = nbshare.parallel_map(repr, [wrapped])
+    assert (
+        repr(wrapped) == shown == f"<SharedObject: dict, {wrapped.nbytes:,} bytes in shared memory>"
+    )
+    assert wrapped.nbytes >= 80_000
+
+
+def test_a_plot_tells_what_was_given():
+    """The call that makes it, without what is the default."""
+    plot = nbshare.LivePlot("image", label="height", unit="m", interval=1)
+    assert repr(plot) == "LivePlot('image', label='height', unit='m', interval=1.0)"
+    assert repr(nbshare.LivePlot()) == "LivePlot('line')"
+
+
+def test_completion_offers_the_public_names_only():
+    """``nbshare.<Tab>`` and ``nbshare.errors.<Tab>``, whatever has been imported."""
+    assert set(dir(nbshare)) == {*nbshare.__all__, "__version__"}
+    assert dir(nbshare.errors) == nbshare.errors.__all__
