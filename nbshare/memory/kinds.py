@@ -31,9 +31,9 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
@@ -49,7 +49,6 @@ __all__ = [
     "has_proc",
     "hush",
     "is_chosen",
-    "keeps_size",
     "name_of",
     "new_file",
     "reserve",
@@ -62,17 +61,14 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
 
 # From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
-F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
 # Bytes allocated at once: a signal undoes the allocation under way, and a timer's signals would
 # keep a large one from ever being done.
 PIECE = 64 << 20
 
-# Names: the process number is for `_sweep`.
-_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"
-# On a network file system a removed file that is open gets another name, as unlikely as ours.
-_REMOVED = r"\.nfs[0-9a-f]+"
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
 
 _told: set[str] = set()
 _is_hushed = False
@@ -165,23 +161,20 @@ def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
         reserve(kind, file.fileno(), size)
         return file
 
-    return *_first(_chosen(), make, size), size
+    return *_first(os.environ.get(SETTING, ""), make, size), size
 
 
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
     # Not by the setting: that is where large data lie, maybe on a network.
-    return _first(_KINDS.values(), lambda kind: kind.open(), 0)[1]
+    return _first("", lambda kind: kind.open(), 0)[1]
 
 
-def _first(
-    kinds: Iterable[Callable[[], Kind]], make: Callable[[Kind], Descriptor], size: int
-) -> tuple[Kind, Descriptor]:
+def _first(setting: str, make: Callable[[Kind], Descriptor], size: int) -> tuple[Kind, Descriptor]:
     """Make a file of the first kind of which that succeeds."""
     reasons: list[str] = []
     code, is_full = 0, False
-    for kind_of in kinds:
-        kind = kind_of()
+    for kind in _allowed(setting):
         try:
             file = make(kind)
         except (OSError, ImportError, AttributeError) as error:
@@ -203,7 +196,6 @@ def _first(
             f"({'; '.join(reasons)}). Make room, or set {SETTING}=file:DIRECTORY with a directory "
             "that has more."
         )
-    setting = os.environ.get(SETTING, "")
     remedy = "Unset it to have one chosen that works, or set it" if setting else f"Set {SETTING}"
     raise OSError(
         code,
@@ -224,40 +216,28 @@ def is_chosen(kind: Kind | None) -> bool:
     return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
 
 
-def _chosen() -> Iterable[Callable[[], Kind]]:
-    """Return the kinds to try, in that order, when memory is made now."""
+def _allowed(setting: str) -> list[Kind]:
+    """Return the kinds that a setting allows, the best one first."""
     if os.name == "nt":
         raise NotBuiltYetError(
             "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
             "Windows Subsystem for Linux."
         )
-    setting = os.environ.get(SETTING, "")
+    temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+    known: dict[str, Kind] = {
+        "memfd": Memfd(),
+        "named": MappedFile("named", "/dev/shm"),  # noqa: S108
+        "file": MappedFile(f"file:{temporary}", temporary),
+    }
     word, _, folder = setting.partition(":")
-    if not setting:
-        return _KINDS.values()
-    if setting in _KINDS:
-        return (_KINDS[setting],)
     if word == "file" and os.path.isabs(folder):
-        return (partial(MappedFile, setting, folder),)
-    raise ValueError(
-        f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an absolute "
-        "path, and nothing at all, to have one chosen that works."
-    )
-
-
-def _temporary() -> MappedFile:
-    import tempfile  # late: with all it imports, 5 ms that hardly anybody needs
-
-    folder = os.path.abspath(tempfile.gettempdir())
-    return MappedFile(f"file:{folder}", folder)
-
-
-# By their settings, the best one first.
-_KINDS: dict[str, Callable[[], Kind]] = {
-    "memfd": Memfd,
-    "named": lambda: MappedFile("named", "/dev/shm"),  # noqa: S108
-    "file": _temporary,
-}
+        return [MappedFile(setting, folder)]
+    if setting and setting not in known:
+        raise ValueError(
+            f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "
+            "absolute path, and nothing at all, to have one chosen that works."
+        )
+    return [known[setting]] if setting else list(known.values())
 
 
 def reserve(kind: Kind, fd: int, nbytes: int) -> None:
@@ -290,21 +270,6 @@ def _tell(kind: Kind, reasons: list[str]) -> None:
         f"yourself, without this warning, set {SETTING}={kind.setting}.",
         MemoryFallbackWarning,
     )
-
-
-def keeps_size(fd: int) -> bool:
-    """Whether a descriptor means a segment, which nobody shrinks under those who read it."""
-    try:
-        import fcntl
-
-        seals = fcntl.fcntl(fd, F_GET_SEALS)
-    except (ImportError, OSError):
-        seals = 0
-    if seals & F_SEAL_SHRINK:
-        return True
-    # Other kinds cannot be sealed, but are known by their names.
-    link = os.readlink(f"/proc/self/fd/{fd}")
-    return not link.startswith("/memfd:") and bool(re.fullmatch(f"{_OURS}|{_REMOVED}", name_of(fd)))
 
 
 def has_proc() -> bool:

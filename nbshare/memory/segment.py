@@ -24,7 +24,7 @@ from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
-from nbshare.memory.kinds import Kind, has_proc, keeps_size, name_of, new_file, reserve
+from nbshare.memory.kinds import Kind, has_proc, name_of, new_file, reserve
 
 __all__ = ["Mode", "Segment", "View", "known_segments", "segment_of"]
 
@@ -195,23 +195,18 @@ class Segment(mmap.mmap):
     def attach(cls, file: Descriptor | int, mode: Mode) -> Self:
         """Map a segment whose descriptor was opened or received; takes the descriptor over.
 
+        Only of what nbshare has made, which nobody shrinks: reading past its end would kill this
+        process (SIGBUS).
+
         Parameters
         ----------
         file : Descriptor or int
             Descriptor that allows what `mode` says.
         mode : {"r+", "r", "c"}
             As `Segment.mode`.
-
-        Raises
-        ------
-        ValueError
-            If its owner could shrink it: reading past the end would kill this process (SIGBUS).
         """
         file = owned(file) if isinstance(file, int) else file
-        fd = file.fileno()
-        if not keeps_size(fd):
-            raise ValueError(f"descriptor {fd} is not sealed against shrinking")
-        return cls(file, os.fstat(fd).st_size, mode)
+        return cls(file, os.fstat(file.fileno()).st_size, mode)
 
     def grown(self, needed: int, nbytes: int) -> Segment:
         """Make the file larger; returns a mapping of all of it, beside this one.

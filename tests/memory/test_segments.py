@@ -358,25 +358,7 @@ def little_memory(monkeypatch):
     monkeypatch.setattr("nbshare.memory.budget.available", lambda: 100 << 20)
 
 
-# ------------------------------------------------------------------- what is not a segment
-
-
-def test_a_memfd_that_can_shrink_is_not_attached():
-    """Reading past the end of one would kill the reader."""
-    fd = os.memfd_create("nbshare-1-" + "0" * 14, os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, mmap.PAGESIZE)
-    with pytest.raises(ValueError, match="not sealed against shrinking"):
-        Segment.attach(fd, "r")
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)  # attaching had taken it over
-
-
-def test_somebody_s_file_is_not_attached(tmp_path):
-    """A file that nbshare has not made may be cut at any time."""
-    path = tmp_path / "data"
-    path.write_bytes(bytes(mmap.PAGESIZE))
-    with pytest.raises(ValueError, match="not sealed against shrinking"):
-        Segment.attach(os.open(path, os.O_RDONLY), "r")
+# ------------------------------------------------------------------- room and names
 
 
 def test_files_on_a_memory_file_system_take_memory(monkeypatch):
