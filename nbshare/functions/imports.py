@@ -19,8 +19,8 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
-from importlib.util import cache_from_source, spec_from_file_location
-from types import CodeType, ModuleType
+from importlib.util import cache_from_source
+from types import ModuleType
 from typing import Any
 
 from nbshare.functions.freshness import (
@@ -38,18 +38,10 @@ __all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
 # that took longer: compiling takes 1 µs a byte.
 SETTLED_NS = 2_000_000_000
 SETTLED_NS_PER_BYTE = 10_000
-BY_TIME = bytes(4)  # the flags of a cache that is compared with its source by time and size
 
 
 class FreshLoader(SourceFileLoader):
     """Loads the source of what is not installed as it is, and bytecode only where that is sure."""
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """Return the module's code."""
-        try:
-            return super().get_code(fullname)
-        except (EOFError, TypeError, ValueError):  # of a damaged cache
-            return self.source_to_code(self.get_data(self.path), self.path)
 
     def path_stats(self, path: Any) -> Any:
         """Return what decides whether the cache is valid."""
@@ -59,15 +51,11 @@ class FreshLoader(SourceFileLoader):
 
     def get_data(self, path: str) -> bytes:
         """Return the file's contents, of a source as all workers import it."""
-        source = source_of(path) if path == self.path else None
-        if source is not None:
-            note_reading(path, source.stamp)
-            return source.data
-        data = super().get_data(path)
-        is_unsure = path.endswith(tuple(BYTECODE_SUFFIXES)) and data[4:8] != BY_TIME
-        if is_unsure and not is_installed(self.path):
-            raise OSError("this cache does not tell which version it is of")
-        return data
+        source = source_of(path)
+        if source is None:
+            return super().get_data(path)
+        note_reading(path, source.stamp)
+        return source.data
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Write a cache, of what is installed: workers leave nothing behind beside users' files."""
@@ -127,17 +115,6 @@ class _Fresh:
         return getattr(self._finder, name)
 
 
-class _KeptFinder(FileFinder):
-    """Finds a module whose file was deleted after the call began, too: its source is kept."""
-
-    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = super().find_spec(fullname, target)
-        file = os.path.join(self.path, f"{fullname.rpartition('.')[2]}.py")
-        if spec is None and source_of(file) is not None:
-            return spec_from_file_location(fullname, file, loader=FreshLoader(fullname, file))
-        return spec
-
-
 def import_as_the_caller(overridden: Collection[str]) -> None:
     """Set a worker's import up; `overridden` are the caller's own modules of standard names."""
     _StandardLibraryFirst.overridden = overridden
@@ -146,7 +123,7 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
     known = BuiltinImporter, FrozenImporter, PathFinder
     sys.meta_path[:] = [f if f in known else _Fresh(f) for f in sys.meta_path]
     sys.meta_path.insert(0, _StandardLibraryFirst)
-    hook = _KeptFinder.path_hook(
+    hook = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
         (FreshLoader, SOURCE_SUFFIXES),
         (SourcelessFileLoader, BYTECODE_SUFFIXES),
