@@ -18,9 +18,8 @@ what a descriptor means.
 
 The environment variable ``NBSHARE_MEMORY`` says ``memfd``, ``named``, ``file`` (in the directory
 for temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
-whenever memory is made. Without it a memfd is taken; where the system refuses those, a file in
-``/dev/shm``, and one in the directory for temporary files for what has no room there; which is said
-once.
+whenever memory is made. Without it the first kind is taken that the system allows, in the order of
+the table; which is said once, if it is not the first.
 
 Linux is tested; other systems are not, and Windows is not built yet.
 """
@@ -31,7 +30,6 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -70,7 +68,6 @@ PIECE = 64 << 20
 
 _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
 
-_told: set[str] = set()
 _is_hushed = False
 
 
@@ -138,7 +135,7 @@ Kind = Memfd | MappedFile
 
 
 def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
-    """Make memory of at least `nbytes`, of the first kind that works and has room.
+    """Make memory of at least `nbytes`.
 
     Returns
     -------
@@ -153,49 +150,43 @@ def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
         If no kind, or not the one that was asked for, can be had here.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
-
-    def make(kind: Kind) -> Descriptor:
-        if not kind.folder or budget.is_memory(kind.folder):
-            budget.check_room(size)
-        file = kind.open()
-        reserve(kind, file.fileno(), size)
-        return file
-
-    return *_first(os.environ.get(SETTING, ""), make, size), size
+    kind = _chosen(os.environ.get(SETTING, ""), _temporary())
+    if not kind.folder or budget.is_memory(kind.folder):
+        budget.check_room(size)
+    file = kind.open()
+    reserve(kind, file.fileno(), size)
+    return kind, file, size
 
 
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
     # Not by the setting: that is where large data lie, maybe on a network.
-    return _first("", lambda kind: kind.open(), 0)[1]
+    return _chosen("", _temporary()).open()
 
 
-def _first(setting: str, make: Callable[[Kind], Descriptor], size: int) -> tuple[Kind, Descriptor]:
-    """Make a file of the first kind of which that succeeds."""
+@cache
+def _chosen(setting: str, temporary: str) -> Kind:
+    """Return the first kind that a setting allows, and the system too."""
     reasons: list[str] = []
-    code, is_full = 0, False
-    for kind in _allowed(setting):
+    code = 0
+    for kind in _allowed(setting, temporary):
         try:
-            file = make(kind)
+            kind.open()
         except (OSError, ImportError, AttributeError) as error:
             code = getattr(error, "errno", errno.ENOSYS)  # this system's Python has not the call
             if code in SHORT:
                 raise
             reasons.append(f"{kind.setting}: {getattr(error, 'strerror', os.strerror(code))}")
-            if code in FULL:
-                is_full = True
-                free = budget.in_words(budget.free_in(kind.folder))
-                reasons[-1] += f", {free} are free in {kind.folder}"
         else:
-            if reasons:
-                _tell(kind, reasons)
-            return kind, file
-    if is_full:
-        raise OutOfMemoryError(
-            f"{budget.in_words(size)} of shared memory were asked for, which cannot be had "
-            f"({'; '.join(reasons)}). Make room, or set {SETTING}=file:DIRECTORY with a directory "
-            "that has more."
-        )
+            if reasons and not _is_hushed:
+                warn(
+                    f"arrays lie in shared memory of the kind {kind.setting!r}, since others "
+                    f"cannot be had ({'; '.join(reasons)}). All works, large arrays may be made "
+                    "more slowly. To choose it yourself, without this warning, set "
+                    f"{SETTING}={kind.setting}.",
+                    MemoryFallbackWarning,
+                )
+            return kind
     remedy = "Unset it to have one chosen that works, or set it" if setting else f"Set {SETTING}"
     raise OSError(
         code,
@@ -216,14 +207,17 @@ def is_chosen(kind: Kind | None) -> bool:
     return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
 
 
-def _allowed(setting: str) -> list[Kind]:
+def _temporary() -> str:
+    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def _allowed(setting: str, temporary: str) -> list[Kind]:
     """Return the kinds that a setting allows, the best one first."""
     if os.name == "nt":
         raise NotBuiltYetError(
             "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
             "Windows Subsystem for Linux."
         )
-    temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
     known: dict[str, Kind] = {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -246,30 +240,25 @@ def reserve(kind: Kind, fd: int, nbytes: int) -> None:
     Raises
     ------
     OutOfMemoryError
-        If a file may not be so large.
+        If there is no room, or if a file may not be so large.
     """
     try:
         kind.reserve(fd, nbytes)
     except OSError as error:
-        if error.errno != errno.EFBIG:
+        if error.errno == errno.EFBIG:
+            why = (
+                f"are more than a file may have here ({kind.setting}: {error.strerror}). Raise the "
+                "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
+            )
+        elif error.errno in FULL:
+            free = budget.in_words(budget.free_in(kind.folder))
+            why = (
+                f"were asked for, {free} are free in {kind.folder}. Make room, or set "
+                f"{SETTING}=file:DIRECTORY with a directory that has more"
+            )
+        else:
             raise
-        raise OutOfMemoryError(
-            f"{budget.in_words(nbytes)} of shared memory are more than a file may have here "
-            f"({kind.setting}: {error.strerror}). Raise the limit on file size (ulimit -f), which "
-            "holds for memory too, or use smaller arrays."
-        ) from None
-
-
-def _tell(kind: Kind, reasons: list[str]) -> None:
-    if _is_hushed or kind.setting in _told:
-        return
-    _told.add(kind.setting)
-    warn(
-        f"arrays lie in shared memory of the kind {kind.setting!r}, since others cannot be had "
-        f"({'; '.join(reasons)}). All works, large arrays may be made more slowly. To choose it "
-        f"yourself, without this warning, set {SETTING}={kind.setting}.",
-        MemoryFallbackWarning,
-    )
+        raise OutOfMemoryError(f"{budget.in_words(nbytes)} of shared memory {why}.") from None
 
 
 def has_proc() -> bool:
