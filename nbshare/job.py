@@ -304,7 +304,7 @@ class Job:
         """
         if self.done():
             return False
-        self.stop()
+        self._run.stop()
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -525,14 +525,10 @@ class Job:
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
-    def stop(self) -> None:
-        """Stop the run; finished results are kept."""
-        self._run.stop()
-
     def interrupt(self) -> None:
         """Stop the run because of the user's interrupt."""
         self.was_interrupted = True
-        self.stop()
+        self._run.stop()
 
     def fill_out(self) -> None:
         """Copy new rows into the plain array that the caller gave as ``out=``."""

@@ -417,7 +417,7 @@ def run_and_draw(
             _settle(job)
     except BaseException:
         if job is not None:
-            job.stop()
+            job.cancel()
         raise
     finally:
         _show_end(job, display)

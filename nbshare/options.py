@@ -180,14 +180,7 @@ def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
         raise type(error)(
             f"seed={seed!r}: must be an integer of 0 or more, or a numpy.random.SeedSequence"
         ) from None
-    return _as_tuples(sequence.entropy), _as_tuples(sequence.spawn_key), sequence.pool_size
-
-
-def _as_tuples(numbers: Any) -> Any:
-    """Return numbers, in sequences or not, such that they can be compared and hashed."""
-    if isinstance(numbers, np.ndarray):
-        numbers = numbers.tolist()
-    return tuple(map(_as_tuples, numbers)) if isinstance(numbers, Iterable) else numbers
+    return sequence.entropy, tuple(sequence.spawn_key), sequence.pool_size
 
 
 def checked_initializer(

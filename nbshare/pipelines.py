@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -212,10 +211,11 @@ def pipeline(
             RingBuffer(slots, *form, on_death="leave", in_order=ordered)
             for form in zip(shapes, dtypes, strict=True)
         ]
-        engine, once = dispatcher(), _placed_once(given, requests)
+        engine = dispatcher()
+        once = {k: share(v, mode="r") if _is_plain(v) else v for k, v in given.items()}
         calls = [
             prepare(
-                request._replace(shared={k: once.get(k, v) for k, v in request.shared.items()}),
+                request._replace(shared={name: once[name] for name in request.shared}),
                 engine,
                 stage=Stage(*joint),
             )
@@ -328,16 +328,6 @@ def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
 def _is_list_of_dtypes(dtype: Any) -> bool:
     """Whether it is a list of dtypes, and not that of a structured dtype's fields."""
     return isinstance(dtype, list) and not all(isinstance(each, tuple) for each in dtype)
-
-
-def _placed_once(shared: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
-    """Put arrays that several stages take into shared memory once, and not for each of them."""
-    n_takers = Counter(name for request in requests for name in request.shared)
-    return {
-        name: share(value, mode="r")
-        for name, value in shared.items()
-        if n_takers[name] > 1 and _is_plain(value)
-    }
 
 
 def _is_plain(value: Any) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from nbshare.arrays.inputs import (
     reference_to,
 )
 from nbshare.errors import UnsendableError, cut, is_interrupt
-from nbshare.functions.pickling import plainly_or_by_value, value_pickler
+from nbshare.functions.pickling import kept_apart, plainly_or_by_value, value_pickler
 from nbshare.memory import (
     Mode,
     Segment,
@@ -105,16 +105,8 @@ class Arena:
     def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
         """Pickle a sequence in blocks; returns the items per block and the blocks."""
         size, _ = block_size([items])
-        blocks = []
-        seen: dict[int, Packed] = {}  # by the items of blocks of one: all may be one function
-        for start in range(0, len(items), size):
-            block = items[start : start + size]
-            if size == 1 and id(block[0]) in seen:
-                blocks.append(seen[id(block[0])])
-                continue
-            blocks.append(self.pack_block(block, what, start))
-            seen[id(block[0])] = blocks[-1]
-        return size, blocks
+        starts = range(0, len(items), size)
+        return size, [self.pack_block(items[i : i + size], what, i) for i in starts]
 
     def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""
@@ -281,7 +273,7 @@ def _pickler_class(by_value: bool) -> Any:
             self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
         ) -> None:
             # No method of its own: in a cycle it would keep all that it has pickled.
-            super().__init__(file, protocol=5, buffer_callback=partial(_keep, buffers))
+            super().__init__(file, protocol=5, buffer_callback=kept_apart(buffers, IN_BAND))
             self.arena = arena
             self.writable = writable
 
@@ -312,14 +304,6 @@ def _pickler_class(by_value: bool) -> Any:
             return self.arena.refer(part, writable=True) if is_array else part
 
     return CallPickler
-
-
-def _keep(buffers: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
-    raw = buffer.raw()
-    if raw.nbytes < IN_BAND:
-        return True  # in band
-    buffers.append(raw)
-    return False
 
 
 def _nbytes_of(part: Any) -> int:

@@ -73,7 +73,8 @@ class SharedObject(ByReference):
         return _share_object, (self.get(), "r")
 
     def _parts(self) -> tuple[Any, ...]:
-        return self._packed, self._kind, *map(_whole, self._segments)
+        blocks = (shared_view(s.array(np.uint8, (s.nbytes,))) for s in self._segments)
+        return self._packed, self._kind, *blocks
 
     def _attach(self, packed: Packed, kind: str, *blocks: SharedArray) -> None:
         found = filter(None, map(segment_of, blocks))
@@ -215,7 +216,3 @@ def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:
     segment = Segment.filled(nbytes, parts)
     # The mapping that could still write goes.
     return Segment.attach(segment.read_only(), mode)
-
-
-def _whole(segment: Segment) -> SharedArray:
-    return shared_view(segment.array(np.uint8, (segment.nbytes,)))

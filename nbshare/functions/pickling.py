@@ -31,6 +31,7 @@ __all__ = [
     "MAINS",
     "dumps",
     "dumps_apart",
+    "kept_apart",
     "may_name_main",
     "plainly_or_by_value",
     "value_pickler",
@@ -51,13 +52,7 @@ def dumps(value: Any) -> bytes:
 def dumps_apart(value: Any, threshold: int) -> tuple[bytes, list[memoryview]]:
     """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more."""
     buffers: list[memoryview] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < threshold:
-            return True  # in the pickle
-        buffers.append(raw)
-        return False
+    keep = kept_apart(buffers, threshold)
 
     def attempt(by_value: bool) -> bytes:
         buffers.clear()  # those of the first attempt
@@ -67,6 +62,18 @@ def dumps_apart(value: Any, threshold: int) -> tuple[bytes, list[memoryview]]:
         return file.getvalue()
 
     return plainly_or_by_value(attempt), buffers
+
+
+def kept_apart(buffers: list[memoryview], threshold: int) -> Callable[[pickle.PickleBuffer], bool]:
+    """Return what a pickler asks of each buffer: those of `threshold` bytes and more are kept."""
+
+    def is_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= threshold:
+            buffers.append(raw)
+        return raw.nbytes < threshold
+
+    return is_in_band
 
 
 def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:

@@ -114,7 +114,7 @@ class PageLink:
         if is_second:
             self._job.interrupt()
         else:
-            self._job.stop()
+            self._job.cancel()
         return True
 
 
