@@ -7,17 +7,11 @@ import sys
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
     BuiltinImporter,
-    ExtensionFileLoader,
-    FileFinder,
     FrozenImporter,
     ModuleSpec,
     PathFinder,
     SourceFileLoader,
-    SourcelessFileLoader,
 )
 from importlib.util import cache_from_source
 from types import ModuleType
@@ -100,7 +94,7 @@ class _StandardLibraryFirst:
 
 
 class _Fresh:
-    """A finder of somebody else's, such as an editable install's, with loaders of ours."""
+    """A finder, of Python's or such as an editable install's, with loaders of ours."""
 
     def __init__(self, finder: Any) -> None:
         self._finder = finder
@@ -120,16 +114,9 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return
-    known = BuiltinImporter, FrozenImporter, PathFinder
-    sys.meta_path[:] = [f if f in known else _Fresh(f) for f in sys.meta_path]
+    without_files = BuiltinImporter, FrozenImporter
+    sys.meta_path[:] = [f if f in without_files else _Fresh(f) for f in sys.meta_path]
     sys.meta_path.insert(0, _StandardLibraryFirst)
-    hook = FileFinder.path_hook(
-        (ExtensionFileLoader, EXTENSION_SUFFIXES),
-        (FreshLoader, SOURCE_SUFFIXES),
-        (SourcelessFileLoader, BYTECODE_SUFFIXES),
-    )
-    sys.path_hooks.insert(0, hook)
-    sys.path_importer_cache.clear()
 
 
 def overridden_names() -> list[str]:
