@@ -18,10 +18,9 @@ from nbshare.errors import is_interrupt, noted
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
 from nbshare.wire.results import LogKey, OutputSpec
-from nbshare.worker.caller import Caller
 from nbshare.worker.process import Seen, are_gone, inputs_of
 from nbshare.worker.store import Rows
-from nbshare.worker.work import Work
+from nbshare.worker.work import Caller, Work
 
 __all__ = ["SerialEngine", "ThreadEngine"]
 

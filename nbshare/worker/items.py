@@ -16,7 +16,16 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Seed
 from nbshare.wire.results import OUT_OF_BAND
 
-__all__ = ["CLOCK_EVERY", "Source", "gather", "gather_objects", "generator", "indices_of", "seeded"]
+__all__ = [
+    "CLOCK_EVERY",
+    "Source",
+    "gather",
+    "gather_objects",
+    "generator",
+    "have_plain_keys",
+    "indices_of",
+    "seeded",
+]
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
 MOST_BYTES = 1 << 20  # of a result's pickle that waits for others
@@ -172,15 +181,17 @@ def _frozen(value: Any) -> Any:
     """Return what nobody can change: a copy of plain values, or a bytearray with the pickle.
 
     Plain ones may be pickled together: nobody can tell what they share, and all can be unpickled.
+    Of dicts the keys, which cannot change, are looked at later, those of many at once.
     """
     kind = type(value)
     if kind in SCALARS:
         return value
-    if kind is dict:
-        if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
-            return value.copy()
-    elif (kind is tuple or kind is list) and SCALARS.issuperset(map(type, value)):
-        return value[:]
+    if kind is dict or kind is tuple or kind is list:
+        for part in value.values() if kind is dict else value:
+            if type(part) not in SCALARS:
+                break
+        else:
+            return value if kind is tuple else value.copy()
     try:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
@@ -188,6 +199,12 @@ def _frozen(value: Any) -> Any:
     if len(data) > MOST_BYTES or may_name_main(data):  # the latter is to be sent by value
         raise _UnfitError(value)
     return bytearray(data)
+
+
+def have_plain_keys(values: list[Any]) -> bool:
+    """Whether those of some frozen results that are dicts may be pickled together."""
+    dicts = [value for value in values if type(value) is dict]
+    return SCALARS.issuperset(map(type, chain.from_iterable(dicts)))
 
 
 def _is_small(buffer: pickle.PickleBuffer) -> bool:

@@ -42,10 +42,9 @@ from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings, show_crashes
-from nbshare.worker.caller import Caller
 from nbshare.worker.loading import look
 from nbshare.worker.store import Rows
-from nbshare.worker.work import Work
+from nbshare.worker.work import Caller, Work
 
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl

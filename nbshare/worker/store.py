@@ -36,6 +36,7 @@ from nbshare.wire.results import (
     parts_of,
     spec_for,
 )
+from nbshare.worker.items import have_plain_keys
 
 __all__ = ["LogWriter", "ResultStore", "Rows", "fill_row"]
 
@@ -213,7 +214,12 @@ class ResultStore:
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the results of several items, frozen, if there is memory for all."""
+        """Store the results of several items, frozen, if there is memory for all.
+
+        And if they may be pickled together.
+        """
+        if not have_plain_keys(values):
+            return False
         try:
             self._put_batch(items, values)
         except (MemoryError, OSError):
@@ -222,7 +228,10 @@ class ResultStore:
 
     def put_object(self, i: int, value: Any) -> None:
         """Store the result of item `i`, frozen."""
-        self._put_batch(range(i, i + 1), [value])
+        if type(value) is dict:
+            self._append(i - self._page.first, value)
+        else:
+            self._put_batch(range(i, i + 1), [value])
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
         data = pickle.dumps(values, 5)

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from nbshare.arrays.inputs import Inputs
+from nbshare.memory import Segment
 from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
@@ -38,20 +39,20 @@ from nbshare.wire.board import (
     STOP,
     WORKED,
     Board,
+    Claims,
 )
 from nbshare.wire.failures import leave, text_of
 from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Order
+from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
-from nbshare.worker.caller import Caller
-from nbshare.worker.claims import Claims
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
 from nbshare.worker.loading import initialize, loading
 from nbshare.worker.reports import Desk
 from nbshare.worker.stages import Column, PassingStore, blocks_for
-from nbshare.worker.store import ResultStore
+from nbshare.worker.store import ResultStore, Rows
 
-__all__ = ["Work"]
+__all__ = ["Caller", "Work"]
 
 # Items that take less than this are run several at a time, for so long at most: what storing a
 # result costs is spread over them. If a worker dies, only their range is known; they are then run
@@ -65,6 +66,47 @@ SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
 _process = [object()]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
+
+
+class Caller:
+    """Whom a worker works for; by itself one in the same process, where little has to be told."""
+
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
+        """Return where results go, given what the first one asks for."""
+        raise NotImplementedError
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        """Take a new log."""
+        raise NotImplementedError
+
+    def make_room(self, n: int) -> int:
+        """Have places for the first `n` blocks of a stage; returns how many there are."""
+        raise NotImplementedError
+
+    def await_items(self, pause_s: float) -> bool:
+        """Wait so long for items, or until some come; returns whether to go on waiting."""
+        raise NotImplementedError
+
+    def tidy_up(self) -> None:
+        """Undo what items have changed in this process."""
+
+    def tell_news(self) -> None:
+        """Tell that results have come, or that few items are left."""
+
+    def call_another(self) -> None:
+        """Wake another worker that waits for items, if there is one."""
+
+    def tell_imports(self) -> bool:
+        """Tell what has been imported so far; returns whether there is anything new."""
+        return False
+
+    def sends_prints(self) -> bool:
+        """Send what items have printed so far; returns whether there is anything to read."""
+        return False
+
+    def failed(self, i: int, error: BaseException, item: str) -> None:
+        """Take note of a failure of item `i`."""
+        raise NotImplementedError
 
 
 class Work:
