@@ -423,6 +423,40 @@ def give_same_scalar(i):
     return _scalar
 
 
+_dict = {"i": 0, "also": "it"}
+_nested = {"i": [0]}
+
+
+def give_same_dict(i):
+    _dict["i"] = i
+    return _dict
+
+
+def give_same_nested(i):
+    _nested["i"][0] = i
+    return _nested
+
+
+def _load_key(i, bad):
+    if i == bad:
+        raise ValueError(f"no key {i}")
+    return Key(i, bad)
+
+
+class Key:
+    """A key of a dict, one of which can be pickled and not loaded."""
+
+    def __init__(self, i, bad):
+        self.i, self.bad = i, bad
+
+    def __reduce__(self):
+        return _load_key, (self.i, self.bad)
+
+
+def give_keyed(i, bad):
+    return {Key(i, bad): i}
+
+
 def stop_at(i, bad):
     if i == bad:
         raise StopIteration("that is all")

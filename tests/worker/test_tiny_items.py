@@ -13,6 +13,7 @@ import nbshare
 from nbshare import SharedArray, last_job, parallel_map
 from nbshare.errors import (
     MixedResultsWarning,
+    TaskError,
 )
 
 SOME = 6_000  # where each one is looked at
@@ -78,6 +79,27 @@ def test_a_function_may_use_one_object_for_all_its_results(backend, task, out):
     """A result is what was returned for its item, also if the next item changes that object."""
     result = parallel_map(task, range(MANY), out=out, max_workers=1, backend=backend)
     assert [np.ravel(value)[0] for value in result] == list(range(MANY))
+
+
+@backends
+def test_a_function_may_use_one_dict_for_all_its_results(backend):
+    """Also where what changes is an object in it."""
+    options = {"max_workers": 1, "backend": backend}
+    result = parallel_map(policies.give_same_dict, range(MANY), **options)
+    assert result == [{"i": i, "also": "it"} for i in range(MANY)]
+    result = parallel_map(policies.give_same_nested, range(MANY), **options)
+    assert result == [{"i": [i]} for i in range(MANY)]
+
+
+@backends
+def test_one_key_that_cannot_be_loaded_costs_no_other_result(backend):
+    """Keys of any class go with their dict alone, not with those of the items beside it."""
+    bad = MANY // 2
+    result = parallel_map(
+        policies.give_keyed, range(MANY), shared={"bad": bad}, on_error="return", backend=backend
+    )
+    assert [i for i, each in enumerate(result) if isinstance(each, TaskError)] == [bad]
+    assert all([*each.values()] == [i] for i, each in enumerate(result) if i != bad)
 
 
 @backends
