@@ -46,6 +46,12 @@ class Blocks(ABC):
 
     Parameters
     ----------
+    sink : RingBuffer or None
+        Where they go; None: they are results.
+    board : Board
+        Of the call.
+    row : memoryview
+        This worker's, on the board.
     make_room : callable
         Has places for the first blocks, so many, and returns how many there are.
 
@@ -59,8 +65,17 @@ class Blocks(ABC):
 
     func: Callable[..., Any]
     columns: list[Column]
+    _fills_slots: bool  # itself
 
-    def __init__(self, make_room: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        sink: RingBuffer | None,
+        board: Board,
+        row: memoryview,
+        make_room: Callable[[int], int],
+    ) -> None:
+        self._slots = None if sink is None else Slots(sink, row)
+        self._board, self._row = board, row
         self._make_room, self._n_places = make_room, 0
 
     def claim(self, _: float) -> range:
@@ -73,9 +88,13 @@ class Blocks(ABC):
     @abstractmethod
     def _await_block(self) -> range: ...
 
-    @abstractmethod
     def pass_on(self, i: int, value: Any) -> None:
         """Hand what `func` has returned for block `i` to the next stage."""
+        slots = self._slots
+        assert slots is not None
+        slots.queue(value if self._fills_slots else copy_to(next(slots), value), i)
+        page = self._board.page(i)
+        page.done[i - page.first] = IN_OUTPUT
 
 
 class LoadedBlocks(Blocks):
@@ -85,30 +104,15 @@ class LoadedBlocks(Blocks):
     ----------
     load : callable
         A generator function, which may take the slots to fill.
-    sink : RingBuffer
-        Where its blocks go.
-    board : Board
-        Of the call.
-    row : memoryview
-        This worker's, on the board.
-    make_room : callable
-        As of `Blocks`.
+    *others
+        As for `Blocks`.
     """
 
-    def __init__(
-        self,
-        load: Callable[..., Any],
-        sink: RingBuffer,
-        board: Board,
-        row: memoryview,
-        make_room: Callable[[int], int],
-    ) -> None:
-        super().__init__(make_room)
+    def __init__(self, load: Callable[..., Any], *others: Any) -> None:
+        super().__init__(*others)
         self.func = self._next  # so its own time is the block's
         self.columns = [indices_of]
         self._load, self._fills_slots = load, n_arguments(load) == 1
-        self._board, self._row = board, row
-        self._slots = Slots(sink, row)
         self._blocks: Iterator[Any] | None = None
 
     def _await_block(self) -> range:
@@ -127,18 +131,17 @@ class LoadedBlocks(Blocks):
     def pass_on(self, i: int, value: Any) -> None:
         """Queue a block, or the slot that the loader has filled."""
         if value is END:
-            self._slots.close()
+            assert self._slots is not None
+            self._slots.give_back()
             self._board.close()
             return
-        self._slots.queue(value if self._fills_slots else copy_to(next(self._slots), value), i)
+        super().pass_on(i, value)
         header = self._board.header
         header[N_THERE] = header[NEXT] = i + 1
-        page = self._board.page(i)
-        page.done[i - page.first] = IN_OUTPUT
 
 
 class Slots(Iterator[SharedArray]):
-    """The empty slots that a loader fills: each is queued when it yields.
+    """The empty slots of the ring behind a stage; each is filled, and then queued.
 
     Parameters
     ----------
@@ -171,8 +174,8 @@ class Slots(Iterator[SharedArray]):
         lease.number = number
         lease.end(publish=True)
 
-    def close(self) -> None:
-        """Give back the slot that was taken and not filled."""
+    def give_back(self) -> None:
+        """Give back the slot that was taken and not filled: the next stage would wait for it."""
         if self._lease is not None:
             self._lease.end(publish=False)
 
@@ -186,72 +189,49 @@ class QueuedBlocks(Blocks):
         Takes a block, and maybe the slot that it is to fill.
     source : RingBuffer
         Where blocks come from.
-    sink : RingBuffer or None
-        Where they go; None: they are results.
-    board : Board
-        Of the call.
     lock : context manager
         Held to count blocks on the board.
-    make_room : callable
-        As of `Blocks`.
+    *others
+        As for `Blocks`.
     """
 
     def __init__(
         self,
         func: Callable[..., Any],
         source: RingBuffer,
-        sink: RingBuffer | None,
-        board: Board,
         lock: AbstractContextManager[Any],
-        make_room: Callable[[int], int],
+        *others: Any,
     ) -> None:
-        super().__init__(make_room)
+        super().__init__(*others)
         self.func, self._fills_slots = func, n_arguments(func) == 2
         self.columns = [lambda _: [self._block]]
         if self._fills_slots:
-            self.columns.append(lambda _: [self._slot])
-        self._source, self._sink = source, sink
-        self._board, self._lock = board, lock
+            self.columns.append(lambda _: [self._slots and next(self._slots)])
+        self._source, self._lock = source, lock
         self._got: Lease | None = None
-        self._put: Lease | None = None
         self._block: SharedArray | None = None
-        self._slot: SharedArray | None = None
 
     def _await_block(self) -> range:
-        if self._got is not None:
-            self._got.end(publish=False)
+        got, self._got = self._got, None
+        if got is not None:
+            got.end(publish=False)
         try:
-            if self._sink is not None:
-                self._put = self._sink.put()
-                self._slot = self._put.__enter__()
-            self._got = self._source.get()
-            self._block = self._got.__enter__()
+            if self._slots is not None:
+                next(self._slots)
+            got = self._source.get()
+            self._block = got.__enter__()
         except RingClosedError:
-            if self._put is not None:  # which the next stage would wait for
-                self._put.end(publish=False)
-            self._got = None
+            if self._slots is not None:
+                self._slots.give_back()
             return range(0)
         except RingAbortedError:
-            self._got = None
             return range(0)
-        assert self._got.number is not None
-        i, header = self._got.number, self._board.header
+        self._got, i, header = got, got.number, self._board.header
+        assert i is not None
         with self._lock:
             header[NEXT] += 1
             header[N_THERE] = max(header[N_THERE], i + 1)
         return range(i, i + 1)
-
-    def pass_on(self, i: int, value: Any) -> None:
-        """Queue the slot for the next stage."""
-        slot, lease, sink = self._slot, self._put, self._sink
-        assert slot is not None
-        assert lease is not None
-        assert sink is not None
-        trim(sink, slot, value if self._fills_slots else copy_to(slot, value))
-        lease.number = i
-        lease.end(publish=True)
-        page = self._board.page(i)
-        page.done[i - page.first] = IN_OUTPUT
 
 
 class PassingStore(ResultStore):
@@ -275,10 +255,10 @@ def blocks_for(
     make_room: Callable[[int], int],
 ) -> Blocks:
     """Return the blocks that a worker of a stage runs `func` on."""
+    others = stage.sink, board, row, make_room
     if stage.source is not None:
-        return QueuedBlocks(func, stage.source, stage.sink, board, lock, make_room)
-    assert stage.sink is not None
-    return LoadedBlocks(func, stage.sink, board, row, make_room)
+        return QueuedBlocks(func, stage.source, lock, *others)
+    return LoadedBlocks(func, *others)
 
 
 def n_arguments(func: Callable[..., Any]) -> int:
