@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from nbshare.job import Job
     from nbshare.notebook.live_plot import LivePlot
 
-# Pixels of one plot, by the number of columns: what the page keeps free, whatever the resolution.
-_PANEL = {1: (640, 400), 2: (450, 340), 3: (320, 280)}
+# Pixels of a plot that stands alone, and of one of several, in two columns: what the page keeps
+# free, whatever the resolution. Both are as wide as the row.
+_ALONE, _PANEL = (760, 440), (380, 300)
 _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
 _FINAL_DPIS = (200, 150, 100)  # sharp on fine screens, if the file stays small
-_MAX_FINAL_BYTES = 400_000  # noise at 200 dpi
+_MAX_FINAL_BYTES = 600_000  # noise at 200 dpi
 _COLOURS = (0, 256, 64)  # of the last frame; 0 is no palette
 _N_OPAQUE = 224  # colours of an image; the rest of its palette is grey, more and more transparent
 
@@ -130,9 +131,9 @@ class LiveFigure:
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
         plots = self._plots
-        columns = len(plots) if len(plots) <= 3 else math.ceil(len(plots) / 2)
-        width, height = _PANEL[columns]
-        rows = math.ceil(len(plots) / columns)
+        columns = min(len(plots), 2)
+        rows = math.ceil(len(plots) / 2)
+        width, height = _ALONE if columns == 1 else _PANEL
         size = (columns * width / _DPI, rows * height / _DPI)
         self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
         if not self._is_users:  # whose function may draw in black
@@ -210,7 +211,7 @@ class ResultFigure(LiveFigure):
     @staticmethod
     def blank(text: str) -> Frame:
         """Return a picture of the same size with a text in it."""
-        width, height = _PANEL[1]
+        width, height = _ALONE
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         FigureCanvasAgg(figure)
         figure.text(0.5, 0.5, text, ha="center", color="#666666", parse_math=False)
@@ -234,7 +235,8 @@ def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) 
     indices = np.where(alpha == 255, np.minimum(np.asarray(opaque), _N_OPAQUE), 255 - alpha // 8)
     indexed = Image.fromarray(indices.astype(np.uint8))
     indexed.putpalette(palette.getpalette() or ())
-    indexed.info["transparency"] = bytes([255] * _N_OPAQUE + [*range(255, -1, -8)])
+    fading = np.linspace(255, 0, 256 - _N_OPAQUE).astype(int).tolist()
+    indexed.info["transparency"] = bytes([255] * _N_OPAQUE + fading)
     return indexed
 
 

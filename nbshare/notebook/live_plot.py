@@ -19,7 +19,7 @@ __all__ = ["KINDS", "REDUCTIONS", "CannotDrawError", "LivePlot", "Plot", "as_plo
 
 KINDS = ("line", "image", "hist")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
-MAX_PLOTS = 6  # side by side: more are too small to read
+MAX_PLOTS = 6  # in two columns: more do not fit on a screen
 
 Draw: TypeAlias = Callable[[Any, Any], object]
 
@@ -159,7 +159,7 @@ class LivePlot:
         Parameters
         ----------
         figure : matplotlib Figure or SubFigure
-            Empty; 640 × 400 pixels where the plot stands alone, at 100 dots per inch.
+            Empty; 760 × 440 pixels where the plot stands alone, at 100 dots per inch.
 
         Returns
         -------

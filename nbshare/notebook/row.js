@@ -35,7 +35,7 @@
     if (!text) return line?.remove();
     if (!line) {
       line = place.appendChild(document.createElement('p'));
-      line.style = 'margin:2px 0;color:var(--jp-ui-font-color2)';
+      line.style = 'margin:2px 8px;color:var(--jp-ui-font-color2)';
     }
     if (line.textContent !== text) line.textContent = text;
   };
@@ -65,6 +65,7 @@
     const end = row => {
       row.isOver = true;
       const line = document.createElement('div');
+      line.style = 'padding:2px 8px';
       line.textContent = `■ ${row.label} ended with its kernel`.replace('  ', ' ');
       for (const place of row.places) {
         notice(place, '');

@@ -32,7 +32,8 @@ _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
 _N_SLOWEST = 3
-_WIDTH = "max-width:760px"
+# As wide as a picture; it begins where code and prints do.
+_WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px: while it runs and afterwards, so that nothing jumps; of that the bar
 
 # The theme's colours, right on light and dark pages, and Okabe and Ito's where there is none.
@@ -41,6 +42,7 @@ _GREEN = "--jp-success-color1", "#009E73"
 _ORANGE = "--jp-warn-color1", "#D55E00"
 _RED = "--jp-error-color1", "#B2182B"
 _GREY = "--jp-ui-font-color2", "#757575"
+_TEXT = "--jp-ui-font-color1", "inherit"
 # Mark and colour, always next to the state's word. No triangle: that is a fold.
 _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "starting": ("○", _BLUE),
@@ -52,6 +54,11 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 _TEXTS = "now", "reports", "stage"  # columns of text
 _GAP = "&emsp;"  # in the markup, as all that keeps words apart: GitHub strips styles
+# The names go into a second line, which is hidden, where there is no room for them.
+_HINT = (
+    f'<div style="flex:0 999 auto;height:{{height}}px;overflow:hidden">{_GAP}'
+    '<span style="display:inline-block">{names}</span></div><div>&nbsp;▾</div>'
+)
 _BUTTON = (
     '<button title="End this run now, keep what is done, and go on with the notebook"{disabled}'
     ' style="font:inherit;height:24px;padding:0 10px;cursor:pointer;border-radius:3px;'
@@ -113,13 +120,13 @@ class NotebookRow:
         words = Words("running when saved", "", [])
         line = self._line(words).strip()
         return {
-            "text/html": self._followed(f"<div>{html.escape(line)}</div>"),
+            "text/html": self._followed(f'<div style="{_WIDTH}">{html.escape(line)}</div>'),
             "text/plain": line,
         }
 
     def _followed(self, markup: str) -> str:
         """Add the script that keeps some markup up to date, where a page runs it."""
-        return f'<div style="{_WIDTH}">{markup}{self._page.script}</div>'
+        return f"<div>{markup}{self._page.script}</div>"
 
     def _words(self) -> Words:
         with self._lock:
@@ -144,33 +151,37 @@ class NotebookRow:
         details = [html.escape(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
+        activity = self._job.activity if is_live else None
         # U+FE0E: a mark, not an emoji. Text takes the theme's colour.
         line = (
             f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span> {label}{words.state}'
-            + "".join(_GAP + (_column(piece) if is_live else piece) for piece in pieces)
+            + "".join(_GAP + _column(piece, keeps_place=is_live) for piece in pieces)
         )
-        names, inside = self._fold()
-        bar = self._bar(colour) if is_live else ""
+        names, inside = self._fold(activity)
+        bar = "" if activity is None else self._bar(colour, activity)
         if names:
-            hint = f'<span style="float:right;{_css("color", _GREY)}">{_GAP}{names} ▾</span>'
+            hint = _HINT.format(names=names, height=_HEIGHT - _BAR * is_live)
             line = (
                 '<details><summary style="display:block;cursor:pointer">'
-                f"{hint}{line}{bar}</summary>{inside}</details>"
+                f'<div style="display:flex;{_css("color", _GREY)}">'
+                f'<div style="flex:1 1 auto;{_css("color", _TEXT)}">{line}</div>{hint}</div>'
+                f"{bar}</summary>{inside}</details>"
             )
         else:
             line += bar
         says = html.escape(self._line(words), quote=True)
         return (
-            f'<div aria-label="{says}" style="{_WIDTH};display:flex;gap:12px;padding:2px 0;'
+            f'<div aria-label="{says}" style="{_WIDTH};display:flex;gap:12px;'
             'font-variant-numeric:tabular-nums">'
             f'<div style="flex:1;line-height:{_HEIGHT - _BAR * is_live}px">{line}</div>{stop}</div>'
         )
 
-    def _bar(self, colour: tuple[str, str]) -> str:
+    def _bar(self, colour: tuple[str, str], activity: Sequence[WorkerActivity]) -> str:
         job, shape = self._job, f"height:{_BAR}px;border-radius:2px"
         inside = values = ""
         if job.n_tasks:
-            part = self._part_done(job.n_tasks)
+            under_way = sum(worker.fraction or 0.0 for worker in activity)  # as they reported
+            part = min(1.0, (job.n_done + under_way) / job.n_tasks)
             inside = f'<div style="width:{part:.1%};{shape};{_css("background", colour)}"></div>'
             values = (
                 f' aria-valuenow="{job.n_done}" aria-valuemin="0" aria-valuemax="{job.n_tasks}"'
@@ -179,11 +190,6 @@ class NotebookRow:
             f'<div role="progressbar" aria-label="{html.escape(self._job.label)}"{values}'
             f' style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
         )
-
-    def _part_done(self, n_tasks: int) -> float:
-        """Return how much is done, with what items under way have reported."""
-        under_way = sum(worker.fraction or 0.0 for worker in self._job.activity)
-        return min(1.0, (self._job.n_done + under_way) / n_tasks)
 
     def _stages(self) -> str:
         """Return a table of a pipeline's stages: where the queue is full, and who is busy."""
@@ -197,16 +203,16 @@ class NotebookRow:
         head = ("stage", "workers", "blocks", "queue before it", "busy")
         return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
-    def _fold(self) -> tuple[str, str]:
+    def _fold(self, activity: Sequence[WorkerActivity] | None) -> tuple[str, str]:
         """Return what is there for those who ask, the workers and the failures, and its name."""
         job = self._job
         names, parts = [], []
         if stages := self._stages():
             names.append("stages")
             parts.append(stages)
-        if self._timed and job.n_done + (job.state in LIVE):
+        if self._timed and (job.n_done or activity is not None):
             names.append(_workers(job.n_workers))
-            parts.append(self._activity() if job.state in LIVE else self._stats())
+            parts.append(self._stats() if activity is None else self._table_of(activity))
         if prints := job.last_prints:
             names.append("prints")
             parts.append(_list("last prints", map(html.escape, prints)))
@@ -215,8 +221,7 @@ class NotebookRow:
             parts.append(_failures(job))
         return ", ".join(names), "".join(parts)
 
-    def _activity(self) -> str:
-        workers = self._job.activity
+    def _table_of(self, workers: Sequence[WorkerActivity]) -> str:
         columns: dict[str, list[object]] = {
             "worker": [worker.number for worker in workers],
             "now": [self._doing(worker) for worker in workers],
@@ -283,10 +288,10 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
     return mark, _ORANGE if words.state.startswith("done with") else colour
 
 
-def _column(piece: str) -> str:
-    """Keep what follows in its place while figures change."""
-    width = len(re.sub("<[^>]*>", "", piece))
-    return f'<span style="display:inline-block;min-width:{width + 1}ch">{piece}</span>'
+def _column(piece: str, *, keeps_place: bool) -> str:
+    """Keep words on one line; while figures change, also what follows in its place."""
+    width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
+    return f'<span style="display:inline-block;min-width:{width}ch">{piece}</span>'
 
 
 def _plain_number(text: str) -> str:
@@ -324,14 +329,16 @@ def _cut(text: str) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return an HTML table; its cells are markup already."""
-    sides = ["left" if name in _TEXTS else "right" for name in head]
+    figures = "text-align:right;white-space:nowrap"
+    styles = ["text-align:left" if name in _TEXTS else figures for name in head]
 
     def row(kind: str, cells: Iterable[object]) -> str:
-        made = zip(sides, cells, strict=True)
-        return "".join(f'<{kind} style="text-align:{s}">{cell}</{kind}>' for s, cell in made)
+        made = zip(styles, cells, strict=True)
+        return "".join(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in made)
 
-    lines = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    return f"<table><thead><tr>{row('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    top = f"<thead><tr>{row('th', head)}</tr></thead>"
+    return f'<table style="margin-left:-0.5em">{top}<tbody>{body}</tbody></table>'
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:

@@ -218,7 +218,7 @@ def test_a_saved_notebook_opens_with_the_last_state(seen):
     assert "140/140" in seen.reopened[WAVES]
     assert "30/30" in seen.reopened[ROOTS]
     assert "1 failed" in seen.reopened[ROOTS]
-    assert seen.picture == [1280, 640]
+    assert seen.picture == [1520, 760]
     assert not [text for text in MISPLACED if text in "".join(seen.reopened) + seen.saved]
     assert not [text for text in ("<script", "button", "nbshare_stop") if text in seen.saved]
 

@@ -60,7 +60,7 @@ def test_every_shape_of_numbers_has_its_picture(results, title):
     frame = LiveFigure(job, "image").frame(final=True)
     assert frame.title == f"horizon: {title}"
     width, height = Image.open(io.BytesIO(frame.png)).size
-    assert width / height == 640 / 400
+    assert width / height == 760 / 440
 
 
 def test_rows_that_are_missing_stay_blank():
@@ -184,8 +184,8 @@ def test_a_noisy_picture_is_sharp_too_and_its_file_of_moderate_size():
     noise = np.random.default_rng(0).random((2, 350, 400))
     for plot in ("image", lambda ax, p: ax.imshow(p[0])):
         png = render(played(noise, 1), plot)
-        assert Image.open(io.BytesIO(png)).size == (1280, 800)
-        assert len(png) <= 400_000
+        assert Image.open(io.BytesIO(png)).size == (1520, 880)
+        assert len(png) <= 600_000
 
 
 def test_a_function_gets_cleared_axes_and_its_colour_bar_does_not_pile_up():
@@ -492,10 +492,10 @@ def test_a_subclass_draws_into_axes_of_its_own_cleared_before_each_frame():
     assert figure.figure.get_suptitle() == "horizon"
 
 
-def test_several_plots_stand_side_by_side():
+def test_several_plots_stand_in_two_columns():
     job = played(images(10), 0.5)
     frame = LiveFigure(job, ["image", TwoAxes(), "hist"]).frame(final=False)
-    assert Image.open(io.BytesIO(frame.png)).size == frame.size == (960, 280)
+    assert Image.open(io.BytesIO(frame.png)).size == frame.size == (760, 600)
 
 
 def test_a_title_of_the_users_stays():

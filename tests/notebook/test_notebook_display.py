@@ -183,16 +183,16 @@ def test_progress_false_shows_nothing(notebook):
 def test_a_saved_notebook_keeps_one_sharp_last_picture(notebook):
     (out,) = [o for o in notebook["image"].outputs if "image/png" in o.get("data", {})]
     assert out.data["text/plain"] == "horizon: mean of 40 of 40"
-    assert picture(out).size == (1280, 800)
+    assert picture(out).size == (1520, 880)
     assert len(base64.b64decode(out.data["image/png"])) < 90_000
 
 
 def test_pictures_come_while_the_cell_runs_and_never_change_their_size(notebook):
     shown = frames(notebook["image"])
     assert len(shown) >= 3
-    assert {picture(content).size for content in shown[:-1]} == {(640, 400)}
+    assert {picture(content).size for content in shown[:-1]} == {(760, 440)}
     for content in shown:
-        described = {"width": 640, "height": 400, "alt": content["data"]["text/plain"]}
+        described = {"width": 760, "height": 440, "alt": content["data"]["text/plain"]}
         assert content["metadata"]["image/png"] == described
     assert len({content["transient"]["display_id"] for content in shown}) == 1
 
@@ -309,7 +309,7 @@ def test_a_static_document_gets_the_last_frame_only_and_no_seconds(notebook):
     assert len(cell.shown) == 2
     assert bundles(cell, "text/html")[0]["text/plain"] == "✓ horizon done  40/40"
     assert " s" not in unstyled(bundles(cell, "text/html")[0]["text/html"])
-    assert picture(frames(cell)[0]).size == (1280, 800)
+    assert picture(frames(cell)[0]).size == (1520, 880)
 
 
 # -- a terminal, a log, a bar of the user's ----------------------------------------------------
