@@ -207,11 +207,7 @@ def open_display(
     Display
         To be updated while waiting, and closed at the end. Nothing is drawn before that.
     """
-    if progress is False and plot is None:
-        return Display([])
     place = surroundings()
-    if progress is None and plot is None and place == "log":
-        return Display([])
     drawers: list[Drawer] = []
     outputs: list[KernelOutput] = []
     # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
@@ -235,7 +231,8 @@ def open_display(
         drawers.append(frames)
         outputs.append(frames.output)
     live = not (place == "kernel" and is_static())
-    return Display(drawers, outputs, live=live, warn=_warner() if in_background else None)
+    warn = _warner() if in_background and drawers else None
+    return Display(drawers, outputs, live=live, warn=warn)
 
 
 class Showing:

@@ -108,7 +108,9 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
             timing = f"in under {_SHORTEST_S} s"
         return Words(words, count, [timing] if timed else [])
-    details = [] if job.n_tasks is None else [f"{percent(n_done, job.n_tasks)} %"]
+    details = (
+        [] if job.n_tasks is None else [f"{100 * n_done // max(job.n_tasks, 1)} %"]
+    )  # 100 only when all is done
     if timed and state in LIVE:
         details += _timing(job, pace)
     elif timed:
@@ -228,11 +230,6 @@ class LogLines:
             sys.stderr.flush()
             self._told_at, self._told = time.monotonic(), n_done
         return 1.0
-
-
-def percent(n_done: int, n_tasks: int) -> int:
-    """Return it rounded down: 100 only when all is done."""
-    return 100 * n_done // n_tasks if n_tasks else 100
 
 
 def _rate(rate: float) -> str:

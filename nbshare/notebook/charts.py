@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, span, write_dates
+from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, write_dates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ class LinePainter(Painter):
             line.set_markevery(np.flatnonzero(marked).tolist())
         finite = self._numbers[np.isfinite(self._numbers)]
         if finite.size:
-            self._axes.set_ylim(calm(*span(finite), margin=0.03))
+            self._axes.set_ylim(calm(*self._span(finite), margin=0.03))
         return "{}"
 
 
@@ -156,7 +156,7 @@ class HistPainter(Painter):
         if finite.size:
             counts, edges = np.histogram(finite, self._edges(finite))
             self._bars.set_data(counts, edges)
-            self._axes.set_xlim(calm(edges[0], edges[-1]))
+            self._axes.set_xlim(calm(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, counts.max(), margin=0.03)[1])
         n_odd = numbers.size - finite.size
         return f"{{}}, {n_odd} not finite" if n_odd else "{}"
@@ -164,7 +164,7 @@ class HistPainter(Painter):
     def _edges(self, finite: Array) -> NDArray[np.floating]:
         if self._dtype.kind in "biu" and np.ptp(finite) < _MAX_WHOLE and self._plot.bins is None:
             return np.arange(finite.min(), finite.max() + 2) - 0.5
-        low, high = span(finite)
+        low, high = self._span(finite)
         return np.linspace(low, high, (self._plot.bins or auto_bins(finite)) + 1)
 
 

@@ -6,14 +6,16 @@ import itertools
 import os
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+from weakref import ref
 
 from nbshare.errors import DisplayWarning, warn
 
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
+_Thing = TypeVar("_Thing")
 Make: TypeAlias = Callable[[], Bundle | None]
 
 _MAX_OWN = 8  # maps of a cell with a row and a picture of their own
@@ -53,6 +55,16 @@ def shell() -> Any:
     return cast(Any, sys.modules["IPython"]).get_ipython()
 
 
+def front_end() -> Literal["jupyter", "other"] | None:
+    """Tell what shows widgets here: a page of Jupyter's server, or another; None if nothing does.
+
+    Who executes a notebook without a page, as nbclient does, shows none.
+    """
+    if "__vsc_ipynb_file__" in shell().user_ns or "google.colab" in sys.modules:
+        return "other"
+    return "jupyter" if "JPY_SESSION_NAME" in os.environ else None  # which the server sets
+
+
 def cell_number() -> int:
     """Return the number of the cell that is running; in a kernel."""
     return int(shell().execution_count)
@@ -63,6 +75,20 @@ def cell_id() -> str | None:
     with suppress(Exception):  # other kernels than ipykernel have other ways
         return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     return None
+
+
+# What began lately, and where: which cell, run as which.
+_begun: deque[tuple[ref[Any], str, int]] = deque(maxlen=100)
+
+
+def begun_before(thing: _Thing) -> list[_Thing]:
+    """Note that something begins; return what of its kind earlier runs of the same cell began."""
+    if (cell := cell_id()) is None:
+        return []
+    number = cell_number()
+    found = [each() for each, where, n in _begun if where == cell and n != number]
+    _begun.append((ref(thing), cell, number))
+    return [each for each in found if isinstance(each, type(thing))]
 
 
 class KernelOutput:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from nbshare.errors import DisplayWarning, warn
 from nbshare.job import Job
 from nbshare.notebook.environment import surroundings
 from nbshare.notebook.live_plot import LivePlot
-from nbshare.notebook.panel import Panel, text_of
+from nbshare.notebook.panel import show_panel, text_of
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["explore"]
 
 Kind = Literal["image", "line", "hist"]
+
+_MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that the scale is taken from
 
 
 @shown_from_the_call
@@ -79,12 +80,12 @@ def explore(
         raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
     source = results if isinstance(results, Job) else _Finished(results)
     view = View(source, kind, plot or LivePlot(), axes or {})
-    if len(there := np.flatnonzero(source.present)):
-        view.pick(int(there[0]))  # refuses what cannot be drawn
+    if view.has(view.first):
+        view.pick(view.first)  # refuses what cannot be drawn
     if surroundings() != "kernel":
         warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
         return
-    Panel(view).display()
+    show_panel(view)
 
 
 class _Finished:
@@ -117,22 +118,6 @@ def _no_array(what: str) -> TypeError:
     )
 
 
-@dataclass
-class _Drawn:
-    """One result, as the job that a `LiveFigure` draws."""
-
-    label: str
-    rows: Any
-    inputs = n_tasks = None
-
-    @property
-    def present(self) -> npt.NDArray[np.bool_]:
-        return np.ones(len(self.rows), bool)
-
-    def partial(self) -> Any:
-        return self.rows
-
-
 class View:
     """What there is to see: results, where they lie in a grid, and the picture of each.
 
@@ -148,6 +133,8 @@ class View:
         self, source: Any, kind: Kind | None, plot: LivePlot, axes: Mapping[str, npt.ArrayLike]
     ) -> None:
         self.source, self._kind, self._plot = source, kind, plot
+        self._drawn_like: object = None
+        self._limits, self._n_seen = (math.inf, -math.inf), 0
         self.axes = {name: np.ravel(np.asarray(values)) for name, values in axes.items()}
         self.shape = tuple(len(values) for values in self.axes.values())
         if axes and math.prod(self.shape) != source.n_tasks:
@@ -159,6 +146,11 @@ class View:
     def n(self) -> int:
         """Number of items, of a generator as far as it has come; 1 at least."""
         return max(1, self.source.n_tasks or len(self.source.present))
+
+    @property
+    def first(self) -> int:
+        """The first result that is there; 0 if none is."""
+        return int(np.argmax(self.source.present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
         """Say which result it is."""
@@ -174,7 +166,7 @@ class View:
         present = self.source.present
         return item < len(present) and bool(present[item])
 
-    def pick(self, item: int) -> tuple[str, npt.NDArray[Any]]:
+    def pick(self, item: int) -> tuple[Kind, npt.NDArray[Any]]:
         """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
         partial, value = self.source.partial(), self._plot.value
         if isinstance(partial, list):
@@ -204,14 +196,33 @@ class View:
             gone = "No result yet" if self.source.running() else "No result"
             return ResultFigure.blank(f"{self.name(item)}\n{gone}")
         kind, shown = self.pick(item)
-        plot = copy.copy(self._plot)
-        plot.kind, plot.value = kind, None
-        if kind == "image":
-            plot.label = plot.label or "result"  # not the mean of several
-        if kind == "line":
-            plot.xlabel = plot.xlabel or "element"
+        alike = kind, shown.shape, shown.dtype
+        if self._drawn_like != alike:
+            plot = copy.copy(self._plot)
+            plot.kind, plot.value, plot.reduction = kind, None, "last"
+            if kind == "image":
+                plot.label = plot.label or "result"  # not the last of several
+            if kind == "line":
+                plot.xlabel = plot.xlabel or "element"
+            self._figure, self._drawn_like = ResultFigure(plot), alike
         rows = shown if kind == "line" else shown[None]
-        drawn: Any = _Drawn(self.name(item), rows)
-        frame = ResultFigure(drawn, plot).frame(final=sharp)
-        assert frame is not None  # there are rows
-        return frame
+        return self._figure.show(self.name(item), rows, self._span(kind, shown), sharp=sharp)
+
+    def _span(self, kind: Kind, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
+        """Return where the values of all results are: no scale jumps from one to the next."""
+        from nbshare.notebook.values import as_floats, span
+
+        if shown.dtype.kind not in "biufcMm":  # which is refused
+            return None
+        n_done, parts = self.source.n_done, [] if kind == "image" else [shown.ravel()]
+        if n_done != self._n_seen:
+            there = np.flatnonzero(self.source.present)
+            for i in there[:: math.ceil(len(there) / _MAX_SEEN)].tolist():
+                numbers = self.pick(i)[1].ravel()
+                parts.append(numbers[:: math.ceil(numbers.size / _MAX_NUMBERS)])
+            self._n_seen = n_done
+        numbers = as_floats(np.concatenate(parts)) if parts else np.empty(0)
+        if (finite := numbers[np.isfinite(numbers)]).size:
+            low, high = span(finite, (2, 98) if kind == "image" else (0, 100))
+            self._limits = min(low, self._limits[0]), max(high, self._limits[1])
+        return self._limits if self._limits[0] < self._limits[1] else None

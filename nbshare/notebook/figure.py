@@ -5,11 +5,13 @@ pyplot keeps figures alive and is not safe where callbacks and threads meet; not
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import matplotlib as mpl
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbshare.job import Job
+    from nbshare.notebook.environment import Bundle
     from nbshare.notebook.live_plot import LivePlot
 
 # Pixels of a plot that stands alone, and of one of several, in two columns: what the page keeps
@@ -67,6 +70,13 @@ class Frame:
     size: tuple[int, int]  # pixels
     title: str
     is_complete: bool  # all results that are there are in it
+
+    @property
+    def bundle(self) -> Bundle:
+        """What a cell gets; with the size, so that the page never jumps."""
+        png, (width, height) = base64.b64encode(self.png).decode("ascii"), self.size
+        size = {"width": width, "height": height, "alt": self.title}
+        return {"image/png": png, "text/plain": self.title}, {"image/png": size}
 
 
 class LiveFigure:
@@ -206,24 +216,50 @@ class LiveFigure:
 
 
 class ResultFigure(LiveFigure):
-    """A figure of one result, whose title is the label of what is drawn."""
+    """A figure of one result, and then of others of the same shape.
+
+    Parameters
+    ----------
+    plot
+        How it is drawn: one of nbshare's kinds, of whose results the last is shown.
+    """
+
+    def __init__(self, plot: LivePlot) -> None:
+        job: Any = SimpleNamespace(inputs=None)
+        super().__init__(job, plot)
 
     @staticmethod
     def blank(text: str) -> Frame:
         """Return a picture of the same size with a text in it."""
         width, height = _ALONE
-        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="none")
         FigureCanvasAgg(figure)
-        figure.text(0.5, 0.5, text, ha="center", color="#666666", parse_math=False)
+        figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
         file = io.BytesIO()
         figure.savefig(file, format="png")
         return Frame(file.getvalue(), (width, height), text, is_complete=True)
 
-    def paint(self, *, final: bool) -> tuple[str, bool] | None:
-        """Bring the axes up to date; return the title, and whether all is shown."""
-        painted = super().paint(final=final)
-        self._write_title(self._job.label)
-        return painted and (self._job.label, True)
+    def show(
+        self, name: str, rows: Any, limits: tuple[float, float] | None, *, sharp: bool
+    ) -> Frame:
+        """Draw a result, under its name, on a scale with these limits."""
+        self._name, self._rows, self._limits = name, rows, limits
+        frame = self.frame(final=sharp)
+        assert frame is not None  # there are rows
+        return frame
+
+    def paint(self, *, final: bool) -> tuple[str, bool]:
+        """Bring the axes up to date; return the title, and that all is shown."""
+        present = np.ones(len(self._rows), bool)
+        if not self._n:
+            self._n = len(present)
+            self._build(self._rows, present)
+        painter: Any = self._painters[0]
+        painter.limits = self._limits
+        painter.forget()
+        painter.paint(self._rows, present, final=final)
+        self._write_title(self._name)
+        return self._name, True
 
 
 def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) -> Image.Image:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from typing import TYPE_CHECKING
 
@@ -66,12 +65,7 @@ class LiveFrames:
         if frame is None:
             return None
         self._n_done, self._is_complete = n_done, frame.is_complete
-        png, (width, height) = base64.b64encode(frame.png).decode("ascii"), frame.size
-        size = {"width": width, "height": height}  # so the page never jumps
-        return (
-            {"image/png": png, "text/plain": frame.title},
-            {"image/png": {**size, "alt": frame.title}},
-        )
+        return frame.bundle
 
     def _has_news(self) -> bool:
         if not self._n_done:

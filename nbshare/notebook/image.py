@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, span, write_dates
+from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, write_dates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,7 +156,7 @@ class ImagePainter(Painter):
         self._counts[mine] += n_each
         if how == "last":
             lasts = firsts + n_each - 1
-            newer = lasts[items[lasts] > self._newest[mine]]
+            newer = lasts[items[lasts] >= self._newest[mine]]
             self._cells[cells[newer]], self._newest[cells[newer]] = rows[newer], items[newer]
         else:
             reduce = _UFUNCS[how]
@@ -174,7 +174,7 @@ class ImagePainter(Painter):
         if self._is_coloured:
             pixels = np.clip(pixels / (255 if self._dtype == np.uint8 else 1), 0, 1)
         elif (finite := pixels[np.isfinite(pixels)]).size:
-            self._image.set_clim(calm(*span(finite, (2, 98))))  # of most of the data
+            self._image.set_clim(calm(*self._span(finite, (2, 98))))  # of most of the data
         self._image.set_data(pixels)
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:
             self._image.set_interpolation("nearest")  # sharper, and half the bytes

@@ -1,13 +1,14 @@
 """The panel of `nbshare.explore`: sliders and buttons, and a picture that is also saved.
 
-Three outputs follow each other in the cell::
+On a page of Jupyter's server three outputs follow each other in the cell::
 
-    words and style   for front ends without widgets, and for the notebook's file
+    words and style   for the notebook's file
     the panel         ipywidgets, as long as its kernel lives
     the picture       an ordinary PNG: what the file keeps
 
 A style hides the last one while the panel is there, and the panel's place when it is gone, where
-JupyterLab would write "Error displaying widget".
+JupyterLab would write "Error displaying widget". Other front ends get panel and picture as two
+forms of one output. Where no page shows widgets there is the picture, and a sentence.
 
 Moving a slider only notes what is wanted. One thread for each panel draws, so that a slider that is
 dragged costs no more than the pictures that can be seen: a quick one while it moves, a sharp one
@@ -16,7 +17,6 @@ when it rests, which is also the one that is saved.
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Callable
@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbshare.notebook.environment import cell_id, cell_number, is_static
+from nbshare.notebook.environment import begun_before, front_end, is_static
 
 if TYPE_CHECKING:
     from nbshare.notebook.explore import View
 
-__all__ = ["Panel", "text_of"]
+__all__ = ["show_panel", "text_of"]
 
 _INTERVAL_S = 0.1  # between two pictures, and between looks at a job that runs
 _REST_S = 0.4  # after a move: then a sharp picture is worth its time
 _STALE_S = 3.0  # the file's picture is no older while the other one moves
 _PLAY_MS = 200  # between items, of the Play button
 
-_WORDS = "To choose other results, run this cell in a Jupyter that has ipywidgets."
+_WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
+_BUTTON = {"width": "36px"}
 _CHILD = ".jp-OutputArea-child"
 _STYLE = f"""<style>
 {_CHILD}:has(.nbshare-words):has(+ {_CHILD} .nbshare-panel),
@@ -66,17 +67,17 @@ class Axis:
     def __init__(self, name: str, values: Any, on_move: Callable[[], None]) -> None:
         import ipywidgets as w
 
-        look = {"description": name, "layout": w.Layout(width="420px")}
+        look: dict[str, Any] = {"description": name, "layout": {"flex": "0 1 440px"}}
         if values is None:
             self._slider, self._trait = w.IntSlider(max=0, **look), "value"
         else:
             options = [(text_of(value), i) for i, value in enumerate(values)]
             self._slider, self._trait = w.SelectionSlider(options=options, **look), "index"
-        self._play = w.Play(max=0, interval=_PLAY_MS, show_repeat=False)
+        self._play = w.Play(max=0, interval=_PLAY_MS, show_repeat=False, layout={"width": "80px"})
         w.jslink((self._play, "value"), (self._slider, self._trait))
         steps = []
         for step, icon, tooltip in ((-1, "step-backward", "previous"), (1, "step-forward", "next")):
-            button = w.Button(icon=icon, tooltip=f"{tooltip} {name}", layout={"width": "36px"})
+            button = w.Button(icon=icon, tooltip=f"{tooltip} {name}", layout=_BUTTON)
             button.on_click(lambda _, step=step: self.move(self.place + step))
             steps.append(button)
         self._slider.observe(lambda _: on_move(), self._trait)
@@ -117,43 +118,44 @@ class Panel:
         self._axes = [Axis(name, values, self._note_move) for name, values in axes.items()]
         for axis, n in zip(self._axes, view.shape or (view.n,), strict=True):
             axis.reach(n)
-        self._image, self._words = (
-            w.Image(format="png"),
-            w.Label(layout=w.Layout(width="auto", margin="0 16px 0 4px")),
-        )
+        self._image = w.Image(format="png", layout={"max_width": "100%"})
+        self._words = w.Label(layout={"margin": "0 16px 0 8px"})
         self._follow = w.Checkbox(
-            description="follow the newest", indent=False, layout=w.Layout(width="auto")
+            description="follow the newest", indent=False, layout={"width": "auto"}
         )
-        self._stop = w.Button(description="Stop", tooltip="End this run now, keep what is done")
+        self._stop = w.Button(
+            description="Stop",
+            tooltip="End this run now, keep what is done",
+            layout={"width": "auto", "height": "24px", "line_height": "22px"},
+        )
         self._stop.on_click(self._note_stop)
-        self._live = w.HBox([self._words, self._follow, self._stop])
-        self._all = w.VBox([*(axis.row for axis in self._axes), self._live, self._image])
+        if not view.source.running():
+            self._end_live()
+        live = w.HBox([self._words, self._follow, self._stop], layout={"flex_flow": "row wrap"})
+        self._all = w.VBox([*(axis.row for axis in self._axes), live, self._image])
         self._all.add_class("nbshare-panel")
         self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self._also: dict[str, Any] = {}  # other forms of what is saved
         self._present = np.zeros(0, bool)  # when it was last looked
         self._shown: tuple[int, bool] | None = None  # item, and whether it was there
         self._moved_at = self._saved_at = 0.0
         self._is_ours, self._is_over = False, False  # the move of a slider; all of it
         self._has_news = threading.Event()
+        self.move(view.first)
 
     def display(self) -> None:
         """Show it in the cell that is running, and follow what happens."""
-        _end_panels_before(self)
-        if is_static():
-            self._save(again=False)
-            return
-        from IPython import display as ipython
-
-        display: Any = ipython.display
-
-        if not self._view.source.running():
-            self._follow.layout.display = self._stop.layout.display = "none"
-        words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
-        display({"text/html": words, "text/plain": _WORDS}, raw=True, display_id=True)
+        for before in begun_before(self):  # the same cell shows this one now
+            before.close()
         widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
-        panel = {"application/vnd.jupyter.widget-view+json": widget, "text/plain": ""}
-        display(panel, raw=True, display_id=True)
-        self._save(again=False)
+        panel = {"application/vnd.jupyter.widget-view+json": widget}
+        if front_end() == "jupyter":
+            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
+            _show({"text/html": words, "text/plain": _WORDS})
+            _show({**panel, "text/plain": ""})
+        else:
+            self._also = panel
+        self._save(self._saved.display)
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
@@ -195,7 +197,7 @@ class Panel:
         """Bring the panel up to date."""
         source = self._view.source
         if not is_running:
-            self._follow.layout.display = self._stop.layout.display = "none"
+            self._end_live()
         if not self._view.axes:
             self._axes[0].reach(self._view.n)
         self._follow_newest()
@@ -206,11 +208,13 @@ class Panel:
             self._moved_at = now
             self._image.value = self._view.draw(item, sharp=False).png
             self._shown = shown
-        done = f"{source.n_done} of {source.n_tasks or '?'} done, {source.state}"
-        self._words.value = f"{self._view.name(item)} · {done}"  # last: the picture is there
+        words = self._view.name(item)
+        if source.state != "done":
+            words += f" · {source.n_done} of {source.n_tasks or '?'} done, {source.state}"
+        self._words.value = words  # last: the picture is there
         is_due = now - self._moved_at > _REST_S or now - self._saved_at > _STALE_S
         if self._saved_at < self._moved_at and is_due:
-            self._save(again=True)
+            self._save(self._saved.update)
 
     def _follow_newest(self) -> None:
         present = self._view.source.present
@@ -219,13 +223,20 @@ class Panel:
         new, self._present = np.flatnonzero(present & ~before), present
         if not (len(new) and self._follow.value):
             return
-        places = np.unravel_index(new[-1], self._view.shape or (self._view.n,))
+        self.move(int(new[-1]))
+
+    def move(self, item: int) -> None:
+        """Move the sliders to a result."""
+        places = np.unravel_index(item, self._view.shape or (self._view.n,))
         self._is_ours = True
         for axis, place in zip(self._axes, places, strict=True):
             axis.move(int(place))
         self._is_ours = False
 
-    def _save(self, *, again: bool) -> None:
+    def _end_live(self) -> None:
+        self._follow.layout.display = self._stop.layout.display = "none"
+
+    def _save(self, show: Callable[..., object]) -> None:
         """Draw a sharp picture, here and for the notebook's file."""
         item, self._saved_at = self._item, time.monotonic()
         shown = item, self._view.has(item)
@@ -233,23 +244,21 @@ class Panel:
         width, height = frame.size
         self._image.value, self._shown = frame.png, shown
         self._image.width, self._image.height = str(width), str(height)
-        png = base64.b64encode(frame.png).decode("ascii")
-        size = {"width": width, "height": height, "alt": frame.title}
-        show = self._saved.update if again else self._saved.display
-        data = {"image/png": png, "text/plain": frame.title}
-        show(data, metadata={"image/png": size}, raw=True)
+        data, metadata = frame.bundle
+        show({**data, **self._also}, metadata=metadata, raw=True)
 
 
-_panels: dict[str, tuple[int, list[Panel]]] = {}  # by cell: its number when it ran, and what it has
-
-
-def _end_panels_before(panel: Panel) -> None:
-    """Close those that the same cell had when it ran before: they keep their results."""
-    if (cell := cell_id()) is None:
+def show_panel(view: View) -> None:
+    """Show a panel in the cell that is running; where nobody can use one, a picture."""
+    if front_end() is not None and not is_static():
+        Panel(view).display()
         return
-    number, panels = _panels.get(cell, (cell_number(), []))
-    if number != cell_number():
-        for each in panels:
-            each.close()
-        panels = []
-    _panels[cell] = cell_number(), [*panels, panel]
+    if not is_static():
+        _show({"text/plain": _WORDS})
+    _show(*view.draw(view.first, sharp=True).bundle)
+
+
+def _show(data: dict[str, Any], metadata: Any = None) -> None:
+    from IPython.display import display
+
+    display(data, metadata=metadata, raw=True, display_id=True)  # type: ignore[no-untyped-call]

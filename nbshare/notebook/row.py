@@ -14,14 +14,12 @@ from __future__ import annotations
 import html
 import re
 import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
-from nbshare.notebook.environment import cell_id, cell_number, is_static, kernel_output
+from nbshare.notebook.environment import begun_before, is_static, kernel_output
 from nbshare.notebook.page import PageLink
 
 if TYPE_CHECKING:
@@ -53,11 +51,11 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "failed": ("✗", _RED),
 }
 _TEXTS = "now", "reports", "stage"  # columns of text
-_GAP = "&emsp;"  # in the markup, as all that keeps words apart: GitHub strips styles
+_GAP = "&nbsp;" * 3  # in the markup, as all that keeps words apart: GitHub strips styles
 # The names go into a second line, which is hidden, where there is no room for them.
 _HINT = (
-    f'<div style="flex:0 999 auto;height:{{height}}px;overflow:hidden">{_GAP}'
-    '<span style="display:inline-block">{names}</span></div><div>&nbsp;▾</div>'
+    '<div style="flex:0 1 auto;height:{height}px;overflow:hidden">&#8203;'
+    '<span style="display:inline-block;white-space:nowrap">{names}</span></div><div>&nbsp;▾</div>'
 )
 _BUTTON = (
     '<button title="End this run now, keep what is done, and go on with the notebook"{disabled}'
@@ -85,7 +83,8 @@ class NotebookRow:
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
         self._shown: dict[str, str] = {}
-        self._n_left_behind = _note_cell(job) if in_background else 0
+        before = begun_before(job) if in_background else []
+        self._n_left_behind = sum(other.running() for other in before)
 
     def draw(self, *, final: bool) -> float:
         """Send the row if it differs from the one that is shown."""
@@ -152,19 +151,18 @@ class NotebookRow:
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
         activity = self._job.activity if is_live else None
+        columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
         # U+FE0E: a mark, not an emoji. Text takes the theme's colour.
-        line = (
-            f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span> {label}{words.state}'
-            + "".join(_GAP + _column(piece, keeps_place=is_live) for piece in pieces)
-        )
+        mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'
+        line = f"{mark} {label}{words.state}{_GAP}{columns}"
         names, inside = self._fold(activity)
         bar = "" if activity is None else self._bar(colour, activity)
         if names:
             hint = _HINT.format(names=names, height=_HEIGHT - _BAR * is_live)
             line = (
                 '<details><summary style="display:block;cursor:pointer">'
-                f'<div style="display:flex;{_css("color", _GREY)}">'
-                f'<div style="flex:1 1 auto;{_css("color", _TEXT)}">{line}</div>{hint}</div>'
+                f'<div style="display:flex;{_css("color", _GREY)}"><div style="flex:1 0 auto;'
+                f'max-width:calc(100% - 2ch);{_css("color", _TEXT)}">{line}</div>{hint}</div>'
                 f"{bar}</summary>{inside}</details>"
             )
         else:
@@ -268,20 +266,6 @@ class NotebookRow:
         return f"item {index}: {html.escape(_cut(_plain_number(text)))}"
 
 
-# Jobs that began lately, and where: which cell, run as which.
-_begun: deque[tuple[ref[Job], str, int]] = deque(maxlen=100)
-
-
-def _note_cell(job: Job) -> int:
-    """Note in which cell a job begins; returns how many of earlier runs of the cell go on."""
-    if (cell := cell_id()) is None:
-        return 0
-    number = cell_number()
-    found = [job() for job, where, n in _begun if where == cell and n != number]
-    _begun.append((ref(job), cell, number))
-    return sum(other is not None and other.running() for other in found)
-
-
 def _look(words: Words) -> tuple[str, tuple[str, str]]:
     """Return mark and colour."""
     mark, colour = _LOOKS[words.state.split()[0]]
@@ -291,7 +275,7 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
 def _column(piece: str, *, keeps_place: bool) -> str:
     """Keep words on one line; while figures change, also what follows in its place."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
-    return f'<span style="display:inline-block;min-width:{width}ch">{piece}</span>'
+    return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 
 
 def _plain_number(text: str) -> str:

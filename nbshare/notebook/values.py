@@ -48,6 +48,7 @@ class Painter:
     """
 
     palette: Image | None = None  # all colours of the picture, if they are known
+    limits: tuple[float, float] | None = None  # of the values, if not where these results are
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -85,6 +86,15 @@ class Painter:
             if time.monotonic() >= until:
                 break
         return int(np.count_nonzero(self._taken)), self._show(final=final)
+
+    def forget(self) -> None:
+        """Have all results read again."""
+        self._taken[:] = False
+
+    def _span(
+        self, finite: Array, percentiles: tuple[float, float] = (0, 100)
+    ) -> tuple[float, float]:
+        return self.limits or span(finite, percentiles)
 
     def _add(self, items: NDArray[np.intp], rows: Array) -> None:
         """Keep what is to be shown of some results."""
