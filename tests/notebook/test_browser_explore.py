@@ -6,6 +6,7 @@ Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` i
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 
 import browser
@@ -16,6 +17,7 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="no browser tests without playwright: nbshare[browser]"
 )
 pytest.importorskip("jupyterlab", reason="no browser tests without JupyterLab: nbshare[browser]")
+HTMLExporter = pytest.importorskip("nbconvert").HTMLExporter
 if browser.CHROMIUM is None:
     pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
 
@@ -24,19 +26,54 @@ import os, time
 import numpy as np
 
 def surface(x):
-    "The first three are there at once; the others wait for a file."
-    while x >= 3 and not os.path.exists("go"):
+    "The first three are there at once; each of the others waits for its file."
+    while x >= 3 and not os.path.exists(f"go-{x}"):
         time.sleep(0.02)
     y, z = np.mgrid[:40, :60] / 20
     return np.sin(y * (x + 1)) + z
 """
 CELLS = [
-    "from nbshare import explore, map_async\nfrom tasks_of_cells import surface",
+    "import numpy as np\nfrom nbshare import explore, map_async\nfrom tasks_of_cells import *",
     "job = map_async(surface, range(12), max_workers=2, progress=False)\n"
     "while job.n_done < 3: pass\njob.explore()",
+    "maps = np.random.default_rng(1).random((6, 20, 30))\n"
+    "explore(maps, axes={'azimuth': [0, 120, 240], 'height': [10, 20]})",
 ]
-EXPLORED = 1
-CHANGED = "old => document.querySelector('.nbshare-panel img').src !== old"
+EXPLORED, GRID = 1, 2
+# Words and picture: the words are written when the picture has been sent.
+SHOWN = """([number, item, old]) => {
+  const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
+  const panel = cell.querySelector('.nbshare-panel');
+  return panel.innerText.includes(item) && panel.querySelector('img').src !== old;
+}"""
+
+
+class Panel:
+    """The panel of a cell."""
+
+    def __init__(self, page, number):
+        self._page, self._number, self.cell = page, number, page.cell(number)
+        self.picture = self.cell.locator(".nbshare-panel img")
+        self.picture.wait_for()
+        page.tab.wait_for_timeout(1000)  # until the sharp picture is there, and nothing moves
+
+    def shows(self, item, act):
+        """Do something that has another item shown; returns the seconds until it is."""
+        old, began = self.picture.get_attribute("src"), time.monotonic()
+        act()
+        self._page.tab.wait_for_function(SHOWN, arg=[self._number, item, old], timeout=10_000)
+        return time.monotonic() - began
+
+    def drag(self, name, part):
+        """Take the handle of a slider with the mouse, to a part of its way."""
+        row = self.cell.locator(".widget-hbox", has=self._page.tab.get_by_text(name, exact=True))
+        handle = row.last.locator(".noUi-handle").bounding_box()
+        way = row.last.locator(".noUi-target").bounding_box()
+        mouse, y = self._page.tab.mouse, handle["y"] + handle["height"] / 2
+        mouse.move(handle["x"] + handle["width"] / 2, y)
+        mouse.down()
+        mouse.move(way["x"] + part * way["width"], y, steps=3)
+        mouse.up()
 
 
 def open_page(driver, address):
@@ -45,10 +82,40 @@ def open_page(driver, address):
     return browser.Page(tab, address.format("maps.ipynb"))
 
 
+def use(page, folder, seen):
+    """Use all that is there to choose an item."""
+    panel = Panel(page, EXPLORED)
+    cell = panel.cell
+    seen.moved_s = [
+        panel.shows(f"item {k}", lambda k=k: panel.drag("item", k / 11)) for k in (1, 2)
+    ]
+    seen.live = cell.inner_text()
+    seen.n_images = sum(i.is_visible() for i in cell.locator("img").all())
+
+    def press_key():
+        cell.get_by_role("slider").focus()
+        page.tab.keyboard.press("ArrowLeft")
+
+    panel.shows("item 1", press_key)
+    panel.shows("item 2", cell.get_by_title("next item").click)
+    panel.shows("item 1", cell.get_by_title("previous item").click)
+    follow = cell.get_by_role("checkbox")
+    follow.check()
+    panel.shows("item 4", (folder / "go-4").touch)
+    seen.follows = [follow.is_checked()]
+    panel.shows("item 0", lambda: panel.drag("item", 0))
+    seen.follows.append(follow.is_checked())
+    play = cell.locator(".widget-play button").first
+    panel.shows("item 3", play.click)
+    play.click()
+    page.tab.wait_for_timeout(1000)
+    panel.shows("item 2", lambda: panel.drag("item", 2 / 11))
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """Explore a job that runs, stop it and save; open the file again without its kernel."""
-    folder, seen = tmp_path_factory.mktemp("explore"), SimpleNamespace(pictures=[])
+    folder, seen = tmp_path_factory.mktemp("explore"), SimpleNamespace()
     state = tmp_path_factory.mktemp("state")
     (folder / "tasks_of_cells.py").write_text(TASKS)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
@@ -61,19 +128,14 @@ def seen(tmp_path_factory):
             page.run(0)
             page.await_end(0)
             page.run(EXPLORED)
+            use(page, folder, seen)
             cell = page.cell(EXPLORED)
-            cell.locator(".nbshare-panel img").wait_for()
-            for item in (1, 2):
-                picture = page.tab.evaluate("document.querySelector('.nbshare-panel img').src")
-                cell.get_by_role("slider").focus()
-                page.tab.keyboard.press("ArrowRight")
-                page.tab.wait_for_function(CHANGED, arg=picture, timeout=5000)
-                cell.get_by_text(f"surface: item {item}").first.wait_for(timeout=5000)
-            seen.live = cell.inner_text()
-            seen.n_images = sum(i.is_visible() for i in cell.locator("img").all())
-            cell.screenshot(path=str(folder / "live.png"))
             cell.get_by_role("button", name="Stop").click()
             cell.get_by_text("stopped").wait_for()
+            page.run(GRID)
+            grid = Panel(page, GRID)
+            grid.shows("azimuth = 0, height = 20", lambda: grid.drag("height", 1))
+            grid.shows("azimuth = 120, height = 20", lambda: grid.drag("azimuth", 0.5))
             page.tab.wait_for_timeout(1000)  # until the sharp picture is there
             page.save()
             page.tab.close()
@@ -84,25 +146,52 @@ def seen(tmp_path_factory):
             page.await_kernel()
             page.tab.wait_for_timeout(2000)  # in which the widgets would be looked for
             seen.reopened = page.cell(EXPLORED).inner_text()
-            page.cell(EXPLORED).screenshot(path=str(folder / "reopened.png"))
             page.tab.close()
+        seen.exported = export(driver, folder)
     return seen
 
 
-def test_a_slider_moved_while_a_job_runs_changes_the_picture(seen):
-    """By key; the panel says how far the job is, and there is one picture only."""
+def export(driver, folder):
+    """Export the notebook; returns text and visible images of the page, which is not on-line."""
+    html, _ = HTMLExporter().from_filename(str(folder / "maps.ipynb"))
+    (folder / "maps.html").write_text(html)
+    tab = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS).new_page()
+    tab.route("http*://**", lambda route: route.abort())
+    tab.goto(f"file://{folder}/maps.html")
+    images = sum(image.is_visible() for image in tab.locator("img").all())
+    text = tab.locator("body").inner_text()
+    tab.close()
+    return text, images
+
+
+def test_a_slider_moved_by_mouse_while_a_job_runs_changes_the_picture(seen):
+    """Within half a second; the panel says how far the job is, and there is one picture only."""
+    assert max(seen.moved_s) < 0.5
     assert "3 of 12 done, running" in seen.live
     assert seen.n_images == 1
 
 
+def test_who_moves_the_slider_does_not_follow_the_newest_any_more(seen):
+    """Before that each new result is shown as it comes."""
+    assert seen.follows == [True, False]
+
+
 def test_the_file_keeps_the_last_picture(seen):
-    """As an ordinary PNG that names the item."""
-    outputs = [o["data"] for o in seen.saved["cells"][EXPLORED]["outputs"] if "data" in o]
-    (picture,) = [data for data in outputs if "image/png" in data]
-    assert "".join(picture["text/plain"]) == "surface: item 2"
+    """As an ordinary PNG that names the item, or its place in the grid."""
+    for cell, name in ((EXPLORED, "surface: item 2"), (GRID, "result: azimuth = 120, height = 20")):
+        outputs = [o["data"] for o in seen.saved["cells"][cell]["outputs"] if "data" in o]
+        (picture,) = [data for data in outputs if "image/png" in data]
+        assert "".join(picture["text/plain"]) == name
 
 
 def test_a_panel_without_its_kernel_leaves_the_picture_and_no_error(seen):
     """Opened again where the notebook is trusted: JupyterLab would look for the widgets."""
     assert "To choose other results" in seen.reopened
-    assert "widget" not in seen.reopened.replace("ipywidgets", "")
+    assert "widget" not in seen.reopened
+
+
+def test_an_exported_page_shows_the_pictures_and_no_error(seen):
+    """As nbconvert makes it."""
+    text, n_images = seen.exported
+    assert n_images == 2
+    assert "widget" not in text.lower()

@@ -7,7 +7,9 @@ import pytest
 from kernels import Kernel
 
 import nbshare
+from nbshare.notebook.explore import View, _Finished
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 MAPS = np.random.default_rng(1).random((6, 20, 30))
 
 
@@ -36,12 +38,13 @@ def test_outside_of_a_notebook_a_sentence_says_what_to_do():
 
 
 def test_the_picture_is_there_when_the_cell_ends(lab):
-    """In a kernel: of an image, of a line, and of the first place of a grid, with its values."""
+    """In a kernel without a page: of an image, a line, and the first place of a grid."""
     kernel = Kernel(lab)
     try:
         kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
         image = kernel.run_well("nbshare.explore(maps)")
-        assert "image/png" in image.mimetypes
+        assert image.mimetypes == {"image/png", "text/plain"}
+        assert image.rows[0].startswith("To choose other results")
         assert image.rows[-1] == "result: item 0"
         line = kernel.run_well("nbshare.explore(maps[:, 0], kind='hist')")
         assert line.rows[-1] == "result: item 0"
@@ -49,3 +52,34 @@ def test_the_picture_is_there_when_the_cell_ends(lab):
         assert kernel.run_well(code).rows[-1] == "result: azimuth = 0, height = a"
     finally:
         kernel.close()
+
+
+def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(lab):
+    """It shows the one or the other; a document that is rebuilt has the picture alone."""
+    kernel = Kernel(lab)
+    try:
+        kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
+        kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'")  # as VS Code does
+        shown = kernel.run_well("nbshare.explore(maps)")
+        assert shown.rows == ["result: item 0"]
+        assert shown.mimetypes == {WIDGET, "image/png", "text/plain"}
+        kernel.run_well("os.environ['NBSHARE_STATIC'] = '1'")
+        shown = kernel.run_well("nbshare.explore(maps[1:])")
+        assert shown.rows == ["result: item 0"]
+        assert shown.mimetypes == {"image/png", "text/plain"}
+    finally:
+        kernel.close()
+
+
+def test_all_items_are_drawn_on_one_scale():
+    """Whichever is shown first: the colours of an image, the axis of a line or a histogram."""
+    maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
+    for kind, results in (("image", maps), ("line", maps[:, 0]), ("hist", maps)):
+        view = View(_Finished(results), kind, nbshare.LivePlot(), {})
+        scales = set()
+        for item in (0, 5, 3):
+            view.draw(item, sharp=False)
+            axes = view._figure.figure.axes[0]
+            limits = {"image": lambda a: a.images[0].get_clim(), "line": lambda a: a.get_ylim()}
+            scales.add(limits.get(kind, lambda a: a.get_xlim())(axes))
+        assert len(scales) == 1
