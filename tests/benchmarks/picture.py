@@ -1,0 +1,102 @@
+"""One picture of the race, and of how cost grows: light, and legible on white and on dark pages."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from PIL import Image
+from report import NO_PEERS, Report
+
+# Okabe and Ito's colours, which everybody can tell apart; shapes tell apart what shares a colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SHAPES = ("o", "s", "^", "D", "v", "P", "X")
+AXES = {
+    "items": ("number of tiny items", "time of a call (s)"),
+    "bytes": ("bytes that all items read", "start and first call (s)"),
+    "workers": ("workers", "start and first call (s)"),
+}
+STYLE = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+}
+
+
+def styles(report: Report) -> dict[str, dict]:
+    """Return a colour and a shape for each contestant; nbshare has the first."""
+    names = [each["contestant"] for each in [*report.race, *report.scaling]]
+    names = ["nbshare", *dict.fromkeys(name for name in names if name not in NO_PEERS)]
+    found = {
+        name: {"color": COLOURS[i % len(COLOURS)], "marker": SHAPES[(i + i // 7) % len(SHAPES)]}
+        for i, name in enumerate(names)
+    }
+    return found | {
+        "loop": {"color": "#767676", "marker": "_"},
+        "limit": {"color": "#767676", "marker": "|"},
+    }
+
+
+def draw(report: Report, path: Path):
+    """Draw the race above, and how cost grows below if it was measured."""
+    rows, look = report.rows(), styles(report)
+    axes = [axis for axis in AXES if report.curves(axis)]
+    heights = [0.5 + 0.36 * len(rows), 2.4 if axes else 0]
+    with mpl.rc_context(STYLE):
+        figure = Figure((8, sum(heights)), dpi=160, facecolor="white", layout="constrained")
+        upper, *lower = figure.subfigures(
+            2 if axes else 1, 1, height_ratios=heights[: 1 + bool(axes)], squeeze=False
+        )[:, 0]
+        draw_race(upper.subplots(), rows, look)
+        for axis, ax in zip(
+            axes, lower[0].subplots(1, len(axes), squeeze=False)[0] if axes else [], strict=True
+        ):
+            draw_scaling(ax, axis, report.curves(axis), look)
+        raw = io.BytesIO()
+        figure.savefig(raw, format="png")
+    Image.open(raw).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def draw_race(ax, rows, look):
+    """Draw the time of every contestant on every workload, nbshare's being 1."""
+    for y, row in enumerate(reversed(rows)):
+        ax.axhline(y, color="#dddddd", linewidth=0.6, zorder=0)
+        for name in row.ranking:
+            ratio = row.ratio(name, row.unit)
+            if ratio and name in look and ratio.median > 0.003:
+                spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+                ax.errorbar(
+                    ratio.median,
+                    y,
+                    xerr=spread,
+                    linestyle="",
+                    markersize=5,
+                    elinewidth=1,
+                    **look[name],
+                )
+    labels = [f"{row.title}, {row.phase} call" for row in reversed(rows)]
+    ax.set(xscale="log", yticks=range(len(rows)), yticklabels=labels)
+    ax.set_xlabel(
+        "time ÷ nbshare's (left of 1: faster than nbshare; the bar: slowest and fastest round)"
+    )
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.axvline(1, color=look["nbshare"]["color"], linewidth=0.8, zorder=0)
+    for name, style in look.items():
+        ax.plot([], [], linestyle="", label=name, **style)
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def draw_scaling(ax, axis, curves, look):
+    """Draw how the seconds of a call grow; a band shows all rounds."""
+    for name, curve in curves.items():
+        sizes = sorted(curve)
+        style = {**look[name], "marker": "." if name == "loop" else look[name]["marker"]}
+        ax.plot(sizes, [median(curve[size]) for size in sizes], markersize=4, linewidth=1, **style)
+        low, high = ([end(curve[size]) for size in sizes] for end in (min, max))
+        ax.fill_between(sizes, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    xlabel, ylabel = AXES[axis]
+    ax.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
