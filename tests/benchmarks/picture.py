@@ -16,7 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SHAPES = ("o", "s", "^", "D", "v", "P", "X")
 AXES = {
     "items": ("number of tiny items", "time of a call (s)"),
-    "bytes": ("bytes that all items read", "start and first call (s)"),
+    "bytes": ("bytes of the array that all items read", "start and first call (s)"),
     "workers": ("workers", "start and first call (s)"),
 }
 STYLE = {
@@ -36,8 +36,8 @@ def styles(report: Report) -> dict[str, dict]:
         for i, name in enumerate(names)
     }
     return found | {
-        "loop": {"color": "#767676", "marker": "_"},
-        "limit": {"color": "#767676", "marker": "|"},
+        "loop": {"color": "#555555", "marker": "o", "markerfacecolor": "white"},
+        "limit": {"color": "#555555", "marker": "|"},
     }
 
 
@@ -45,7 +45,7 @@ def draw(report: Report, path: Path):
     """Draw the race above, and how cost grows below if it was measured."""
     rows, look = report.rows(), styles(report)
     axes = [axis for axis in AXES if report.curves(axis)]
-    heights = [0.5 + 0.36 * len(rows), 2.4 if axes else 0]
+    heights = [0.5 + 0.5 * len(rows), 2.4 if axes else 0]
     with mpl.rc_context(STYLE):
         figure = Figure((8, sum(heights)), dpi=160, facecolor="white", layout="constrained")
         upper, *lower = figure.subfigures(
@@ -63,25 +63,21 @@ def draw(report: Report, path: Path):
 
 def draw_race(ax, rows, look):
     """Draw the time of every contestant on every workload, nbshare's being 1."""
+    names = list(look)
     for y, row in enumerate(reversed(rows)):
-        ax.axhline(y, color="#dddddd", linewidth=0.6, zorder=0)
-        for name in row.ranking:
+        if y % 2:
+            ax.axhspan(y - 0.5, y + 0.5, color="#f2f2f2", zorder=0)
+        for name in set(row.times) & set(look):
             ratio = row.ratio(name, row.unit)
-            if ratio and name in look and ratio.median > 0.003:
+            if ratio and ratio.median > 0.01:  # the loop over nothing would need half of the axis
                 spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
-                ax.errorbar(
-                    ratio.median,
-                    y,
-                    xerr=spread,
-                    linestyle="",
-                    markersize=5,
-                    elinewidth=1,
-                    **look[name],
-                )
+                place = y + 0.4 - 0.8 * names.index(name) / (len(names) - 1)  # none hides another
+                style = {"linestyle": "", "markersize": 4.5, "elinewidth": 1} | look[name]
+                ax.errorbar(ratio.median, place, xerr=spread, **style)
     labels = [f"{row.title}, {row.phase} call" for row in reversed(rows)]
-    ax.set(xscale="log", yticks=range(len(rows)), yticklabels=labels)
+    ax.set(xscale="log", yticks=range(len(rows)), yticklabels=labels, ylim=(-0.5, len(rows) - 0.5))
     ax.set_xlabel(
-        "time ÷ nbshare's (left of 1: faster than nbshare; the bar: slowest and fastest round)"
+        "time ÷ nbshare's (left of 1: faster than nbshare; bars: fastest and slowest round)"
     )
     ax.xaxis.set_major_formatter("{x:g}")
     ax.axvline(1, color=look["nbshare"]["color"], linewidth=0.8, zorder=0)
@@ -94,9 +90,12 @@ def draw_scaling(ax, axis, curves, look):
     """Draw how the seconds of a call grow; a band shows all rounds."""
     for name, curve in curves.items():
         sizes = sorted(curve)
-        style = {**look[name], "marker": "." if name == "loop" else look[name]["marker"]}
+        style = look[name]
         ax.plot(sizes, [median(curve[size]) for size in sizes], markersize=4, linewidth=1, **style)
         low, high = ([end(curve[size]) for size in sizes] for end in (min, max))
         ax.fill_between(sizes, low, high, color=style["color"], alpha=0.2, linewidth=0)
     xlabel, ylabel = AXES[axis]
     ax.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    if axis == "workers":
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:g}")
