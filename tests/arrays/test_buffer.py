@@ -141,7 +141,8 @@ def test_values_of_any_dtype_come_back(dtype):
         expected = np.zeros(shape, dtype)
         raw(expected)[...] = np.arange(expected.nbytes) % 2
         arrays[name][...] = expected
-        np.testing.assert_array_equal(np.asarray(arrays[name]), expected)
+        with np.errstate(invalid="ignore"):  # such bytes need not be a long double
+            np.testing.assert_array_equal(np.asarray(arrays[name]), expected)
 
 
 @pytest.mark.parametrize(

@@ -494,7 +494,12 @@ def test_an_output_that_cannot_be_filled_is_refused_at_once(out, error, text, co
         (np.full((3, 2), 9.0), [1.0, 2.0, 3.0], r"\(\).*\(2,\)"),
         (np.full((3, 2), 9.0), np.zeros((3, 4)), r"\(4,\).*\(2,\)"),
         (np.full(3, 9.0), ["a", "b", "c"], "."),
-        (np.full(3, 9, "int8"), [1000, 1000, 1000], "1000"),
+        pytest.param(
+            *(np.full(3, 9, "int8"), [1000, 1000, 1000], "1000"),
+            marks=pytest.mark.skipif(
+                np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 wraps it round"
+            ),
+        ),
     ],
 )
 def test_a_result_that_does_not_fit_the_output_names_its_item(out, items, text):
