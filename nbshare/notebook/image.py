@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
 _MAX_SIDE = 1024  # no picture has more pixels a side than a screen shows of it
 _MAX_SCALARS = 2**16
+_MAX_RATIO = 4  # of the sides of an image whose axes have one scale: else a strip
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
 _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
@@ -56,7 +57,8 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
                 f"LivePlot(x=..., y=...) has {len(x)} columns and {len(y)} rows, which does "
                 f"not make {n} items. The map goes on without the picture."
             )
-        return Layout(n, _extent(plot, len(y), len(x)), "auto", "x", "y", len(x))
+        extent = _extent(plot, len(y), len(x))
+        return Layout(n, extent, _aspect(plot, extent), "x", "y", len(x))
     if len(shape) == 0:
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
@@ -65,15 +67,24 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
         return Layout(cells, extent, 1 / columns, "items, row by row", columns=columns)
     if len(shape) == 1:
         extent = _extent(plot, n, shape[0])
-        return Layout(min(n, _MAX_SIDE), extent, "auto", "element", "item")
+        return Layout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
         extent = _extent(plot, *shape[:2])
-        return Layout(1, extent, "equal" if x is None and y is None else "auto")
+        aspect = "equal" if x is None and y is None else _aspect(plot, extent)
+        return Layout(1, extent, aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4); these have the shape {shape}. The map goes on without the picture; "
         "plot=callable(ax, partial) draws anything."
     )
+
+
+def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Literal["auto", "equal"]:
+    """Choose one scale for both axes if they have the same unit, as on a map in km."""
+    left, right, bottom, top = extent
+    is_same = plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
+    is_strip = not 1 / _MAX_RATIO <= abs((right - left) / (top - bottom)) <= _MAX_RATIO
+    return "equal" if is_same and not is_strip else "auto"
 
 
 def _extent(plot: LivePlot, height: int, width: int) -> tuple[float, float, float, float]:

@@ -49,7 +49,8 @@ class LivePlot:
         image, the coordinates of its columns, evenly spaced.
     y : array_like, optional
         Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
-        ``len(y)`` rows of ``len(x)`` items.
+        ``len(y)`` rows of ``len(x)`` items. If `xunit` and `yunit` are the same, both axes have
+        the same scale, unless that would make a strip.
     title : str, optional
         Above a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional

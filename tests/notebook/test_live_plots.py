@@ -452,6 +452,17 @@ def test_numbers_fill_a_grid_of_the_users_coordinates():
 
 
 @pytest.mark.parametrize(
+    ("width", "units", "aspect"), [(20, "km", 1), (20, "", "auto"), (2000, "km", "auto")]
+)
+@pytest.mark.parametrize("results", [np.zeros((2, 10, 5)), np.zeros((10, 5)), np.zeros(50)])
+def test_axes_in_the_same_unit_have_one_scale(results, width, units, aspect):
+    """A map in km is not stretched; but no image becomes a thin strip."""
+    plot = {"x": np.linspace(0, width, 5), "y": np.linspace(0, 10, 10)}
+    (axes,) = drawn(played(results, 1), LivePlot("image", **plot, xunit=units, yunit=units))
+    assert axes.get_aspect() == aspect
+
+
+@pytest.mark.parametrize(
     ("plot", "results", "message"),
     [
         (LivePlot(x=[1, 2, 3]), np.zeros(4), "3 values, and the map has 4 items"),
