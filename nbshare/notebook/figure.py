@@ -189,7 +189,9 @@ class LiveFigure:
             drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
             needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
         if needed or len(self.figure.axes) > self._n_axes:
-            self.figure.set_layout_engine("constrained", w_pad=_MARGIN, h_pad=_MARGIN)
+            # Compressed: a colour bar stays next to its image, and both are in the middle.
+            engine: Any = "constrained" if self.figure.subfigs else "compressed"
+            self.figure.set_layout_engine(engine, w_pad=_MARGIN, h_pad=_MARGIN)
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 

@@ -440,6 +440,19 @@ def test_labels_and_units_are_where_they_belong():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("t", "h")
 
 
+def test_the_image_of_a_users_function_is_in_the_middle():
+    """With its colour bar; matplotlib alone would leave a third of the picture white."""
+
+    def show(ax, partial):
+        ax.figure.colorbar(ax.imshow(partial[0]))
+
+    figure = LiveFigure(played(np.random.default_rng(0).random((2, 40, 40)), 1), show)
+    figure.frame(final=True)
+    image, bar = figure.figure.axes
+    left, right = image.get_position().x0, 1 - bar.get_position().x1
+    assert left == pytest.approx(right, abs=0.1)
+
+
 def test_numbers_fill_a_grid_of_the_users_coordinates():
     x, y = np.linspace(-1, 1, 5), np.linspace(0, 3, 4)
     job = played(np.arange(20.0), 0.5)
