@@ -440,6 +440,13 @@ def test_labels_and_units_are_where_they_belong():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("t", "h")
 
 
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_the_last_frame_has_no_background(kind):
+    """The page shines through around the axes, also where the picture has a palette."""
+    picture = Image.open(io.BytesIO(render(played(np.arange(100.0), 1), kind))).convert("RGBA")
+    assert picture.getpixel((1, 1))[3] == 0
+
+
 def test_the_image_of_a_users_function_is_in_the_middle():
     """With its colour bar; matplotlib alone would leave a third of the picture white."""
 
