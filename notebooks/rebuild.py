@@ -1,9 +1,11 @@
 """Run every notebook of this folder from the top and save it with what it shows.
 
-    python notebooks/rebuild.py
+    python notebooks/rebuild.py           # all of them
+    python notebooks/rebuild.py 02 05     # those whose names begin so
 
 What is saved depends on the notebook alone, as far as that is possible: no widgets, no time
-stamps, no metadata of the machine; large pictures get a small palette.
+stamps, no paths and metadata of the machine. An error ends the rebuild, except in a cell with the
+tag ``raises-exception``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from nbshare.__main__ import main as nbshare_command
 FOLDER = Path(__file__).resolve().parent
 README_PICTURE = FOLDER / "images" / "horizon.png"
 README_PICTURE_BYTES = 150_000
-PICTURE_BYTES = 80_000  # of each picture in a notebook
+PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours
 
 
 def rebuild(path: Path) -> None:
@@ -43,8 +45,12 @@ def rebuild(path: Path) -> None:
         "language_info": {"name": "python"},
     }
     for cell in notebook.cells:
-        cell.metadata = {}
+        cell.metadata = {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
         for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                output.traceback = [
+                    line.replace(f"{path.parent}/", "") for line in output.traceback
+                ]
             data = output.get("data", {})
             if "image/png" in data:
                 picture = shrink(base64.b64decode(data["image/png"]), PICTURE_BYTES)
@@ -62,7 +68,7 @@ def shrink(png: bytes, limit: int) -> bytes:
     for scale in (1.0, 0.8, 0.65, 0.5):
         size = (round(picture.width * scale), round(picture.height * scale))
         scaled = picture.resize(size, Image.Resampling.LANCZOS)
-        for n_colours in (128, 64, 48, 32):
+        for n_colours in (256, 128, 64, 48, 32):
             file = io.BytesIO()
             scaled.quantize(n_colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
             if file.tell() <= limit:
@@ -80,9 +86,19 @@ def draw_readme_picture() -> None:
         README_PICTURE.write_bytes(shrink(picture.read_bytes(), README_PICTURE_BYTES))
 
 
+def chosen(beginnings: list[str]) -> list[Path]:
+    """Return the notebooks whose names begin so; without any, all of them."""
+    return [
+        path
+        for path in sorted(FOLDER.glob("*.ipynb"))
+        if not beginnings or path.name.startswith(tuple(beginnings))
+    ]
+
+
 if __name__ == "__main__":
-    os.environ["NBSHARE_STATIC"] = "1"  # last frames only, no seconds in the rows
-    draw_readme_picture()
-    for notebook_path in sorted(FOLDER.glob("*.ipynb")):
+    os.environ["NBSHARE_STATIC"] = "1"  # last frames only, no seconds in the progress displays
+    if not sys.argv[1:]:
+        draw_readme_picture()
+    for notebook_path in chosen(sys.argv[1:]):
         print(f"running {notebook_path.name}", flush=True)  # noqa: T201  a command line prints
         rebuild(notebook_path)
