@@ -173,7 +173,7 @@ class LiveFigure:
         look |= {"color": GREY} if self._is_styled else {}
         if self._n_axes > 1:
             if self.figure.get_suptitle() in ("", before):
-                self.figure.suptitle(title, **look)
+                self.figure.suptitle(title, x=0.01, ha="left", **look)
             return
         written = {axes.get_title(loc) for loc in ("left", "center", "right")} - {"", before}
         if not written:
