@@ -38,7 +38,7 @@ def outputs_of(notebook):
 # What takes long on two CPUs, and what to write instead.
 SMALLER = {
     "01_first_parallel_map": [("spread(180)", "spread(12)"), ("azimuths[:36]", "azimuths[:4]")],
-    "03_progress_and_plots": [("-177, 177, 119", "-177, 177, 20")],
+    "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
     "09_libraries": [("examples(600)", "examples(300)")],
     "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
 }
