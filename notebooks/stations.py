@@ -1,94 +1,114 @@
-"""A year of temperatures at weather stations: the data, and what the workers do with them."""
+"""Thirty years of temperatures at weather stations: the data, and what the workers do with them."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-HOURS = 365 * 24
+DAYS = 365  # of a year; the calendar here has no leap years
 LOWEST, HIGHEST = -40.0, 50.0  # °C, in steps of 0.5: the counts of `count_temperatures`
 STEPS = 180
 
 Array = npt.NDArray[Any]
 
 
-def simulate(n_stations: int, seed: int) -> tuple[Array, Array]:
+def simulate(n_stations: int, years: int, seed: int) -> tuple[Array, Array]:
     """
     Return made-up measurements: seasons, days and nights, weather, altitude, noise.
 
     Parameters
     ----------
-    n_stations : int
+    n_stations, years : int
     seed : int
-        The same seed gives the same year.
+        The same seed gives the same measurements.
 
     Returns
     -------
-    temperature : ndarray of float32, (n_stations, 8760)
+    temperature : ndarray of float32, (n_stations, years * 365 * 24)
         Hourly, in °C, from the 1st of January.
     altitude : ndarray of float64, (n_stations,)
         In metres.
     """
     rng = np.random.default_rng(seed)
     altitude = rng.gamma(2.0, 400.0, n_stations).clip(0, 3500).round()
-    hours = np.arange(HOURS)
-    season = -np.cos(2 * np.pi * (hours / HOURS - 20 / 365))
+    hours = np.arange(years * DAYS * 24)
+    season = -np.cos(2 * np.pi * (hours / 24 - 20) / DAYS)
     daily = -np.cos(2 * np.pi * (hours - 3) / 24)
-    weather = np.zeros(366)
-    for day in range(1, 366):  # today is much like yesterday
+    weather = np.zeros(years * DAYS + 1)
+    for day in range(1, len(weather)):  # today is much like yesterday
         weather[day] = 0.8 * weather[day - 1] + 1.7 * rng.standard_normal()
-    everywhere = 9.5 * season + (3.5 + 1.5 * season) * daily
-    everywhere += np.interp(hours / 24, np.arange(366), weather)
-    temperature = np.empty((n_stations, HOURS), np.float32)
+    everywhere = 13 + 9.5 * season + (3.5 + 1.5 * season) * daily
+    everywhere += np.interp(hours / 24, np.arange(len(weather)), weather)
+    temperature = np.empty((n_stations, len(hours)), np.float32)
     for here, metres in zip(temperature, altitude, strict=True):
-        here[:] = everywhere + 13 - 0.0065 * metres + rng.normal(0, 1.2, HOURS)
+        rng.standard_normal(out=here, dtype=np.float32)
+        here *= 1.2
+        here += everywhere - 0.0065 * metres
     return temperature, altitude
 
 
-def daily_mean(station: int, temperature: Array) -> Array:
-    """Return the 365 daily means of one station."""
-    return temperature[station].reshape(365, 24).mean(axis=1)
-
-
-def warmest(temperature: Array) -> tuple[float, str]:
-    """Return the highest value of an array, and the class that the array arrived as."""
-    return float(temperature.max()), type(temperature).__name__
+def mean_year(station: int, temperature: Array) -> Array:
+    """Return the mean temperature of each of the 365 days, over all years, at one station."""
+    return temperature[station].reshape(-1, DAYS, 24).mean(axis=(0, 2))
 
 
 def shift(offset: float, values: Array) -> Any:
     """Add an offset to values, in place; return their mean."""
-    values += offset
+    values[:] = values + offset
     return values.mean()
 
 
 def count_temperatures(values: Array, counts: Array, lock: Any) -> None:
     """
-    Add one station's year to counts that all workers share.
+    Add one station's measurements to counts that all workers share.
 
     Parameters
     ----------
-    values : ndarray, (8760,)
-        Hourly temperatures.
+    values : ndarray
+        Hourly temperatures, in °C.
     counts : ndarray of int, (365, STEPS)
         How often each temperature was measured on each day of the year.
     lock : SharedLock
         Held while the counts change.
     """
-    day = np.arange(HOURS) // 24
-    step = ((values - LOWEST) * STEPS / (HIGHEST - LOWEST)).astype(int).clip(0, STEPS - 1)
-    mine = np.bincount(day * STEPS + step, minlength=365 * STEPS).reshape(365, STEPS)
+    day = np.arange(len(values)) // 24 % DAYS
+    step = ((values - LOWEST) * (STEPS / (HIGHEST - LOWEST))).astype(int).clip(0, STEPS - 1)
+    mine = np.bincount(day * STEPS + step, minlength=DAYS * STEPS).reshape(DAYS, STEPS)
     with lock:  # short: the long part of the work is done
         counts += mine
 
 
 def frost_days(low: float, table: Any) -> float:
-    """Return the mean number of frost days of the stations between `low` and `low` + 500 m."""
+    """Return the mean number of frost days a year, of stations between `low` and `low` + 500 m."""
     here = table[(table["altitude"] >= low) & (table["altitude"] < low + 500)]
-    return float((here["minimum"] < 0).sum() / max(here["station"].nunique(), 1))
+    return float(here["frost_days"].mean())
 
 
-def frost_days_of(low: float, wrapped: Any) -> float:
-    """As `frost_days`, for the wrapped table."""
-    return frost_days(low, wrapped.get())
+# ----------------------------------------------------------- how much memory a worker needs
+
+_copy: Array | None = None
+
+
+def receive_copy(temperature: Array) -> None:
+    """Keep an array in this process: the initializer of a pool that sends copies."""
+    global _copy
+    _copy = temperature
+
+
+def memory_used(_i: int, temperature: Array | None = None) -> float:
+    """
+    Read a whole array, and return the memory of this process in MB.
+
+    It is the "proportional set size" of Linux: memory that k processes have in common counts as
+    a k-th in each of them.
+    """
+    array = _copy if temperature is None else temperature
+    assert array is not None
+    array.max()
+    time.sleep(1)  # until the other workers have read it too
+    with open("/proc/self/smaps_rollup") as file:
+        kilobytes = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    return kilobytes / 1000
