@@ -33,14 +33,14 @@ __all__ = ["PipelineResult", "pipeline"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
 INSTEAD = {
-    "max_workers": "say workers=, one number for all stages or one for each",
+    "max_workers": "use workers=, one number for all stages or one for each",
     "chunksize": "the loader decides how large a block is, shape= how large it may be",
     "out": "write to an array or file in the last stage",
-    "on_error": "catch the error in the stage, and return what stands for such a block",
+    "on_error": "catch the error in the stage, and return a value that marks such a block",
     "retries": "try again in the stage itself",
-    "seed": "let the loader give a number with each block, and the stage begin from that",
-    "initializer": "prepare things where a stage first needs them, in a functools.cache",
-    "initargs": "give constants in shared=",
+    "seed": "let the loader yield a seed with each block, and make the generator in the stage",
+    "initializer": "prepare things where a stage first needs them, with functools.cache",
+    "initargs": "pass constants in shared=",
     "checkpoint": "write to a file in the last stage, and let the loader begin where that ends",
     "backend": "for the debugger, call the stages in a loop over load()",
 }
@@ -48,14 +48,25 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """What a pipeline gives.
+    """Results of a pipeline, and what each stage did.
 
     Attributes
     ----------
     results : SharedArray or list
-        What the last stage returned, in the order of the blocks; as of `parallel_map`.
+        Results of the last stage in the order of the blocks, in the form of `parallel_map`.
     stages : tuple of StageStats
-        For each stage, the loader first, what it did and what it waited for.
+        For each stage, the loader first: blocks, seconds of work, seconds of waiting.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> def load():
+    ...     yield from ([1.0, 2.0], [3.0, 4.0])
+    >>> done = nbshare.pipeline(load, sum, shape=2)
+    >>> done.results
+    SharedArray([3., 7.])
+    >>> [(stage.name, stage.n_blocks) for stage in done.stages]
+    [('load', 2), ('sum', 2)]
     """
 
     results: Any
@@ -85,16 +96,17 @@ def pipeline(
     plot: Plot = None,
     **others: Never,
 ) -> PipelineResult:
-    """Load blocks of data, process and store them, all at the same time.
+    """Load blocks of data, process them and store the results, all at the same time.
 
-    Each stage runs in a process of its own, or several. Blocks go from stage to stage through
-    slots in shared memory: what does not fit into memory as a whole streams through it.
+    Each stage runs in one or more processes of its own. Blocks move from stage to stage through
+    slots in shared memory, so that data larger than memory can stream through.
 
     Parameters
     ----------
     load : callable or str
-        A generator function without arguments that yields arrays; each is copied to a slot. Or one
-        that takes `slots`, fills them in place and yields how many rows are filled (None: all)::
+        A generator function without arguments that yields arrays; each is copied to a slot. Or a
+        generator function that takes `slots`, fills each in place and yields the number of rows
+        that it filled (None: all)::
 
             def load(slots):
                 with open("recording.raw", "rb", buffering=0) as file:
@@ -104,66 +116,66 @@ def pipeline(
                             return
                         yield nbytes // slot.strides[0]
 
-        Runs once, in one process. To read in parallel, let it yield offsets or file numbers, and
-        read in the first stage.
+        It runs once, in one process. To read in parallel, yield offsets or file numbers, and read
+        in the first stage.
     *stages : callable or str
-        One or more, each for all blocks in turn: ``stage(block)`` returns the next stage's block,
-        which is copied; ``stage(block, out)`` fills it in place, and may return how many rows. The
-        last has a block only: what it returns is the result, or it writes somewhere and returns
-        None. A block is the stage's own until it returns, and may be written to.
+        One or more functions, each called for every block: ``stage(block)`` returns the next
+        stage's block, which is copied; ``stage(block, out)`` fills it in place, and may return the
+        number of rows. The last stage takes a block only: its return value is the result, or it
+        writes to a file and returns None. A stage may write to its block.
     shape : int, sequence of ints, or list of these
-        Of the blocks that stages get. A tuple or number is for all of them; a list has one for
-        each stage, the loader not counted: ``[(1000, 2), (501, 2)]``. Blocks may have fewer rows,
-        as the last one often has.
+        Shape of the blocks that stages get. A number or tuple is for all stages; a list has one
+        entry for each stage, the loader not counted: ``[(1000, 2), (501, 2)]``. Blocks may have
+        fewer rows, as the last one often has.
     dtype : data-type, or list of these, optional
-        Of the blocks; default float64. Values are cast to it as long as they are of the same kind.
+        Dtype of the blocks; default float64. Values are cast to it if they are of the same kind.
     slots : int, optional
-        Blocks that there is room for between two stages; default 4. Best is one or two for each
-        worker on either side.
+        Number of blocks that fit between two stages; default 4. One or two for each worker on
+        either side are best.
     workers : int or sequence of int, optional
-        Processes for each stage, not counting the loader; default 1. The table of the stages shows
-        which one wants more.
+        Processes for each stage, not counting the loader; default 1. The progress display shows
+        which stage is the bottleneck.
     ordered : bool, optional
-        True (default): each stage gets the blocks in their order, so that a last stage with one
-        worker can write a file. False: a block that is done overtakes others. The results are in
-        the order of the blocks in any case.
+        True (default): each stage gets the blocks in order, so that a last stage with one worker
+        can write a file. False: a block that is done may overtake others. The results are in the
+        order of the blocks in any case.
     shared : mapping of str to object, optional
-        Keyword arguments that are the same for all blocks, placed in shared memory once. Loader
-        and stages get those that they have parameters for. Arrays are read-only there.
+        Keyword arguments that are the same for all blocks, copied to shared memory once. Loader and
+        stages get those that they have parameters for. Arrays are read-only there.
     timeout : float, optional
-        Seconds that a stage may take for one block, waiting not counted, or the loader to give
-        one. Past it all stages end. Default: no limit.
+        Seconds that a stage may take for one block, without waiting, or the loader to yield one.
+        Past it all stages stop. Default: no limit.
     progress : None, bool, str or tqdm class, optional
-        As in `parallel_map`; the row has a line for each stage.
+        As in `parallel_map`; the progress display has a line for each stage.
     plot : optional
-        As in `parallel_map`: a picture of the results so far.
+        As in `parallel_map`: a plot of the results so far.
     **others
-        There are no others; those of `parallel_map` are refused with what to do instead.
+        Arguments of `parallel_map` that a pipeline does not have are refused with what to do
+        instead.
 
     Returns
     -------
     PipelineResult
-        Its ``results`` are as those of `parallel_map`: one array ``(n, *shape)`` if what the last
-        stage returns fits one, else a list; its ``stages`` tell what each stage waited for. After
-        Stop those of the blocks that are through, with a `PartialResultWarning`.
+        ``results`` is one array ``(n, *shape)`` if the results of the last stage fit one, else a
+        list; ``stages`` tells what each stage waited for. After Stop, the results that are done.
 
     Raises
     ------
     TypeError, ValueError
-        Wrong use; before any worker starts.
+        Invalid arguments; raised before any worker starts.
     nbshare.errors.WorkerDiedError
         A worker was killed or crashed; the message names stage and block.
     nbshare.errors.TaskTimeoutError
         A block took longer than `timeout`; the message names it and the stage. A `TimeoutError`.
     nbshare.MapInterrupted
-        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has what was done.
+        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has the finished results.
     Exception
-        What a stage raised, with a note that names stage and block.
+        Whatever a stage raised, with a note that names stage and block.
 
     See Also
     --------
-    RingBuffer : what joins the stages, for other arrangements.
-    parallel_map : for data that are in memory.
+    RingBuffer : the queue between two stages, for other arrangements.
+    parallel_map : for data in memory.
 
     Examples
     --------
@@ -182,12 +194,13 @@ def pipeline(
 
     Notes
     -----
-    When one stage fails or dies all end at once, as they do at Stop or an interrupt. What the last
-    stage has finished by then is in ``nbshare.last_job().partial()``; blocks under way are lost.
+    If a stage fails or dies, all stages stop immediately, as they do at Stop or an interrupt.
+    ``nbshare.last_job().partial()`` has the results of the last stage so far; blocks under way are
+    lost.
 
-    At any time there are as many blocks in memory as there are slots. Results are collected in
-    memory: of a stage that writes to a file, return little or None. One pipeline may run at a time
-    in each of several threads; in a worker there can be none.
+    At any time, as many blocks are in memory as there are slots. Results are collected in memory:
+    return little, or None, from a stage that writes to a file. Several threads may run one pipeline
+    each at the same time; a worker cannot run one.
     """
     for name in others:
         if name in INSTEAD:
@@ -195,7 +208,7 @@ def pipeline(
         raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}")
     check_display(progress, plot)
     if is_worker():
-        raise RuntimeError("a worker cannot run a pipeline; call the stages one after the other")
+        raise RuntimeError("a worker cannot run a pipeline; call its stages one after the other")
     functions = _functions(load, stages)
     given = checked_shared(shared)
     counts = _one_each("workers", workers, len(stages), isinstance(workers, list | tuple))
@@ -243,8 +256,8 @@ def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
     for func in (load, *stages):
         if not callable(func) and not isinstance(func, str):
             raise TypeError(
-                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}; what "
-                "else it is to know goes by name, as in shape="
+                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}; pass "
+                "everything else by keyword, for example shape="
             )
     return [resolve(func) for func in (load, *stages)]
 

@@ -1,4 +1,4 @@
-"""One block of shared memory, laid out for different arrays at different times."""
+"""SharedBuffer: one block of shared memory, laid out as different arrays in turn."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SharedBuffer(ByReference):
     Parameters
     ----------
     nbytes : int
-        Size in bytes, 0 or more; `nbytes_for` gives what a layout needs.
+        Size in bytes, 0 or more; `nbytes_for` returns what a layout needs.
 
     Attributes
     ----------
     nbytes : int
         Size in bytes.
     lock : SharedLock
-        One for all processes that have the buffer. Nothing takes it by itself.
+        A lock for all processes that have the buffer. nbshare itself never takes it.
 
     See Also
     --------
@@ -59,17 +59,16 @@ class SharedBuffer(ByReference):
 
     Notes
     -----
-    A layout is a way to look at the memory and is not stored in it: processes that use the buffer
-    lay it out alike. Laying out changes no byte, so a new layout shows what earlier arrays have
-    left (zeros in a new buffer), and arrays of an earlier layout stay valid: they show the same
-    bytes as ever.
+    A layout is a view of the memory and is not stored in it: each process that uses the buffer lays
+    it out itself. Laying out changes no byte. A new layout therefore shows the bytes of earlier
+    arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
 
     Buffer and arrays travel by reference: writable as an item or in a `functools.partial`,
     read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse
     the buffer; its arrays store values.
 
-    Safe to lay out from any thread; the bytes are as safe as those of any ndarray, so use `lock`
-    where several write.
+    Safe to lay out from any thread. The bytes are as safe as those of any ndarray: use `lock` where
+    several processes write.
     """
 
     @shown_from_the_call
@@ -98,12 +97,12 @@ class SharedBuffer(ByReference):
         layout : mapping of str to (shape, dtype)
             As for `layout`.
         alignment : int, optional
-            As for `layout`.
+            As for `layout`; default 64 bytes.
 
         Returns
         -------
         int
-            Bytes, gaps included.
+            Size in bytes, gaps included.
 
         Examples
         --------
@@ -114,27 +113,28 @@ class SharedBuffer(ByReference):
         return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
 
     def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
-        """Return arrays in the buffer, one behind the other, in the order of the mapping.
+        """Return arrays in the buffer, one after the other, in the order of the mapping.
 
         Parameters
         ----------
         layout : mapping of str to (shape, dtype)
-            What is wanted; shape an int or a sequence of ints, dtype any without Python objects.
+            Names, and shape and dtype of each array: an int or a sequence of ints, and any dtype
+            that holds no Python objects.
         alignment : int, optional
-            Every array begins at a multiple of it, in bytes: a power of two, at most a page.
+            Each array begins at a multiple of so many bytes: a power of two, at most a page.
             Default 64, a cache line.
 
         Returns
         -------
         dict of str to SharedArray
-            C-contiguous, without overlap. Their values are what the bytes happen to be.
+            C-contiguous arrays that do not overlap. Their values are whatever the bytes hold.
 
         Raises
         ------
         ValueError
-            If they need more than the buffer has, or for an alignment that is none.
+            The arrays need more bytes than the buffer has, or `alignment` is not allowed.
         TypeError
-            If a dtype holds Python objects.
+            A dtype holds Python objects.
 
         Examples
         --------

@@ -121,23 +121,23 @@ def _end(lock: SharedLock, *_error: object) -> None:
 class SharedLock(ByReference):
     """A lock that excludes threads, processes and its own copies alike.
 
-    It is used as `threading.Lock` is, and travels by reference: as an item, in a
-    `functools.partial`, in ``shared=``, and through the pools and queues of `multiprocessing` and
-    joblib. All copies, in whatever process, are the same lock.
+    Use it like a `threading.Lock`. It travels by reference: as an item, in a `functools.partial`,
+    in ``shared=``, and through the pools and queues of `multiprocessing` and joblib. All copies, in
+    any process, are the same lock.
 
-    A holder that ends, thread or process, even by SIGKILL, releases it; the next one finds
-    `was_abandoned` true, since the data may be half written.
+    If its holder (thread or process) ends, even by SIGKILL, the lock is released. The next holder
+    finds `was_abandoned` true, because the data may be half written.
 
     Attributes
     ----------
     was_abandoned : bool
-        Whether the last `acquire` of this object took the lock over from a holder that had ended
-        without releasing it. Look while you hold it.
+        Whether the last `acquire` took the lock over from a holder that had ended without
+        releasing it. Read it while you hold the lock.
 
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        If the system's C library has no robust mutexes (macOS, Windows).
+        The system's C library has no robust mutexes (macOS, Windows).
 
     See Also
     --------
@@ -157,12 +157,12 @@ class SharedLock(ByReference):
 
     Notes
     -----
-    Safe from any thread. It belongs to the thread that took it: only this one can release it. It
-    is not reentrant: a second `acquire` by its holder is a `RuntimeError` at once. A process that
-    is forked while its parent holds the lock does not hold it.
+    Safe from any thread. Only the thread that took the lock can release it. It is not reentrant: a
+    second `acquire` by its holder raises `RuntimeError` immediately. A process that is forked while
+    its parent holds the lock does not hold it.
 
-    Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second, and leaves
-    the lock to its holder. Waiters are not served in order.
+    Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
+    not served in order.
 
     Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
     """

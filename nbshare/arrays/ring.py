@@ -1,4 +1,4 @@
-"""A queue of array slots between processes: tokens move, the data stay where they are."""
+"""RingBuffer: a queue of array slots between processes; tokens move, the data stay in place."""
 
 from __future__ import annotations
 
@@ -29,48 +29,50 @@ OnDeath = Literal["reclaim", "leave"]
 class RingBuffer(ByReference):
     """A queue of array slots between processes, filled and read in place.
 
-    Producers fill slots, consumers read them, and nothing is copied or pickled: a slot is an array
-    in shared memory, of which only the right to use it moves on. When all slots are full,
-    producers wait. Any number of producers and consumers, in threads and processes.
+    Producers fill slots and consumers read them. Nothing is copied or pickled: a slot is an array
+    in shared memory, and only the right to use it moves. When all slots are full, producers wait.
+    Any number of producers and consumers, in threads and processes.
 
     Parameters
     ----------
     slots : int
-        How many, 1 or more. Two let reading and writing overlap; more smooth out uneven timing.
+        Number of slots, 1 or more. Two slots let reading and writing overlap; more smooth out
+        uneven timing.
     shape : int or sequence of ints
-        Of each slot.
+        Shape of each slot.
     dtype : data-type, optional
-        Any NumPy dtype without Python objects inside; default float64.
+        Any NumPy dtype that holds no Python objects; default float64.
     on_death : {"reclaim", "leave"}, optional
         What happens to a slot if the process that holds it dies. ``"reclaim"`` (default): a
-        producer's is free again, its contents dropped; a consumer's is queued again, in its old
-        place, and another consumer gets it. ``"leave"``: the slot is lost; for a program that
-        watches its processes, and aborts the ring itself.
+        producer's slot is freed and its contents are dropped; a consumer's slot is queued again, in
+        its old place, for another consumer. ``"leave"``: the slot is lost; for a program that
+        watches its processes and aborts the ring itself.
     in_order : bool, optional
-        True: consumers get the slot with the number 0 first, then 1, and so on, in whatever order
-        several producers have filled them: ``lease = ring.put()`` and, inside of ``with lease as
-        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot first,
-        then the next number: else all slots may hold later ones, and everybody waits. Default
-        False: first come, first served.
+        False (default): first come, first served. True: consumers get slot number 0 first, then 1,
+        and so on, in whatever order several producers fill them. A producer sets the number:
+        ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A consumer
+        reads the same attribute. Take the slot first, then the next number; otherwise all slots may
+        hold later numbers, and everybody waits.
 
     Attributes
     ----------
     slots : int
-        Their number.
+        Number of slots.
     shape : tuple of int
-        Of each slot.
+        Shape of each slot.
     dtype : numpy.dtype
-        Of each slot.
+        Dtype of each slot.
 
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        On systems other than Linux, and on processors that it does not know.
+        This is not Linux, or an unknown processor.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has not that much memory left; a `MemoryError`.
+        This machine or its container has less memory left. A `MemoryError`.
 
     See Also
     --------
+    pipeline : stages in processes of their own, joined by ring buffers.
     SharedBuffer : one block of shared memory, without a queue.
 
     Examples
@@ -91,30 +93,30 @@ class RingBuffer(ByReference):
 
     Notes
     -----
-    Slots come in the order in which their put blocks ended, to each consumer as to all of them
-    together. A new slot holds what an earlier one has left in it (zeros at first).
+    Slots arrive in the order in which their put blocks ended. A new slot holds the values of an
+    earlier one (zeros at first).
 
-    **A slot is yours until its block ends, or the loop asks for the next.** Afterwards it is
-    filled anew; whatever still views it, by ``slot[:5]`` too, sees that happen. To keep values,
-    copy them: ``slot.copy()``.
+    **A slot is yours until its block ends, or the loop asks for the next one.** After that it is
+    filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy
+    them: ``slot.copy()``.
 
-    A block that ends by an exception: a producer's slot is not queued; a consumer's counts as
-    read. Unless ``on_death="leave"``, a process that dies with a slot, by whatever signal, never
-    blocks the others for good: they see it within some tenths of a second. A consumer's slot that
-    is queued again may have been read in part or in whole (*at least once*), and may kill the next
-    consumer in the same way. At the end of the data consumers do not wait for each other: the slot
-    of one that dies after the others are done stays queued, as `statistics` shows, for whoever asks
-    next.
+    If a block ends with an exception, a producer's slot is not queued; a consumer's slot counts as
+    read. A process that dies with a slot never blocks the others for good, unless
+    ``on_death="leave"``: they notice within some tenths of a second. A consumer's slot that is
+    queued again may have been read in part or in whole (*at least once*), and may kill the next
+    consumer in the same way. At the end of the data consumers do not wait for each other: if one
+    dies after the others are done, its slot stays queued, as `statistics` shows, for the next one
+    that asks.
 
-    The ring cannot notice that a producer without a slot dies. Close the ring when a producer ends,
-    however it ends: ``future.add_done_callback(lambda _: ring.close())``.
+    The ring cannot notice the death of a producer without a slot. Close the ring when a producer
+    ends, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
 
     The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
     through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
     and `copy` refuse it.
 
-    Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it at once. Do not
-    fork inside a block, or let the child leave it: the slot is the parent's.
+    Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it immediately. Do not fork
+    inside a block, or let the child leave it: the slot belongs to the parent.
     """
 
     is_tool = True
@@ -134,7 +136,9 @@ class RingBuffer(ByReference):
         except TypeError:
             raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
         if n_slots < 1:
-            raise ValueError(f"slots={slots}: must be 1 or more; 2 let one be filled meanwhile")
+            raise ValueError(
+                f"slots={slots}: must be 1 or more; use 2 or more so that one can be filled while another is read"
+            )
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
         futex()  # an error where there is none
@@ -153,27 +157,27 @@ class RingBuffer(ByReference):
         self._monitor = Monitor(self._states, lock, reclaims=on_death == "reclaim")
 
     def put(self, timeout: float | None = None) -> Lease:
-        """Return a context manager that gives a free slot to fill; its end queues the slot.
+        """Wait for a free slot in a ``with`` block; the end of the block queues it.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for one; default without limit.
+            Seconds to wait for a slot; default: no limit.
 
         Returns
         -------
         context manager of SharedArray
-            Of the ring's shape and dtype, writable. If the block ends by an exception, the slot
-            is not queued.
+            A writable slot with the ring's shape and dtype. If the block ends with an exception,
+            the slot is not queued.
 
         Raises
         ------
         nbshare.errors.RingClosedError
-            At the block's beginning, if the ring is closed.
+            When the block begins: the ring is closed.
         nbshare.errors.RingAbortedError
-            At its beginning or end, if the ring was aborted.
+            When the block begins or ends: the ring was aborted.
         nbshare.errors.RingTimeoutError
-            If no slot became free in time; a `TimeoutError`.
+            No slot became free in time. A `TimeoutError`.
 
         Examples
         --------
@@ -187,20 +191,19 @@ class RingBuffer(ByReference):
         return Lease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
-        """Say how many rows of a slot are filled, if not all: the consumer gets no more.
+        """Set how many rows of a slot are filled, if not all; the consumer gets only these.
 
         Parameters
         ----------
         slot : SharedArray
             A slot that this process got from `put`.
         rows : int
-            How many rows along axis 0 are queued when the block of `put` ends. 0: nothing is
-            queued.
+            Rows along axis 0 that are queued when the block of `put` ends; 0 queues nothing.
 
         Raises
         ------
         ValueError
-            If the array is not such a slot, or has fewer rows.
+            The array is not such a slot, or has fewer rows.
 
         Examples
         --------
@@ -219,24 +222,26 @@ class RingBuffer(ByReference):
         self._states.trim(slot, operator.index(rows))
 
     def get(self, timeout: float | None = None) -> Lease:
-        """Return a context manager that gives the next filled slot; its end frees the slot.
+        """Wait for the next filled slot in a ``with`` block; the end of the block frees it.
 
         Parameters
         ----------
         timeout : float, optional
-            As of `put`.
+            Seconds to wait for a slot; default: no limit.
 
         Returns
         -------
         context manager of SharedArray
-            As filled: with fewer rows if `trim` said so. Writable.
+            A writable slot, with fewer rows if `trim` set so.
 
         Raises
         ------
         nbshare.errors.RingClosedError
-            If the ring is closed and all is read, or in other consumers' hands; an `EOFError`.
-        nbshare.errors.RingAbortedError, nbshare.errors.RingTimeoutError
-            As by `put`.
+            The ring is closed, and all slots are read or taken by other consumers. An `EOFError`.
+        nbshare.errors.RingAbortedError
+            The ring was aborted.
+        nbshare.errors.RingTimeoutError
+            No slot was filled in time. A `TimeoutError`.
 
         Examples
         --------
@@ -251,7 +256,7 @@ class RingBuffer(ByReference):
         return Lease(self._monitor, FILLED, _checked_timeout(timeout))
 
     def __iter__(self) -> Iterator[SharedArray]:
-        """Yield the slots, each until the next is asked for, to the end of the data."""
+        """Yield the slots until the end of the data; each is valid until the next is asked for."""
         while True:
             try:
                 with self.get() as slot:
@@ -260,20 +265,24 @@ class RingBuffer(ByReference):
                 return
 
     def close(self) -> None:
-        """Say that no more data come: consumers finish what is queued, then their loops end.
+        """Mark the end of the data: consumers finish what is queued, then their loops end.
 
         Blocks of `put` that have begun may end. With several producers, close when the last one is
         done. Closing twice does nothing.
+
+        See Also
+        --------
+        abort : stop everybody now.
         """
         self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
-        """Stop everybody now: all who use the ring, or wait, get a RingAbortedError.
+        """Stop everybody now: producers and consumers get a RingAbortedError.
 
         Parameters
         ----------
         reason : str, optional
-            Shown in their errors, about the first 1000 characters. The first call's reason counts.
+            Shown in their errors (about 1000 characters). The reason of the first call counts.
         """
         self._monitor.do(self._states.abort, str(reason))
 
@@ -283,7 +292,7 @@ class RingBuffer(ByReference):
         Returns
         -------
         RingStats
-            Of one moment.
+            Numbers of queued, free, filled and read slots, and seconds of waiting.
 
         Examples
         --------

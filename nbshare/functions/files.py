@@ -40,29 +40,29 @@ class _FileFinder:
 
 @shown_from_the_call
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
-    """Import the module in a file, fresh: again if the file has changed since.
+    """Import a module by the path of its file; import it again if the file has changed.
 
     Parameters
     ----------
     path : str or path-like
-        A Python source file, absolute or relative to the current directory. Its folder need not
-        be on ``sys.path``.
+        A Python source file, absolute or relative to the current directory. Its folder does not
+        have to be on ``sys.path``.
 
     Returns
     -------
     module
-        Named like the file (with a suffix if another module has that name). Its functions can be
-        given to `parallel_map`: workers import the same file. It is the same object each time,
-        as with `importlib.reload`, but names that the file has lost are gone.
+        The module, named like the file (with a suffix if another module has that name). Pass its
+        functions to `parallel_map`: workers import the same file. It is the same object each time,
+        as with `importlib.reload`, but names that the file no longer defines are gone.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        There is no such file.
     ValueError
-        If it is not a ``.py`` file.
+        The file is not a ``.py`` file.
     Exception
-        What the module raises while it is imported; the module of before then stays in place.
+        Whatever the module raises while it is imported. The module from before then stays.
 
     Examples
     --------
@@ -75,8 +75,8 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
 
     Notes
     -----
-    Not for concurrent use: while a changed file is imported again, functions of the module that
-    run in other threads do not find its names.
+    Not safe while other threads run functions of the module: they miss its names while a changed
+    file is imported again.
     """
     from pathlib import Path  # late: it takes 6 ms, which workers do without
 

@@ -25,23 +25,22 @@ __all__ = ["Desk", "present_item", "report"]
 
 
 def report(fraction: float, text: str = "") -> None:
-    """Tell how far a long item is: called by the function that a worker runs.
+    """Report the progress of a long item from inside the function.
 
-    The row of the map shows it in the list of the workers that is folded under it, until the item
-    is done. Elsewhere, such as in a plain loop or a test of the function, it does nothing.
+    The progress display shows it in its table of workers until the item is done. Elsewhere, such
+    as in a plain loop or a test of the function, it does nothing.
 
     Parameters
     ----------
     fraction : float
-        From 0 to 1; less counts as 0, more as 1, and NaN as unknown.
+        Part that is done, from 0 to 1; NaN if unknown.
     text : str, optional
-        What is being done. Its first 96 bytes in UTF-8 are kept, and the row shows 60 characters;
-        of anything else than a string its `str` is taken.
+        What is being done; about 60 characters are shown. Other objects are passed to `str`.
 
     Raises
     ------
     TypeError
-        `fraction` is no number.
+        `fraction` is not a number.
 
     See Also
     --------
@@ -51,9 +50,9 @@ def report(fraction: float, text: str = "") -> None:
     -----
     A call takes about a microsecond, without a system call: call it as often as you like.
 
-    It counts in the thread in which the item runs: in worker processes, and with
-    ``backend="threads"``. With ``backend="serial"`` nobody draws while an item runs. In a map that
-    a worker runs itself, it is about the items of that map, which has no row.
+    Call it in the thread in which the item runs, in worker processes or with
+    ``backend="threads"``. With ``backend="serial"`` nothing is drawn while an item runs. In a
+    nested call it is about the items of that call, which has no display.
 
     Examples
     --------
