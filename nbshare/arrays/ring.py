@@ -137,7 +137,8 @@ class RingBuffer(ByReference):
             raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
         if n_slots < 1:
             raise ValueError(
-                f"slots={slots}: must be 1 or more; use 2 or more so that one can be filled while another is read"
+                f"slots={slots}: must be 1 or more; use 2 or more so that one can be filled while "
+                "another is read"
             )
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")

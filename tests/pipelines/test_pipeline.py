@@ -294,10 +294,10 @@ def test_what_would_end_the_program_is_an_error(where, kind):
         ([plumbing.total], {"shared": {"scale": 3}}, "neither endless nor total has a parameter"),
         ([plumbing.scaled, plumbing.total], {}, "takes 3 positional .* shared={name: value}"),
         ([plumbing.total], {"shared": {"block": 3}}, "takes 0 positional"),
-        ([plumbing.total], {"max_workers": 3}, "say workers="),
+        ([plumbing.total], {"max_workers": 3}, "use workers="),
         ([plumbing.total], {"on_error": "return"}, "catch the error in the stage"),
         ([plumbing.total], {"sotls": 3}, "unexpected keyword argument 'sotls'"),
-        ([3], {}, "not int; what else"),
+        ([3], {}, "not int; pass everything else by keyword"),
         ([plumbing.total], {"slots": "3"}, "slots='3'"),
     ],
 )
