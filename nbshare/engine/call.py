@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "State", "Supply"]
 
-MAX_REPLACED = 3  # workers of one call that die before their first item, then it is an error
+MAX_REPLACED = 3  # beyond one of each, workers that die before their first item; then an error
 MAX_ID = 1 << 30  # ids are also lock bytes
 
 _numbers = itertools.count()
@@ -112,8 +112,7 @@ class Call(Run):
         self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
         self.free_slots = list(range(n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
-        self.n_replaced = 0  # workers that died before they had begun an item
-        self.n_unborn = 0  # workers that died before they had started
+        self.n_replaced = 0  # workers that died one after the other before they had begun an item
         self.n_done_at_loss = 0  # items, when they were counted last
         self.torn_rows: list[int] = []  # items in whose middle workers died
         self.has_told = False  # of a worker that takes long to load

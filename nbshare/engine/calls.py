@@ -4,7 +4,7 @@
 
     begin, assign_workers ──► send the call              ──►   claim chunks, run items,
                                                                write results and done flags
-    hear                      allocate the output        ◄──   first result
+    hear                      allocate the output        ◄──   wanted: first result
                               note                       ◄──   failed / log / imported / finished
     …
     finish_ended ──► when nobody has anything left to say or to do
@@ -15,7 +15,6 @@ from __future__ import annotations
 import _thread
 import errno
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +23,7 @@ from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.prints import WARNING, PrintPipes
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.workers import WorkerPool
-from nbshare.memory import Segment, segment_of
+from nbshare.memory import Segment
 from nbshare.wire.board import (
     ATTEMPTS,
     LOADED,
@@ -221,10 +220,8 @@ class Calls:
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
                     return  # it was stopped; the worker is about to be ended
-                if what == "first":
-                    self._decide(worker, call, content)
-                elif what == "room":
-                    self._make_room(worker, call, content)
+                if what == "wanted":
+                    self._answer(worker, call, content)
                 elif what == "log":
                     call.results.logs.add(content, segments[0])
                 else:
@@ -238,31 +235,23 @@ class Calls:
             del call.workers[worker]
             self.read_prints(call)
 
-    def _decide(self, worker: WorkerProcess, call: Call, spec: OutputSpec) -> None:
-        """Tell a worker that has its first result where results go."""
+    def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
+        """Tell a worker where results go, which has its first; or how many blocks have room."""
+        answer: Any
+        segments: list[Segment] = []
         try:
-            call.results.decide(spec)
-        except Exception as error:  # noqa: BLE001 - no memory for the output is the call's failure
-            self.fail(call, errors.without_frames(error))
-            return
-        place, fds = None, []
-        if (output := call.results.output()) is not None:
-            array, n = output
-            found = segment_of(array)
-            assert found is not None
-            segment, offset = found
-            worker.lend(segment)
-            place, fds = (offset, array.strides, n), [segment.fd]
-        _answer(worker, (call.results.spec, place), fds)
-
-    def _make_room(self, worker: WorkerProcess, call: Call, n: int) -> None:
-        """Make room for more blocks of a stage, and tell the worker that waits for it."""
-        try:
-            n_places = call.make_room(n)
+            if isinstance(wanted, int):
+                answer = call.make_room(wanted)
+            else:
+                answer, segments = call.results.place_for(wanted)
         except Exception as error:  # noqa: BLE001 - no memory is the call's failure
             self.fail(call, errors.without_frames(error))
             return
-        _answer(worker, n_places)
+        worker.lend(*segments)
+        try:
+            worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
+        except OSError:
+            worker.kill()  # its death is heard of later
 
     def _note_failure(self, call: Call, failure: Failure) -> None:
         error = rebuild(failure, call.name_of(failure.item, failure.item_repr))
@@ -299,11 +288,9 @@ class Calls:
         if call.items_event is not None:
             call.items_event.set()
         # A server that dies takes along the workers that it has yet to start.
-        max_unborn = call.request.max_workers + MAX_REPLACED
-        is_hopeless = call.n_replaced > MAX_REPLACED or call.n_unborn > max_unborn
-        if is_hopeless and call.wants_worker:
+        if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
             died = errors.WorkerDiedError(
-                f"{call.n_replaced + call.n_unborn} workers died one after the other before "
+                f"{call.n_replaced} workers died one after the other before "
                 "they began an item. Something that they import may end them, or the "
                 "initializer; memory may be short, or the system may allow no more processes."
             )
@@ -340,14 +327,6 @@ class Calls:
                 call.workers.clear()  # which know the call
                 call.finish("failed" if call.error else "stopped", call.error)
             self.running.clear()
-
-
-def _answer(worker: WorkerProcess, message: Any, fds: Sequence[int] = ()) -> None:
-    """Send a worker what it waits for; end one that cannot be reached."""
-    try:
-        worker.channel.send(message, fds, wait=False)
-    except OSError:
-        worker.kill()  # its death is heard of later
 
 
 def _end_of(call: Call, *, is_complete: bool) -> State | None:
@@ -395,12 +374,11 @@ def account_for_death(
     # One that had not turned to the call, or waited at an open one, died while it was idle: that
     # says nothing of the call.
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
-        call.n_replaced, call.n_unborn = 0, 0  # an endless call: count from its last progress
+        call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
-    call.n_unborn += not worker.is_ready
     has_worked = call.items_event is None and has_begun(row)
     has_turned = loading_since(row) is not None or has_worked or bool(unbegun)
-    call.n_replaced += not items and has_turned and late_at is None
+    call.n_replaced += not worker.is_ready or (not items and has_turned and late_at is None)
     call.past_slots.append(row)
     board.clear_slot(slot)
     call.free_slots.append(slot)

@@ -17,7 +17,7 @@ from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import GrowingArray, as_masked, collect, masked
 from nbshare.engine.run import Request
 from nbshare.errors import TaskError
-from nbshare.memory import pool, segment_of
+from nbshare.memory import Segment, pool, segment_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
     ASK,
@@ -136,6 +136,16 @@ class Results:
             self._array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
         self._spec = spec
 
+    def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
+        """Return what a worker with a first result is told, and the segment that it may need."""
+        self.decide(spec)
+        if (output := self.output()) is None:
+            return (self.spec, None), []
+        array, n = output
+        found = segment_of(array)
+        assert found is not None
+        return (self.spec, (found[1], array.strides, n)), [found[0]]
+
     def reserve(self, n_more: int = 0) -> None:
         """Have room for the results of the items that are there, and some more, if they are rows.
 
@@ -150,11 +160,15 @@ class Results:
             rows.rows(0, self._n_rows)
 
     def rows(self, first: int, n: int) -> npt.NDArray[Any]:
-        """Return rows of the output."""
+        """Return rows of the output, wherever it lies; of an open board those of one page."""
         if self._rows is not None:
             return self._rows.rows(first, min(first + n, self._rows.n))
-        assert self.array is not None
-        return self.array[first : first + n]
+        if self.array is not None:
+            return self.array[first : first + n]
+        assert self._spec is not None
+        assert self._spec.dtype is not None
+        page = self._board.page(first)
+        return page.numbers(self._spec.dtype)[first - page.first :][:n]
 
     def output(self) -> tuple[npt.NDArray[Any], int | None] | None:
         """Return the output as far as there is one, and its length; None if it grows."""
@@ -173,7 +187,7 @@ class Results:
             return self._array[:n] if n < len(self._array) else self._array
         array = empty((n, *spec.shape), spec.dtype)
         for page, low, high in self._board.parts(0, n):
-            array[page.first + low : page.first + high] = page.numbers(spec.dtype)[low:high]
+            array[page.first + low : page.first + high] = self.rows(page.first + low, high - low)
         return array
 
     def clear_missing(self, torn: list[int]) -> None:
@@ -301,7 +315,7 @@ class Results:
 
     def _get(self, i: int, state: int) -> Any:
         if state == IN_OUTPUT:
-            value = self._row(i)
+            value = self.rows(i, 1)[0]
             if isinstance(value, np.ndarray):
                 return value.copy()
             return value.item() if self._spec and self._spec.number else value
@@ -311,16 +325,6 @@ class Results:
             return MISSING
         entry = self._entry(i)
         return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
-
-    def _row(self, i: int) -> Any:
-        if self._rows is not None:
-            return self._rows.rows(i, i + 1)[0]
-        if self.array is not None:
-            return self.array[i]
-        assert self._spec is not None
-        assert self._spec.dtype is not None
-        page = self._board.page(i)
-        return page.numbers(self._spec.dtype)[i - page.first]
 
     def _entry(self, i: int) -> Entry:
         page = self._board.page(i)

@@ -49,11 +49,7 @@ def current_context() -> Context:
     managers: Any = sys.modules.get("multiprocessing.managers")  # whose proxies need the key
     found = {
         "environ": encoded_environ(),
-        "path": list(sys.path),
-        "cwd": _cwd(),
-        "warnings": list(warnings.filters),
-        "umask": _umask(),
-        "affinity": _affinity(),
+        **settings(),
         "files": imported_files(),
         "overridden": overridden_names(),
         "authkey": managers and bytes(managers.process.current_process().authkey),

@@ -391,14 +391,14 @@ class _RemoteCaller(Caller):
                 os.close(fd)
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
-        self._channel.send(("first", self._call, spec))
+        self._channel.send(("wanted", self._call, spec))
         (decided, place), fds = self._channel.receive()
         if not fds:
             return decided, None
         return decided, _OutputRows(decided, self._mappings.inputs(fds, ["r+"])[0], *place)
 
     def make_room(self, n: int) -> int:
-        self._channel.send(("room", self._call, n))
+        self._channel.send(("wanted", self._call, n))
         return int(self._channel.receive()[0])
 
     def add_log(self, key: LogKey, log: Segment) -> None:
