@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,9 +37,10 @@ class Code(NamedTuple):
 
     generation: int  # theirs: they were started for these files, environment and initializer
     snapshot: Snapshot | None  # of what they import, however late
+    environ: Mapping[str, str]
 
 
-NO_CODE = Code(0, None)
+NO_CODE = Code(0, None, {})
 
 
 # The classes below are no dataclasses, each of which takes 1 ms to define.
@@ -78,12 +79,6 @@ class Call(Run):
         What is the same for all items, and the items; or both in one.
     order : Order
         What workers are told.
-    n_threads : int
-        Of BLAS and the like, in each worker.
-    initializer_key : bytes or None
-        Equal for equal ones.
-    n_slots : int
-        Workers that the board has room for.
     feed : ItemFeed, optional
         Where items come while it runs.
     """
@@ -95,22 +90,16 @@ class Call(Run):
         board: Board,
         inputs: list[Placed],
         order: Order,
-        *,
-        n_threads: int,
-        initializer_key: bytes | None,
-        results: Results,
-        n_slots: int,
         feed: ItemFeed | None = None,
     ) -> None:
-        super().__init__(request, board, results)
+        super().__init__(request, board, Results(board, request))
         self.engine, self.inputs, self.order = engine, inputs, order
-        self.n_threads, self.initializer_key = n_threads, initializer_key
         self.id = next(_numbers) % MAX_ID + 1
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any
         self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
-        self.free_slots = list(range(n_slots))[::-1]
+        self.free_slots = list(range(board.n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
         self.n_replaced = 0  # workers that died one after the other before they had begun an item
         self.n_done_at_loss = 0  # items, when they were counted last

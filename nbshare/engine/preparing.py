@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from nbshare.arrays.arena import Arena, block_size, plain_pickle
 from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
-from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Request
 from nbshare.engine.supply import ListSupply
 from nbshare.errors import UnsendableError
@@ -24,9 +22,9 @@ from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import N_THERE, Board
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.feed import ItemFeed
-from nbshare.wire.orders import Order, Stage
+from nbshare.wire.orders import Fixed, Order, Stage
 
-__all__ = ["Fixed", "Placed", "pack_fixed", "place", "prepare"]
+__all__ = ["Placed", "pack_fixed", "place", "prepare"]
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
@@ -57,15 +55,6 @@ def place(arena: Arena) -> Placed:
     found = segment_of(lease)
     assert found is not None
     return Placed(None, [(found[0], "r"), *arena.segments], lease)
-
-
-class Fixed(NamedTuple):
-    """What is the same for all items: where it lies in the arena that it was packed into."""
-
-    func: Packed
-    shared: Packed | None
-    initializer: Packed | None
-    initializer_key: bytes | None  # equal for equal ones
 
 
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
@@ -203,9 +192,8 @@ def prepare(
     placed = [place(arena)]
     if fixed is not None:
         placed.insert(0, fixed[1])
-    # Some more than workers: a late starter of a slot may still be there when it is replaced.
-    n_slots = request.max_workers + MAX_REPLACED
-    board = Board.create(request.n_tasks, n_slots)
+    # Some more slots than workers: a late starter may still be there when it is replaced.
+    board = Board.create(request.n_tasks, request.max_workers + MAX_REPLACED)
     feed = ItemFeed(board) if items.fed else None
     if feed is not None:
         if items.step:  # the first block is there when the call begins
@@ -214,30 +202,18 @@ def prepare(
         placed.append(Placed(None, [(feed.segment, "r")]))
     order = Order(
         settings=request.context.settings,
+        n_threads=threads_per_worker(usable_cpus(), request.max_workers, request.context.environ),
         board=board.place,
         inputs=[(p.small, tuple(mode for _, mode in p.segments)) for p in placed],
-        func=parts.func,
-        shared=parts.shared,
+        fixed=parts,
         stage=rings,
-        initializer=parts.initializer,
         sources=items.sources,
         n_fed=len(items.fed),
         policy=request.policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,
     )
-    call = Call(
-        request,
-        engine,
-        board,
-        placed,
-        order,
-        n_threads=threads_per_worker(usable_cpus(), request.max_workers, os.environ),
-        initializer_key=parts.initializer_key,
-        results=Results(board, request),
-        n_slots=n_slots,
-        feed=feed,
-    )
+    call = Call(request, engine, board, placed, order, feed)
     if items.step:
         call.supply = ListSupply(call, items.fed, items.step)
     return call

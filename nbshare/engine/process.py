@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from os.path import dirname, samestat
 from typing import TYPE_CHECKING
@@ -206,7 +206,7 @@ class WorkerStarter:
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
+    def start(self, code: Code) -> WorkerProcess:
         """Start a worker; it says by itself when it is ready.
 
         Raises
@@ -225,7 +225,7 @@ class WorkerStarter:
                 fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
                 self._fork(fds)
             with suppress(ConnectionError):  # it is dead already, and its owner will hear of that
-                ours.send(dict(environ), wait=False)
+                ours.send(dict(code.environ), wait=False)
         except OSError as error:
             for fd, _ in pipes:
                 os.close(fd)

@@ -39,7 +39,7 @@ class WorkerPool:
 
     Notes
     -----
-    For the dispatcher's thread, but for `is_current`.
+    For the dispatcher's thread.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
@@ -77,7 +77,7 @@ class WorkerPool:
         snapshot = self._code.snapshot
         if snapshot is None or is_stale or not self._suits(context, initializer):
             snapshot = Snapshot(scratch_file())
-            self._code = Code(self._code.generation + 1, snapshot)
+            self._code = Code(self._code.generation + 1, snapshot, context.environ)
             self._born_under, self._initializer = (context.environ, context.path), None
             changed, self._stamps, self._n_modules = {*self._stamps}, {}, 0
         self._initializer = initializer or self._initializer
@@ -90,15 +90,6 @@ class WorkerPool:
             snapshot.keep(changed)
             self._watch(snapshot)
         return self._code
-
-    def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
-        """Whether a call would run this code, if it began now; for any thread."""
-        return (
-            code.generation == self._code.generation
-            and self._n_modules == len(sys.modules)
-            and self._suits(context, initializer)
-            and not self._changed()
-        )
 
     def _suits(self, context: Context, initializer: bytes | None) -> bool:
         return self._born_under == (context.environ, context.path) and (
@@ -127,7 +118,6 @@ class WorkerPool:
         self,
         message: Any,
         fds: Sequence[int],
-        environ: Mapping[str, str],
         code: Code,
         prints: Prints,
     ) -> WorkerProcess:
@@ -150,7 +140,7 @@ class WorkerPool:
             else:
                 del self.idle_since[worker]
                 return worker
-        worker = self._start(environ, code)
+        worker = self._start(code)
         self._pipes.turn(worker, prints)
         try:
             worker.channel.send(message, fds, wait=False)
@@ -169,8 +159,8 @@ class WorkerPool:
         """Return the workers that will be idle when they notice that their call is over."""
         return [w for w in self._members if w.call is None and w not in self.idle_since]
 
-    def _start(self, environ: Mapping[str, str], code: Code) -> WorkerProcess:
-        worker = self._starter.start(environ, code)
+    def _start(self, code: Code) -> WorkerProcess:
+        worker = self._starter.start(code)
         self._members[worker] = None
         self._pipes.add(worker)
         self._events.watch(worker.channel.fileno(), Sent(worker))

@@ -16,6 +16,7 @@ __all__ = [
     "LONG_LOADING_S",
     "STREAMS",
     "CallMessage",
+    "Fixed",
     "Order",
     "Policy",
     "Seed",
@@ -43,16 +44,24 @@ class Policy(NamedTuple):
         return self.on_error == "return"
 
 
+class Fixed(NamedTuple):
+    """What is the same for all items: where it lies in the inputs that it was packed into."""
+
+    func: Packed
+    shared: Packed | None
+    initializer: Packed | None
+    initializer_key: bytes | None  # equal for equal ones
+
+
 class Order(NamedTuple):
     """What all workers of a call are told."""
 
     settings: bytes  # of the caller's, see `nbshare.wire.context`
+    n_threads: int  # of BLAS and the like
     board: tuple[int, int | None, int]  # its offset in bytes, items, slots
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
-    func: Packed  # these lie in the inputs
-    shared: Packed | None
+    fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
-    initializer: Packed | None
     sources: list[tuple[Any, ...]]  # what `Source` takes
     n_fed: int  # objects of each item that come by a feed, whose segment is the last of the inputs
     policy: Policy
@@ -65,7 +74,6 @@ class CallMessage(NamedTuple):
 
     call: int
     slot: int
-    n_threads: int  # of BLAS and the like
     order: bytes  # pickled once for all workers
 
 

@@ -254,17 +254,16 @@ def work_on(
     belongings: Belongings,
 ) -> None:
     """Work on a call until nothing is left to claim; failures are sent, not raised."""
-    belongings.restore(message.n_threads)
-    caller = _RemoteCaller(message, channel, imports, mappings, belongings)
+    order = Order(*pickle.loads(message.order))
+    caller = _RemoteCaller(message.call, order, channel, imports, mappings, belongings)
     try:
-        order = Order(*pickle.loads(message.order))
+        belongings.restore(order.settings, order.n_threads)
         board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
         mappings.drop(but_outputs=True)  # which come with the first result
-        belongings.take_over(order.settings)
         lock = FileLock(lock_fd, message.call)
         work = Work(order, board, message.slot, inputs, caller, lock)
         del inputs
@@ -330,13 +329,14 @@ class _RemoteCaller(Caller):
 
     def __init__(
         self,
-        message: CallMessage,
+        call: int,
+        order: Order,
         channel: Channel,
         imports: ImportLog,
         mappings: Mappings,
         belongings: Belongings,
     ) -> None:
-        self._message, self._call = message, message.call
+        self._call, self._order = call, order
         self._channel, self._imports = channel, imports
         self._mappings, self._belongings = mappings, belongings
         self.news_fd = self.items_fd = -1  # events, if there are any
@@ -372,14 +372,13 @@ class _RemoteCaller(Caller):
     def tidy_up(self) -> None:
         if not self.is_tidy:
             self._belongings.restore_after()
-            self._belongings.restore(self._message.n_threads)
+            self._belongings.restore(self._order.settings, self._order.n_threads)
             self.is_tidy = True
 
-    def tell_imports(self) -> bool:
+    def tell_imports(self) -> None:
         # When all items are done the next call may begin: it has to know what may have been edited.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
-        return bool(stamps)
 
     def close(self) -> None:
         """Let go of descriptors."""

@@ -19,7 +19,6 @@ from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
     ENDED,
-    IMPORTED,
     IN_OUTPUT,
     ITEM,
     ITEM_STOP,
@@ -96,9 +95,8 @@ class Caller:
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
 
-    def tell_imports(self) -> bool:
-        """Tell what has been imported so far; returns whether there is anything new."""
-        return False
+    def tell_imports(self) -> None:
+        """Tell what has been imported so far, if there is anything new."""
 
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
@@ -143,14 +141,14 @@ class Work:
         self._desk = Desk(self._slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        fixed, items = inputs[0], inputs[-2 if order.n_fed else -1]
+        inputs_of_all, items, fixed = inputs[0], inputs[-2 if order.n_fed else -1], order.fixed
         try:
             with loading(self._slot):
-                if order.initializer is not None:
-                    initialize(*fixed.load(order.initializer))
-                self._func = fixed.load(order.func)
-                if order.shared is not None:
-                    self._func = partial(self._func, **fixed.load(order.shared))
+                if fixed.initializer is not None:
+                    initialize(*inputs_of_all.load(fixed.initializer))
+                self._func = inputs_of_all.load(fixed.func)
+                if fixed.shared is not None:
+                    self._func = partial(self._func, **inputs_of_all.load(fixed.shared))
         finally:
             self._end_copy()
         self._fed = None
@@ -177,12 +175,12 @@ class Work:
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:
-            stage = fixed.load(order.stage)
+            stage = inputs_of_all.load(order.stage)
             blocks = blocks_for(stage, self._func, board, self._slot, lock, caller.make_room)
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
                 self._store = PassingStore(blocks, board, caller.decide, caller.add_log, lock)
-        self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
+        caller.tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
@@ -222,10 +220,6 @@ class Work:
             self._fed.rest()
         return self._caller.await_items(pause_s)
 
-    def _tell_imports(self) -> None:
-        if self._caller.tell_imports():
-            self._board.header[IMPORTED] = 1
-
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones together; returns whether to go on."""
         position = alone_until = chunk.start
@@ -254,7 +248,7 @@ class Work:
                     return False
                 position += n
         finally:
-            self._tell_imports()
+            self._caller.tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
