@@ -94,6 +94,7 @@ class Call(Run):
     ) -> None:
         super().__init__(request, board, Results(board, request))
         self.engine, self.inputs, self.order = engine, inputs, order
+        self.initializer_key = order.fixed.initializer_key
         self.id = next(_numbers) % MAX_ID + 1
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from nbshare import errors
-from nbshare.engine.call import MAX_REPLACED, Call, Code, State
+from nbshare.engine.call import MAX_REPLACED, Call, State
 from nbshare.engine.prints import WARNING, PrintPipes
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.workers import WorkerPool
@@ -84,25 +84,14 @@ class Calls:
         if call.is_over:
             return
         try:
-            call.code = self._code_for(call)
+            call.code = self._pool.renew_if_stale(
+                call.request.context, call.initializer_key, is_in_use=bool(self.running)
+            )
         except OSError as error:
             call.finish("failed", errors.without_frames(error))
             return
         self.running[call.id] = call
         self._assign_workers(call)
-
-    def _code_for(self, call: Call) -> Code:
-        initializer = call.order.fixed.initializer_key
-        context, is_in_use = call.request.context, bool(self.running)
-        return self._pool.renew_if_stale(context, initializer, is_in_use=is_in_use)
-
-    def is_current(self, call: Call) -> bool:
-        """Whether a call that runs would run the same code, if it began now."""
-        for worker in list(call.workers):
-            self.hear_all(worker)  # which files they have imported
-        with suppress(OSError):  # no memory for other files: a new call will tell
-            return call.id in self.running and self._code_for(call) is call.code
-        return False
 
     def stop(self, call: Call) -> None:
         """End a call early."""

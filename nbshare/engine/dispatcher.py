@@ -27,6 +27,7 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
+from nbshare.wire.board import IMPORTED
 
 __all__ = ["Dispatcher"]
 
@@ -144,14 +145,19 @@ class Dispatcher(Engine):
 
     def is_current(self, call: Call) -> bool:
         """Whether the workers of a call whose items are done run what those of a new one would."""
+        header = call.board.header
         until_s = time.monotonic() + REST_S
         while not call.board.is_idle:  # they tell what they have imported after the last result
             if time.monotonic() > until_s:
                 return False
             os.sched_yield()
-        found: list[bool] = []
-        self._attend(lambda: found.append(self._calls.is_current(call)), HEAR_S)
-        return any(found)
+        if header[IMPORTED]:
+            header[IMPORTED] = 0  # first: what they import from now on is for the next look
+            if not self._attend(lambda: self._hear_workers(call), HEAR_S):
+                return False
+        if call.is_over or self.is_closed:
+            return False
+        return self._pool.is_current(call.code, call.request.context, call.initializer_key)
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's workers."""
@@ -252,6 +258,10 @@ class Dispatcher(Engine):
             self._calls.begin(call)
         elif not call.is_over:  # closed by another thread, since the call was submitted
             call.finish("stopped")
+
+    def _hear_workers(self, call: Call) -> None:
+        for worker in list(call.workers):
+            self._calls.hear_all(worker)
 
     def _warm_up(self) -> None:
         if not self.is_closed:

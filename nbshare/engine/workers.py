@@ -39,7 +39,7 @@ class WorkerPool:
 
     Notes
     -----
-    For the dispatcher's thread.
+    For the dispatcher's thread, but for `is_current`.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
@@ -90,6 +90,15 @@ class WorkerPool:
             snapshot.keep(changed)
             self._watch(snapshot)
         return self._code
+
+    def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
+        """Whether a call would run this code, if it began now; for any thread."""
+        return (
+            code.generation == self._code.generation
+            and self._n_modules == len(sys.modules)
+            and self._suits(context, initializer)
+            and not self._changed()
+        )
 
     def _suits(self, context: Context, initializer: bytes | None) -> bool:
         return self._born_under == (context.environ, context.path) and (

@@ -3,8 +3,9 @@
 ::
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
-             whether any item has failed, how often items have come after a pause, how many items
-             are there, how many there will be, when the owner is to be told that few are left
+             whether any item has failed, how often items have come after a pause, whether
+             anything has been imported, how many items are there, how many there will be, when the
+             owner is to be told that few are left
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
              the item reports of itself
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 # Header words.
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, N_THERE, TOTAL, LOW = range(10)
+NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
 NOT_KNOWN = -1  # as TOTAL
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3

@@ -375,10 +375,11 @@ class _RemoteCaller(Caller):
             self._belongings.restore(self._order.settings, self._order.n_threads)
             self.is_tidy = True
 
-    def tell_imports(self) -> None:
+    def tell_imports(self) -> bool:
         # When all items are done the next call may begin: it has to know what may have been edited.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
+        return bool(stamps)
 
     def close(self) -> None:
         """Let go of descriptors."""

@@ -19,6 +19,7 @@ from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
     ENDED,
+    IMPORTED,
     IN_OUTPUT,
     ITEM,
     ITEM_STOP,
@@ -95,8 +96,9 @@ class Caller:
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
 
-    def tell_imports(self) -> None:
-        """Tell what has been imported so far, if there is anything new."""
+    def tell_imports(self) -> bool:
+        """Tell what has been imported so far; returns whether there is anything new."""
+        return False
 
     def sends_prints(self) -> bool:
         """Send what items have printed so far; returns whether there is anything to read."""
@@ -180,7 +182,7 @@ class Work:
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
                 self._store = PassingStore(blocks, board, caller.decide, caller.add_log, lock)
-        caller.tell_imports()  # first: a call may end as soon as a worker has loaded the function
+        self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def run(self) -> None:
@@ -212,6 +214,10 @@ class Work:
         if self._board.n_unclaimed <= self._board.header[LOW]:
             self._caller.tell_news()
         return goes_on
+
+    def _tell_imports(self) -> None:
+        if self._caller.tell_imports():
+            self._board.header[IMPORTED] = 1
 
     def _await_items(self, pause_s: float) -> bool:
         for source in self._sources:
@@ -248,7 +254,7 @@ class Work:
                     return False
                 position += n
         finally:
-            self._caller.tell_imports()
+            self._tell_imports()
             if self._caller.sends_prints():
                 self._board.header[PRINTED] = 1
             self._slot[ITEM] = NO_ITEM
