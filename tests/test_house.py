@@ -166,3 +166,17 @@ def test_every_public_object_is_completed(name):
     subject = eval(PUBLIC[name], {"nbshare": nbshare, "map_async": nbshare.map_async})
     found = {c.name for c in jedi.Interpreter("subject.", [{"subject": subject}]).complete()}
     assert {each for each in dir(subject) if not each.startswith("_")} <= found
+
+
+# ------------------------------------------------------------------------- the version
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [("CITATION.cff", r"^version: (.+)$"), ("CHANGELOG.md", r"^## \[(.+)\] - ")],
+)
+def test_the_version_is_the_same_everywhere(file, pattern):
+    """What is cited, and the newest version of the changelog, are the package's."""
+    found = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == nbshare.__version__
