@@ -19,7 +19,7 @@ from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
-from nbshare.tracebacks import shown_as, unwrapped
+from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
@@ -219,6 +219,7 @@ class Job:
         iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
 
+    @shown_from_the_call
     def debug(self, i: int) -> Any:
         """Run item `i` in this process, with the same inputs and seed, for the debugger.
 

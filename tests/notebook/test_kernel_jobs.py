@@ -89,6 +89,16 @@ def await_state(page, row, pattern):
     wait_until(is_shown, what=lambda: f"the row never shows {pattern}: {states(page, row)}")
 
 
+def test_debug_shows_frames_of_the_user_only(page, go):
+    """The call and the function, as if the function had been called in the cell."""
+    page.run("job = map_async(jobs.fails, range(6), on_error='return'); job.wait()")
+    cell = page.run("job.debug(3)")
+    assert cell.error == "ValueError"
+    traceback = re.sub(r"\x1b\[[0-9;]*m", "", cell.traceback)
+    assert "in fails(x)" in traceback
+    assert "job.py" not in traceback
+
+
 def test_the_row_goes_on_when_the_cell_has_ended(page, go):
     """In its place, in steps; it ends as done, and nothing is printed."""
     cell, row = begin(page)
