@@ -112,6 +112,7 @@ class SharedBuffer(ByReference):
         """
         return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
 
+    @shown_from_the_call
     def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
         """Return arrays in the buffer, one after the other, in the order of the mapping.
 
