@@ -13,41 +13,26 @@ import numpy.typing as npt
 from nbshare import RingBuffer
 
 RATE = 24_000  # samples per second
-FRAME, HOP = 1024, 64  # samples: each spectrum is of so many, and begins so far after the last
-N_SPECTRA = 1 + (RATE - FRAME) // HOP  # in a second
+FRAME, HOP = 1024, 64  # samples in each spectrum, and from one spectrum to the next
+N_SPECTRA = 1 + (RATE - FRAME) // HOP  # in one second
 N_FREQUENCIES = 1 + FRAME // 2
 
 Array = npt.NDArray[Any]
 
 
-# --------------------------------------------------------------- a ring between two
-
-
-def read_numbers(ring: RingBuffer, path: str) -> None:
-    """Read a file of integers, one a line, and put them into the slots of a ring buffer."""
-    with open(path) as file:
-        n = 1
-        while n:
-            with ring.put() as slot:  # waits until a slot is free
-                lines = list(itertools.islice(file, len(slot)))
-                n = len(lines)
-                slot[:n] = [int(line) for line in lines]
-                ring.trim(slot, n)  # the last one is not full
-
-
-# ------------------------------------------------------------------ a made-up sea
+# ---------------------------------------------------------------------- simulation
 
 
 def sound(second: int, length: int) -> Array:
     """
-    Return one second of the sea, int16: a ship that passes, calling whales, dolphins, and rain.
+    Return one second of the sea: a ship that passes, calling whales, dolphins, and rain.
 
     Parameters
     ----------
     second : int
-        Since the recording began.
+        Seconds since the recording began.
     length : int
-        Of the recording, in seconds.
+        Length of the recording, in seconds.
 
     Returns
     -------
@@ -57,7 +42,7 @@ def sound(second: int, length: int) -> Array:
     t = second + np.arange(RATE) / RATE
     middle = length / 2
 
-    # The engine sounds lower when the ship has passed (Doppler).
+    # The engine sounds lower after the ship has passed (Doppler effect).
     turns = 300 * t - 18 * (length / 16) * np.log(np.cosh((t - middle) * 16 / length))
     near = 1 / (1 + ((t - middle) * 6 / length) ** 2)
     ship = near * sum(np.sin(2 * np.pi * k * turns) / k for k in (1, 2, 3, 4))
@@ -74,7 +59,7 @@ def sound(second: int, length: int) -> Array:
 
 
 def record(path: Path, minutes: int) -> None:
-    """Write a recording of so many minutes, one second after the other."""
+    """Write a recording to a file, one second after the other."""
     with path.open("wb") as file:
         for second in range(60 * minutes):
             sound(second, 60 * minutes).tofile(file)
@@ -84,7 +69,7 @@ def record(path: Path, minutes: int) -> None:
 
 
 def read(slots: Iterator[Array], path: str) -> Iterator[int]:
-    """Fill each slot with the next block of the recording; yield how many samples it has."""
+    """Fill each slot with the next second of the recording; yield the number of samples."""
     with open(path, "rb", buffering=0) as file:
         for slot in slots:
             nbytes = file.readinto(slot)
@@ -93,10 +78,23 @@ def read(slots: Iterator[Array], path: str) -> Iterator[int]:
             yield nbytes // slot.itemsize
 
 
-def spectra(samples: Array, out: Array, window: Array) -> int:
-    """Fill `out` with the power spectra of a block, one each HOP samples; return their number."""
-    frames = np.lib.stride_tricks.sliding_window_view(samples, len(window))[::HOP]
-    out[: len(frames)] = abs(np.fft.rfft(frames * window)) ** 2
+def sine_tapers(n: int) -> Array:
+    """Return windows for spectra with little noise: ndarray of float64, (n, FRAME)."""
+    k, i = np.ogrid[1 : n + 1, 1 : FRAME + 1]
+    return np.sin(np.pi * k * i / (FRAME + 1)) / np.sqrt(n)
+
+
+def spectra(samples: Array, out: Array, tapers: Array) -> int:
+    """
+    Fill `out` with the power spectra of a block, one every HOP samples; return their number.
+
+    Each spectrum is a mean over several windows of the same samples (a "multitaper" spectrum).
+    """
+    frames = np.lib.stride_tricks.sliding_window_view(samples, FRAME)[::HOP]
+    power = out[: len(frames)]
+    power[:] = 0
+    for taper in tapers:
+        power += abs(np.fft.rfft(frames * taper)) ** 2
     return len(frames)
 
 
@@ -106,7 +104,22 @@ def level(power: Array) -> Array:
 
 
 def fragile(power: Array) -> Array:
-    """As `level`, but it does not like a silent block."""
+    """As `level`, but refuse a silent block."""
     if not power.any():
         raise ValueError("this block is silent: was the cable unplugged?")
     return level(power)
+
+
+# ------------------------------------------------------------------ a ring buffer alone
+
+
+def read_numbers(ring: RingBuffer, path: str) -> None:
+    """Read a file of integers, one per line, into the slots of a ring buffer."""
+    with open(path) as file:
+        n = 1
+        while n:
+            with ring.put() as slot:  # waits until a slot is free
+                lines = list(itertools.islice(file, len(slot)))
+                n = len(lines)
+                slot[:n] = [int(line) for line in lines]
+                ring.trim(slot, n)  # the last slot is not full
