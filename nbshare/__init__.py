@@ -59,11 +59,13 @@ if typing.TYPE_CHECKING:
     )
     from nbshare.arrays.lock import SharedLock
     from nbshare.arrays.ring import RingBuffer
+    from nbshare.arrays.ring_slots import RingStats
     from nbshare.arrays.share import SharedObject, share
     from nbshare.arrays.shared_array import SharedArray
     from nbshare.checkup import doctor
     from nbshare.engine.local import shutdown
     from nbshare.engine.results import MISSING
+    from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
     from nbshare.errors import MapInterrupted
     from nbshare.executor import Executor
     from nbshare.functions.files import import_file
@@ -84,10 +86,14 @@ __all__ = [
     "MapInterrupted",
     "PipelineResult",
     "RingBuffer",
+    "RingStats",
     "SharedArray",
     "SharedBuffer",
     "SharedLock",
     "SharedObject",
+    "SlowItem",
+    "StageStats",
+    "WorkerStats",
     "doctor",
     "empty",
     "empty_like",
@@ -127,11 +133,13 @@ _HOMES = {
     ],
     "arrays.lock": ["SharedLock"],
     "arrays.ring": ["RingBuffer"],
+    "arrays.ring_slots": ["RingStats"],
     "arrays.share": ["SharedObject", "share"],
     "arrays.shared_array": ["SharedArray"],
     "checkup": ["doctor"],
     "engine.local": ["shutdown"],
     "engine.results": ["MISSING"],
+    "engine.stats": ["SlowItem", "StageStats", "WorkerStats"],
     "errors": ["MapInterrupted"],
     "executor": ["Executor"],
     "functions.files": ["import_file"],

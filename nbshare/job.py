@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import html
 import math
 import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +24,15 @@ from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from nbshare.engine.call import Call
     from nbshare.engine.pipe import Pipe
     from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
-__all__ = ["Job", "JobList", "State", "jobs", "last_job", "remember"]
+__all__ = ["Job", "JobList", "State", "StatsTable", "jobs", "last_job", "remember"]
 
+S = TypeVar("S", bound="DataclassInstance")
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
@@ -108,11 +113,11 @@ class Job:
     def __init__(self, run: Call | Pipe, label: str, shown: Any) -> None:
         self._owners_run, self._pid = run, os.getpid()
         self._begun_at = self._ended_at = math.nan  # on the monotonic clock
-        self.was_interrupted = False
+        self._was_interrupted = False
         self.label = label
         self.n_workers = run.request.max_workers
         self._shown = shown  # a `nbshare.notebook.Showing`, which draws it
-        self.is_shown = False  # in a row that says how it ends
+        self._is_shown = False  # in a row that says how it ends
         self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
         self._forsaken: weakref.finalize[[], Job] | None = None  # tells the run that this is gone
@@ -139,7 +144,7 @@ class Job:
     def state(self) -> str:  # completion by jedi gives up at a Literal
         """State: "starting", "running", "done", "stopped", "interrupted" or "failed"."""
         state = self._run.state
-        if self.was_interrupted and state != "done":
+        if self._was_interrupted and state != "done":
             return "interrupted"
         if state == "starting" and self.n_done:  # whoever notes that workers are ready may wait
             return "running"
@@ -194,19 +199,19 @@ class Job:
         return self._run.partial()
 
     @property
-    def stats(self) -> list[WorkerStats]:
-        """What each worker did: a list of WorkerStats (items, seconds, memory, slowest items)."""
-        return self._run.stats()
+    def stats(self) -> StatsTable[WorkerStats]:
+        """What each worker did: a list of WorkerStats, which a notebook shows as a table."""
+        return StatsTable(self._run.stats())
 
     @property
-    def activity(self) -> list[WorkerActivity]:
+    def _activity(self) -> list[WorkerActivity]:
         """What each worker is doing at this moment."""
         return self._run.activity()
 
     @property
-    def stages(self) -> list[StageStats]:
+    def stages(self) -> StatsTable[StageStats]:
         """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
-        return self._run.stages()
+        return StatsTable(self._run.stages())
 
     @property
     def last_prints(self) -> list[str]:
@@ -214,7 +219,7 @@ class Job:
         return list(self._run.request.prints.kept)
 
     @property
-    def inputs(self) -> Any:
+    def _inputs(self) -> Any:
         """The items, if there is one sequence or array of them; else None."""
         iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
@@ -266,7 +271,7 @@ class Job:
         return request.func(*self._run.item(index), **keywords)
 
     @property
-    def error(self) -> BaseException | None:
+    def _error(self) -> BaseException | None:
         """Exception that the run failed with, or None."""
         return self._run.error
 
@@ -323,7 +328,7 @@ class Job:
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         with self._telling_that_it_goes_on():
-            while not self.tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
+            while not self._tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
                 if time.monotonic() >= until_s:
                     return False
         return True
@@ -350,7 +355,7 @@ class Job:
             Whatever the run failed with.
         """
         self._await_end(timeout)
-        return unwrapped(*self.outcome())
+        return unwrapped(*self._outcome())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end of the run and return the exception that it failed with, or None.
@@ -405,7 +410,7 @@ class Job:
                 await asyncio.sleep(look_s)
                 look_s = _longer(look_s)
         except BaseException as error:
-            self.interrupt()
+            self._interrupt()
             shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
         if self.state == "interrupted":  # elsewhere; a KeyboardInterrupt would end the event loop
@@ -435,14 +440,14 @@ class Job:
         look_s = 0.0  # first: from then on the source waits for who iterates
         while True:
             with self._telling_that_it_goes_on():
-                is_over = self.tick(look_s)  # before looking: what is done then is all
+                is_over = self._tick(look_s)  # before looking: what is done then is all
             while (new := self._next_result()) is not None:
                 yield new
             if is_over:
                 break
             look_s = _longer(look_s)
         if self.state != "done":
-            unwrapped(*self.outcome())
+            unwrapped(*self._outcome())
 
     def _next_result(self) -> tuple[int, Any] | None:
         """Return a result that nobody has been given; None if there is none at this moment."""
@@ -479,7 +484,7 @@ class Job:
 
     # -------------------------------------------------------------- for who runs it
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Hand the run to the workers."""
         self._begun_at = time.monotonic()
         if len(_started) >= MOST_STARTED:
@@ -487,10 +492,10 @@ class Job:
         _started.append(weakref.ref(self))
         self._run.start()
 
-    def tick(self, timeout_s: float) -> bool:
+    def _tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the run is over."""
         refuse_to_wait_for_itself()
-        self.fill_out()
+        self._fill_out()
         has_news = self._run.request.prints.show() | self._run.load_ahead()
         pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
         is_over = self._run.wait(min(timeout_s, pause_s))
@@ -498,7 +503,7 @@ class Job:
             self._note_end()
         return is_over
 
-    def leave_alone(self) -> None:
+    def _leave_alone(self) -> None:
         """Arrange that prints are shown and memory is released although nobody waits."""
         prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
         prints.is_attended = False
@@ -526,23 +531,23 @@ class Job:
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
-    def interrupt(self) -> None:
+    def _interrupt(self) -> None:
         """Stop the run because of the user's interrupt."""
-        self.was_interrupted = True
+        self._was_interrupted = True
         self._run.stop()
 
-    def fill_out(self) -> None:
+    def _fill_out(self) -> None:
         """Copy new rows into the plain array that the caller gave as ``out=``."""
         self._run.fill_out()
 
-    def outcome(self) -> tuple[Any, BaseException | None]:
+    def _outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a run that is over, or the error to raise."""
         if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
             self._forsaken.detach()
-        self.fill_out()
+        self._fill_out()
         is_done = False
         try:
-            if self.state == "done" and not self.was_interrupted:
+            if self.state == "done" and not self._was_interrupted:
                 result = self._results()
                 if self.errors:
                     remember(self)
@@ -552,17 +557,17 @@ class Job:
             remember(self)
             return None, error.with_traceback(None)
         except KeyboardInterrupt:
-            self.was_interrupted = True
+            self._was_interrupted = True
         if is_done:
             self._run.release()  # not to be interrupted above: what it has may not be its own then
             return result, None
         remember(self)
-        if self.was_interrupted:
+        if self._was_interrupted:
             return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
-        if self.error is not None:
-            return None, self.error
+        if self._error is not None:
+            return None, self._error
         # While the interpreter ends a thread that prints to its closing streams may abort it.
-        if not (self.is_shown or is_ending()):
+        if not (self._is_shown or is_ending()):
             warn(f"{self.label} was stopped: {self._count()}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * len(self.present) if partial is None else partial, None
@@ -604,6 +609,25 @@ class Job:
 
 def _longer(look_s: float) -> float:
     return min(LOOK_S, 2 * look_s + 1e-3)
+
+
+class StatsTable(list[S]):
+    """Stats of workers or stages: a list, and a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        names = [field.name for field in fields(self[0])] if self else []
+        rows = [[_figure(getattr(stats, name)) for name in names] for stats in self]
+        head = "".join(f"<th>{name.removesuffix('_s').replace('_', ' ')}</th>" for name in names)
+        body = "".join(f"<tr>{''.join(map('<td>{}</td>'.format, row))}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, tuple):  # the slowest items
+        return "<br>".join(f"{slow.seconds:.3g} s: item {slow.index}" for slow in value)
+    if isinstance(value, float):
+        return f"{value:.3g} s"
+    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
 
 
 class JobList(list[Job]):

@@ -358,10 +358,10 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
         shown,
     )
     remember(job)
-    job.leave_alone()
+    job._leave_alone()
     if not is_worker():  # no bar within a bar
         shown.begin(job, progress)
-    job.start()
+    job._start()
     shown.follow(job)
     return job
 
@@ -406,11 +406,11 @@ def run_and_draw(
     try:
         job = Job(make(), label, Showing(plot))
         display = open_display(job, progress=progress, plot=plot)
-        job.is_shown = display.has_row
+        job._is_shown = display.has_row
         display.update()  # before anything that items print
-        job.start()
+        job._start()
         pause_s = 0.0
-        while not job.tick(min(pause_s, NAP_S)):
+        while not job._tick(min(pause_s, NAP_S)):
             pause_s = display.update()
     except KeyboardInterrupt:
         if job is not None:
@@ -423,7 +423,7 @@ def run_and_draw(
         _show_end(job, display)
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
-    return job.outcome()
+    return job._outcome()
 
 
 def _settle(job: Job) -> None:
@@ -431,8 +431,8 @@ def _settle(job: Job) -> None:
     deadline = time.monotonic() + INTERRUPT_S
     while (left_s := deadline - time.monotonic()) > 0:
         with contextlib.suppress(KeyboardInterrupt):
-            job.interrupt()
-            if job.tick(left_s):
+            job._interrupt()
+            if job._tick(left_s):
                 return
 
 
@@ -441,11 +441,11 @@ def _show_end(job: Job | None, display: Display | None) -> None:
     for _ in range(MAX_PRESSES):
         try:
             if job is not None:
-                job.fill_out()
+                job._fill_out()
             if display is not None:
                 display.close()
         except KeyboardInterrupt:
             if job is not None:
-                job.was_interrupted = True
+                job._was_interrupted = True
         else:
             return

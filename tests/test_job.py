@@ -164,7 +164,6 @@ CHILDS = {
     "wait": lambda job: job.wait(5),
     "done": Job.done,
     "cancel": Job.cancel,
-    "interrupt": Job.interrupt,
     "partial": Job.partial,
     "iterating": next,
     "await": lambda job: asyncio.run(asyncio.wait_for(job, 5)),

@@ -35,3 +35,26 @@ def test_completion_offers_the_public_names_only():
     """``nbshare.<Tab>`` and ``nbshare.errors.<Tab>``, whatever has been imported."""
     assert set(dir(nbshare)) == {*nbshare.__all__, "__version__"}
     assert dir(nbshare.errors) == nbshare.errors.__all__
+
+
+JOB = """
+add_done_callback cancel cancelled debug done elapsed_s errors exception explore label last_prints
+n_done n_tasks n_workers partial present result running stages state stats wait
+"""
+
+
+def test_completion_of_a_job_offers_what_users_call():
+    """``job.<Tab>``: a Future's methods, how far it is, and what is there."""
+    job = nbshare.map_async(abs, [-1, 2])
+    assert {name for name in dir(job) if name[0] != "_"} == set(JOB.split())
+
+
+def test_the_stats_of_a_job_are_a_table_in_a_notebook():
+    """A row for each worker, the slowest items named; in a script a list."""
+    job = nbshare.map_async(abs, [-1, 2], max_workers=1)
+    job.wait()
+    assert [worker.n_items for worker in job.stats] == [2]
+    table = job.stats._repr_html_()
+    assert table.count("<tr>") == 2
+    assert "<th>n items</th>" in table
+    assert "item 1" in table

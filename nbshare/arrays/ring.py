@@ -105,7 +105,7 @@ class RingBuffer(ByReference):
     ``on_death="leave"``: they notice within some tenths of a second. A consumer's slot that is
     queued again may have been read in part or in whole (*at least once*), and may kill the next
     consumer in the same way. At the end of the data consumers do not wait for each other: if one
-    dies after the others are done, its slot stays queued, as `statistics` shows, for the next one
+    dies after the others are done, its slot stays queued, as `stats` shows, for the next one
     that asks.
 
     The ring cannot notice the death of a producer without a slot. Close the ring when a producer
@@ -287,13 +287,9 @@ class RingBuffer(ByReference):
         """
         self._monitor.do(self._states.abort, str(reason))
 
-    def statistics(self) -> RingStats:
-        """Return counts and waiting times, which show the bottleneck.
-
-        Returns
-        -------
-        RingStats
-            Numbers of queued, free, filled and read slots, and seconds of waiting.
+    @property
+    def stats(self) -> RingStats:
+        """Numbers of slots and seconds of waiting (RingStats), which show the bottleneck.
 
         Examples
         --------
@@ -301,7 +297,7 @@ class RingBuffer(ByReference):
         >>> ring = nbshare.RingBuffer(2, 3)
         >>> with ring.put() as slot:
         ...     slot[...] = 7
-        >>> figures = ring.statistics()
+        >>> figures = ring.stats
         >>> figures.queued, figures.free, figures.n_put, figures.n_got
         (1, 1, 1, 0)
         """

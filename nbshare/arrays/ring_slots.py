@@ -57,7 +57,7 @@ EVERYBODY = ((FREED, ALL), (FILLED, ALL))
 
 
 class RingStats(NamedTuple):
-    """What a ring buffer has done, and where its time goes.
+    """What a ring buffer did, and where its time went, in `RingBuffer.stats`.
 
     The side that waits is not the bottleneck: if producers wait, add consumers; if consumers
     wait, add producers.
@@ -65,15 +65,15 @@ class RingStats(NamedTuple):
     Attributes
     ----------
     queued, reading, filling, free : int
-        Slots now: waiting for a consumer, held by one, held by a producer, and the rest.
+        Numbers of slots now: waiting for a consumer, held by a consumer, held by a producer, free.
     n_put, n_got : int
-        Slots queued so far, and given back by consumers. (A slot may count although its producer
-        was killed while queueing it.)
+        Numbers of slots that producers queued and consumers freed so far. (A slot may count
+        although its producer was killed while queueing it.)
     n_reclaimed : int
-        Slots taken back from processes that died.
+        Number of slots taken back from processes that died.
     producers_waited_s, consumers_waited_s : float
-        Seconds that all of them together have waited for a slot; waits that still go on count
-        up to 0.1 s ago.
+        Seconds that all of them together waited for a slot; a wait that goes on counts up to 0.1 s
+        ago.
     """
 
     queued: int

@@ -39,7 +39,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Calls.finish_ended              all items done: Call.finish
 
     CALLER'S THREAD
-      Job.outcome
+      Job._outcome
         Results.final                 the output array, or a list; or the error is raised
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot

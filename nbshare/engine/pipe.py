@@ -70,7 +70,7 @@ class Pipe(Run):
         return self._look(rings) if rings else self._last_look
 
     def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
-        figures = [ring.statistics() for ring in rings]
+        figures = [ring.stats for ring in rings]
         looks = []
         for call, before, behind in zip(
             self._calls, [None, *figures], [*figures, None], strict=True

@@ -37,16 +37,26 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SlowItem:
-    """One of the items that took longest.
+    """One of the items that took longest, in `WorkerStats.slowest`.
 
     Attributes
     ----------
     index : int
-        Of the item.
+        Index of the item.
     seconds : float
-        What it took; of tiny items that ran together, their mean.
+        Seconds that it took; the mean of its batch if it is a very short item.
     item : str
-        Its `repr`, cut at 200 characters.
+        The item's `repr`, cut at 200 characters.
+
+    Examples
+    --------
+    >>> import time
+    >>> import nbshare
+    >>> job = nbshare.map_async(time.sleep, [0.01, 0.06], max_workers=1)
+    >>> job.wait()
+    True
+    >>> [(item.index, item.item) for item in job.stats[0].slowest]
+    [(1, '0.06'), (0, '0.01')]
     """
 
     index: int
@@ -56,25 +66,35 @@ class SlowItem:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """What one worker did with its time.
+    """What one worker did with its time, in `Job.stats`.
 
     Attributes
     ----------
     pid : int
         Process id.
     n_items : int
-        Items that it has run.
+        Number of items that it ran.
     starting_s : float
-        From the call's start until it began: 0.005 s and more for a new worker.
+        Seconds from the start of the run until its first item: 0.005 s and more for a new worker.
     working_s : float
-        Inside the function, and storing results.
+        Seconds inside the function, and storing results.
     waiting_s : float
-        The rest, until it found nothing left to do.
+        Seconds of waiting, until there was nothing left to do.
     peak_bytes : int
-        The most memory that the process has had resident so far, inputs and results in shared
-        memory included; 0 as long as it works.
+        Peak resident memory of the process in bytes, shared inputs and results included; 0 while
+        it works.
     slowest : tuple of SlowItem
         The three items that took longest, the slowest first.
+
+    Examples
+    --------
+    >>> import math
+    >>> import nbshare
+    >>> job = nbshare.map_async(math.sqrt, range(100))
+    >>> job.wait()
+    True
+    >>> sum(worker.n_items for worker in job.stats)
+    100
     """
 
     pid: int
@@ -126,27 +146,31 @@ class WorkerActivity:
 
 @dataclass(frozen=True)
 class StageStats:
-    """What one stage of a pipeline has done, and what it has waited for.
+    """What one stage of a pipeline did, and what it waited for.
 
-    The bottleneck is the stage that is busy, with a queue before it that is full and a queue
-    behind it that is empty: give that one more ``workers=``.
+    The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
+    it: give it more ``workers=``.
 
     Attributes
     ----------
     name : str
-        Of its function.
+        Name of its function.
     workers : int
-        Their number.
+        Number of its workers.
     n_blocks : int
-        Blocks that it has handed on.
+        Number of blocks that it passed on.
     queued : int
-        Blocks that wait for it now.
+        Number of blocks that wait for it now.
     slots : int
-        How many can; 0 for the loader, who has no queue.
+        Size of its queue; 0 for the loader, which has none.
     waited_for_input_s, waited_for_output_s : float
-        Seconds that its workers together have waited for a block, and for a free slot.
+        Seconds that its workers together waited for a block, and for a free slot.
     elapsed_s : float
-        Seconds that its workers together have been there.
+        Seconds that its workers together have existed.
+
+    See Also
+    --------
+    pipeline : returns one for each stage.
     """
 
     name: str
@@ -160,7 +184,7 @@ class StageStats:
 
     @property
     def busy(self) -> float:
-        """The share of the time in which its workers have not waited: 0.0 to 1.0."""
+        """Share of the time in which its workers did not wait (float, 0 to 1)."""
         waited_s = self.waited_for_input_s + self.waited_for_output_s
         return max(0.0, 1 - waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
 

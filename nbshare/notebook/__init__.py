@@ -307,7 +307,7 @@ class Showing:
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False
-        job.is_shown |= display.has_row
+        job._is_shown |= display.has_row
         with self._lock:
             display.begin()
             self._live.append(display)

@@ -135,7 +135,7 @@ def slow_loading(job: Job) -> list[str]:
     """Say which workers have been loading what for long."""
     if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
         return []
-    found = [worker for worker in job.activity if worker.report and not worker.items]
+    found = [worker for worker in job._activity if worker.report and not worker.items]
     notes = [f"worker {worker.number} is {worker.report}" for worker in found[:_MOST_LOADING]]
     n_more = len(found) - len(notes)
     return [*notes, f"{n_more} more workers too"] if n_more else notes

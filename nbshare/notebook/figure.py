@@ -157,7 +157,7 @@ class LiveFigure:
             FunctionPainter(figure, plot, is_styled=self._is_styled)
             if plot.is_drawn_by_user
             else _PAINTERS[str(plot.kind)](
-                figure.add_subplot(), plot, self._job.inputs, partial, present
+                figure.add_subplot(), plot, self._job._inputs, partial, present
             )
             for figure, plot in zip(places, plots, strict=False)
         ]
@@ -227,7 +227,7 @@ class ResultFigure(LiveFigure):
     """
 
     def __init__(self, plot: LivePlot) -> None:
-        job: Any = SimpleNamespace(inputs=None)
+        job: Any = SimpleNamespace(_inputs=None)
         super().__init__(job, plot)
 
     @staticmethod

@@ -112,7 +112,7 @@ class PageLink:
         if is_again:
             return True
         if is_second:
-            self._job.interrupt()
+            self._job._interrupt()
         else:
             self._job.cancel()
         return True

@@ -150,7 +150,7 @@ class NotebookRow:
         details = [html.escape(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
-        activity = self._job.activity if is_live else None
+        activity = self._job._activity if is_live else None
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
         # U+FE0E: a mark, not an emoji. Text takes the theme's colour.
         mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'

@@ -40,7 +40,7 @@ def held_by_other(ring, way, context=FORK):
 
 def figures(ring):
     """Return how many slots are queued, in use for reading and filling, and free."""
-    now = ring.statistics()
+    now = ring.stats
     return now.queued, now.reading, now.filling, now.free
 
 

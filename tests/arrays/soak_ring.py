@@ -100,7 +100,7 @@ def run(dice: random.Random) -> str:
 
 def check(what: str, ring: nbshare.RingBuffer, seen: np.ndarray, n: int) -> None:
     """Compare what was read with what happened."""
-    now = ring.statistics()
+    now = ring.stats
     if what == "nothing":
         assert (seen == 1).all(), seen
         assert now.n_put == now.n_got == len(seen), now

@@ -233,7 +233,7 @@ def test_figures_show_who_waits(numbers):
         with contextlib.suppress(RingTimeoutError), way(timeout=0.2):
             pass
         fill(numbers)
-    now = numbers.statistics()
+    now = numbers.stats
     assert (now.n_put, now.n_got, now.n_reclaimed) == (4, 1, 0)
     assert 0.2 <= now.consumers_waited_s < 2
     assert 0.2 <= now.producers_waited_s < 2
@@ -266,7 +266,7 @@ def test_a_closed_ring_waits_for_what_is_being_filled(numbers):
             with contextlib.suppress(KeyError), ring.put():
                 ring.close()
                 read = thread.submit(lambda ring: len(list(ring)), ring)
-                wait_until(lambda ring=ring: ring.statistics().consumers_waited_s)
+                wait_until(lambda ring=ring: ring.stats.consumers_waited_s)
                 if fails:
                     raise KeyError
             assert read.result(20) == (not fails)
@@ -310,7 +310,7 @@ def test_those_who_wait_are_told(numbers, way, end):
     arguments = (numbers, way, waits, errors)
     with running(SPAWN, rings.tell_error, *arguments), ThreadPoolExecutor(1) as thread:
         threads = thread.submit(rings.tell_error, *arguments)
-        wait_until(lambda: getattr(numbers.statistics(), WAITED[way]) > 0.2)
+        wait_until(lambda: getattr(numbers.stats, WAITED[way]) > 0.2)
         getattr(numbers, end)(*(["enough"] if end == "abort" else []))
         threads.result(20)
         told = [errors.get() for _ in range(2)]
@@ -340,7 +340,7 @@ def test_data_end_in_the_middle_of_a_slot(lines, slots):
         rings.check_sequence(ring, result)
     assert loader.exitcode == 0
     assert result == 1003
-    assert ring.statistics().n_got == 101
+    assert ring.stats.n_got == 101
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -45,7 +45,7 @@ def test_a_dead_producer_s_slot_is_free_again(start):
         process.kill()
         with ring.put(timeout=20) as slot:
             slot[...] = 3
-    assert ring.statistics().n_reclaimed == 1
+    assert ring.stats.n_reclaimed == 1
     ring.close()
     assert [slot.tolist() for slot in ring] == [[3, 3]]
 
@@ -58,7 +58,7 @@ def test_a_dead_consumer_s_slot_comes_again_in_its_place(numbers):
         process.join()
     with numbers.get() as slot:
         assert slot[0] == 2
-    wait_until(lambda: numbers.statistics().n_reclaimed)
+    wait_until(lambda: numbers.stats.n_reclaimed)
     with numbers.get() as slot:
         assert slot[0] == -2  # what the dead one has made of it
     assert figures(numbers) == (1, 0, 0, 2)
@@ -71,7 +71,7 @@ def test_the_end_of_the_data_comes_after_the_dead_one_s_slot(numbers, is_waiting
     with held_by_other(numbers, "get") as process, ThreadPoolExecutor(1) as thread:
         if is_waiting:
             read = thread.submit(lambda: [int(slot[0]) for slot in numbers])
-            wait_until(lambda: numbers.statistics().consumers_waited_s)
+            wait_until(lambda: numbers.stats.consumers_waited_s)
         process.kill()
         process.join()
         if is_waiting:
@@ -87,7 +87,7 @@ def test_the_end_of_the_data_does_not_wait_for_a_dead_producer(numbers):
     with held_by_other(numbers, "put") as process, ThreadPoolExecutor(1) as thread:
         numbers.close()
         read = thread.submit(list, numbers)
-        wait_until(lambda: numbers.statistics().consumers_waited_s)
+        wait_until(lambda: numbers.stats.consumers_waited_s)
         process.kill()
         assert read.result(20) == []
 
@@ -103,7 +103,7 @@ def test_a_slot_of_the_dead_may_be_left():
         for _ in range(3):
             fill(ring)
             with ring.get(timeout=20):
-                assert ring.statistics().n_reclaimed == 0
+                assert ring.stats.n_reclaimed == 0
         ring.abort("by who looks after it")
         with pytest.raises(RingAbortedError, match="looks after it"), ring.get(timeout=20):
             pass
@@ -155,7 +155,7 @@ def test_deaths_at_any_moment_cost_nobody_anything(way):
             closer.start()
             rings.count(ring, seen)
             closer.join()
-    now = ring.statistics()
+    now = ring.stats
     assert (now.queued, now.reading, now.filling) == (0, 0, 0)
     if way == "get":
         assert seen[:3000].all()  # at least once
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_a_wait(way):
     errors, waits = SPAWN.SimpleQueue(), SPAWN.Event()
     with running(SPAWN, rings.tell_error, ring, way, waits, errors) as process:
         assert waits.wait(20)
-        wait_until(lambda: getattr(ring.statistics(), WAITED[way]) > 0.1)
+        wait_until(lambda: getattr(ring.stats, WAITED[way]) > 0.1)
         sent = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         assert errors.get()[0] == "KeyboardInterrupt"
@@ -216,10 +216,10 @@ for i in range(200):
     except KeyboardInterrupt as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
         kept = error
-    while ring.statistics().queued:
+    while ring.stats.queued:
         with ring.get():
             pass
-    assert ring.statistics().free == 2, (i, ring.statistics())
+    assert ring.stats.free == 2, (i, ring.stats)
 """)
 
 

@@ -320,7 +320,7 @@ Path("on").unlink()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     job = nbshare.map_async({LOADED_FOR_LONG[what]}, chunksize=1, max_workers=2, progress=False)
-    wait_until(lambda: sum({what!r} in worker.report for worker in job.activity) == 2)
+    wait_until(lambda: sum({what!r} in worker.report for worker in job._activity) == 2)
     wait_until(lambda: said, what="no warning")
     workers = helpers()[1]
     for k in "12":

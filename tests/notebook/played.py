@@ -14,7 +14,7 @@ class PlayedJob:
     """A job that somebody plays."""
 
     n_workers = 2
-    inputs, errors, activity, stats, stages, last_prints = None, {}, (), (), (), ()
+    _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
 
     def __init__(self, results, label="horizon"):
         self.results, self.label = results, label

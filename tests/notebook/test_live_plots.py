@@ -231,7 +231,7 @@ def line_of(job, plot="line", k=0):
 )
 def test_a_line_goes_through_the_results_in_the_order_of_the_inputs(results, there, order):
     job = PlayedJob(results)
-    job.flags[:], job.inputs = there, np.array(order) / 4
+    job.flags[:], job._inputs = there, np.array(order) / 4
     x, y = line_of(job)
     np.testing.assert_array_equal(x, np.arange(20) / 4)
     expected = np.where(there, results, np.nan)
@@ -254,13 +254,13 @@ def test_a_line_goes_through_the_results_in_the_order_of_the_inputs(results, the
 )
 def test_a_line_is_drawn_against_the_inputs_where_they_are_numbers(inputs, x):
     job = played(np.arange(4.0), 1)
-    job.inputs = inputs
+    job._inputs = inputs
     assert line_of(job)[0].tolist() == x
 
 
 def test_a_line_is_drawn_against_dates():
     job = played(np.arange(4.0), 1)
-    job.inputs = np.datetime64("2026-02-27") + np.arange(4)
+    job._inputs = np.datetime64("2026-02-27") + np.arange(4)
     x, _ = line_of(job)
     assert [date.day for date in num2date(x)] == [27, 28, 1, 2]
 

@@ -258,7 +258,7 @@ WRONG = {
     "function": ("parallel_map(3, [1])", "TypeError: func must be callable"),
     "count": ("nbshare.map_async(tasks.double, [1], max_workers=0)", "ValueError: max_workers=0"),
     "plot": ("parallel_map(tasks.double, [1], plot='lines')", "ValueError: plot='lines'"),
-    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "TypeError: map_async() got an unexp"),
+    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "TypeError: map_async() has no argument typo="),
     "item": ("parallel_map(len, [threading.Lock()])", "nbshare.errors.UnsendableError: "),
     "array": ("nbshare.share(np.array([print]))", "TypeError: "),
     "shape": ("nbshare.empty(-1)", "ValueError: "),
@@ -284,7 +284,7 @@ def test_wrong_use_shows_the_line_that_is_wrong_and_why(page, name):
 
 def test_an_interrupted_wait_for_a_job_shows_one_line(page):
     """MapInterrupted is one line, wherever it is raised."""
-    cell = page.run("job = nbshare.map_async(time.sleep, [9]); job.interrupt(); job.result()")
+    cell = page.run("job = nbshare.map_async(time.sleep, [9]); job._interrupt(); job.result()")
     assert cell.error == "MapInterrupted"
     assert len(cell.traceback.splitlines()) == 1
 

@@ -383,7 +383,7 @@ def test_i1_a_cell_that_waits_for_a_slot_is_interrupted(page):
     page.manager.interrupt_kernel()
     assert page.finish(waiting).error == "KeyboardInterrupt"
     assert time.monotonic() - at < SOON_S
-    cell = page.run("with ring.put() as slot: slot[:] = 1\nprint(ring.statistics().queued)")
+    cell = page.run("with ring.put() as slot: slot[:] = 1\nprint(ring.stats.queued)")
     assert cell.stdout == "1\n"
 
 
