@@ -108,7 +108,7 @@ def left_behind(contestant: type[Contestant], nbytes: int) -> str:
     megabytes = sum(path.stat().st_size for path in files) / 1e6
     for path in files:
         path.unlink()
-    left = [f"{processes} processes"] * bool(processes) + [f"{megabytes:.0f} MB"] * bool(megabytes)
+    left = [f"{processes} processes"] * bool(processes) + [f"{megabytes:.0f} MB"] * (megabytes >= 1)
     return " and ".join(left) or "nothing"
 
 
@@ -121,8 +121,7 @@ def failing_item(contestant: type[Contestant]) -> str:
     if not told["raised"]:
         return "no error"
     named = "named" if told["named"] else "in the log" if str(ITEM) in log else "not named"
-    kept = "" if told["raised"] == "ZeroDivisionError" else f" ({told['raised']})"
-    return named + kept
+    return named if told["kept"] else f"{named}, {told['raised']}"
 
 
 def killed_worker(contestant: type[Contestant]) -> str:

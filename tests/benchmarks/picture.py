@@ -45,17 +45,16 @@ def draw(report: Report, path: Path):
     """Draw the race above, and how cost grows below if it was measured."""
     rows, look = report.rows(), styles(report)
     axes = [axis for axis in AXES if report.curves(axis)]
-    heights = [0.5 + 0.5 * len(rows), 2.4 if axes else 0]
+    heights = [0.5 + 0.5 * len(rows)] * bool(rows) + [2.4] * bool(axes)
     with mpl.rc_context(STYLE):
         figure = Figure((8, sum(heights)), dpi=160, facecolor="white", layout="constrained")
-        upper, *lower = figure.subfigures(
-            2 if axes else 1, 1, height_ratios=heights[: 1 + bool(axes)], squeeze=False
-        )[:, 0]
-        draw_race(upper.subplots(), rows, look)
-        for axis, ax in zip(
-            axes, lower[0].subplots(1, len(axes), squeeze=False)[0] if axes else [], strict=True
-        ):
-            draw_scaling(ax, axis, report.curves(axis), look)
+        parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat
+        if rows:
+            draw_race(parts[0].subplots(), rows, look)
+        if axes:
+            panels = parts[len(heights) - 1].subplots(1, len(axes), squeeze=False).flat
+            for axis, panel in zip(axes, panels, strict=True):
+                draw_scaling(panel, axis, report.curves(axis), look)
         raw = io.BytesIO()
         figure.savefig(raw, format="png")
     Image.open(raw).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
@@ -69,11 +68,12 @@ def draw_race(ax, rows, look):
             ax.axhspan(y - 0.5, y + 0.5, color="#f2f2f2", zorder=0)
         for name in set(row.times) & set(look):
             ratio = row.ratio(name, row.unit)
-            if ratio and ratio.median > 0.01:  # the loop over nothing would need half of the axis
-                spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+            if ratio:
+                low, middle, high = (max(r, 0.01) for r in (ratio.low, ratio.median, ratio.high))
                 place = y + 0.4 - 0.8 * names.index(name) / (len(names) - 1)  # none hides another
                 style = {"linestyle": "", "markersize": 4.5, "elinewidth": 1} | look[name]
-                ax.errorbar(ratio.median, place, xerr=spread, **style)
+                spread = [[middle - low], [high - middle]]
+                ax.errorbar(middle, place, xerr=spread, **style)
     labels = [f"{row.title}, {row.phase} call" for row in reversed(rows)]
     ax.set(xscale="log", yticks=range(len(rows)), yticklabels=labels, ylim=(-0.5, len(rows) - 0.5))
     ax.set_xlabel(

@@ -264,6 +264,11 @@ class Report:
     def remarks(self) -> list[str]:
         """Return what the tables do not say by themselves."""
         lines = [f"WRONG RESULTS: {each}" for each in self.wrong()]
+        for each in self.scaling:
+            if not each.get("ok"):
+                size = f"{each['size']:,}" if "size" in each else "more"
+                why = each.get("error", "WRONG RESULTS")
+                lines.append(f"scaling: {each['contestant']}, {size} {each['axis']}: {why}")
         ahead = self.others_ahead()
         if ahead:
             lines.append("Faster than nbshare (time, nbshare = 1):")
