@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         done.save(args.json)
     if args.markdown:
         args.markdown.write_text(done.markdown())
-    if args.picture:
+    if args.picture and (done.race or done.scaling):
         from picture import draw
 
         draw(done, args.picture)

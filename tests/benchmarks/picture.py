@@ -55,6 +55,8 @@ def draw(report: Report, path: Path):
             panels = parts[len(heights) - 1].subplots(1, len(axes), squeeze=False).flat
             for axis, panel in zip(axes, panels, strict=True):
                 draw_scaling(panel, axis, report.curves(axis), look)
+            if not rows:  # whose legend would say it
+                panels[0].legend(frameon=False)
         raw = io.BytesIO()
         figure.savefig(raw, format="png")
     Image.open(raw).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
@@ -77,7 +79,7 @@ def draw_race(ax, rows, look):
     labels = [f"{row.title}, {row.phase} call" for row in reversed(rows)]
     ax.set(xscale="log", yticks=range(len(rows)), yticklabels=labels, ylim=(-0.5, len(rows) - 0.5))
     ax.set_xlabel(
-        "time ÷ nbshare's (left of 1: faster than nbshare; bars: fastest and slowest round)"
+        "time ÷ nbshare's (left of 1: faster than nbshare; 0.01: or even less; bars: all rounds)"
     )
     ax.xaxis.set_major_formatter("{x:g}")
     ax.axvline(1, color=look["nbshare"]["color"], linewidth=0.8, zorder=0)
@@ -91,7 +93,14 @@ def draw_scaling(ax, axis, curves, look):
     for name, curve in curves.items():
         sizes = sorted(curve)
         style = look[name]
-        ax.plot(sizes, [median(curve[size]) for size in sizes], markersize=4, linewidth=1, **style)
+        ax.plot(
+            sizes,
+            [median(curve[size]) for size in sizes],
+            markersize=4,
+            linewidth=1,
+            label=name,
+            **style,
+        )
         low, high = ([end(curve[size]) for size in sizes] for end in (min, max))
         ax.fill_between(sizes, low, high, color=style["color"], alpha=0.2, linewidth=0)
     xlabel, ylabel = AXES[axis]

@@ -71,11 +71,17 @@ class Fresh:
         return self
 
     def __exit__(self, *_):
-        """End all that is left."""
-        for pid in self.pids():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        """End all that is left; those that clean up after others have two seconds for it."""
+        for patience in (2, 0):
+            for pid in self.pids():
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    if not patience or b"resource_tracker" not in command:
+                        os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+            end = time.monotonic() + patience
+            while self.pids() and time.monotonic() < end:
+                time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pids(self) -> list[int]:

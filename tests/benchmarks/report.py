@@ -135,7 +135,11 @@ class Report:
         for each in self.race:
             trouble = each.get("error")
             key = each.get("workload"), each["round"]
-            if not trouble and each["contestant"] != "bandwidth" and each["digest"] != right[key]:
+            if (
+                not trouble
+                and each["contestant"] != "bandwidth"
+                and each["digest"] != right.get(key)
+            ):
                 trouble = "WRONG RESULTS"
             judged.append({**each, "trouble": trouble})
         return judged
@@ -143,7 +147,9 @@ class Report:
     def wrong(self) -> list[str]:
         """Return which contestants gave other results than the loop."""
         bad = [each for each in self.records() if each["trouble"] == "WRONG RESULTS"]
-        return sorted({f"{each['contestant']}: {each['workload']}" for each in bad})
+        found = {f"{each['contestant']}: {each['workload']}" for each in bad}
+        bad = [each for each in self.scaling if not each.get("ok") and "error" not in each]
+        return sorted(found | {f"{each['contestant']}: {each['axis']}" for each in bad})
 
     def rows(self) -> list[Row]:
         """Return the rows of the tables, with the limit among the contestants."""
@@ -166,7 +172,7 @@ class Report:
         """Add what no library can beat: the loop divided by the workers, or the bandwidth."""
         loop, bytewise = row.times.get("loop", {}), row.times.pop("bandwidth", {})
         workers = min(self.machine["workers"], int(self.machine["CPUs"].split()[0]))
-        if row.phase == "later" and row.typical("loop") > 1e-4:
+        if row.phase == "later" and loop and row.typical("loop") > 1e-4:
             row.times["limit"] = {k: max(loop[k] / workers, bytewise.get(k, 0)) for k in loop}
         if "large results" in row.title:  # made where they stay, they need no more than a loop does
             row.times["limit"] = dict(bytewise)
@@ -265,10 +271,11 @@ class Report:
         """Return what the tables do not say by themselves."""
         lines = [f"WRONG RESULTS: {each}" for each in self.wrong()]
         for each in self.scaling:
-            if not each.get("ok"):
+            if "error" in each:
                 size = f"{each['size']:,}" if "size" in each else "more"
-                why = each.get("error", "WRONG RESULTS")
-                lines.append(f"scaling: {each['contestant']}, {size} {each['axis']}: {why}")
+                lines.append(
+                    f"scaling: {each['contestant']}, {size} {each['axis']}: {each['error']}"
+                )
         ahead = self.others_ahead()
         if ahead:
             lines.append("Faster than nbshare (time, nbshare = 1):")
