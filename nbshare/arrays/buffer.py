@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.create import Shape, checked_dtype, checked_shape
+from nbshare.arrays.create import Shape, checked_form
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import ALIGNMENT, Segment, aligned
@@ -184,7 +184,7 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
                 "((3, 4), 'float16')"
             ) from None
         try:
-            lengths, checked = checked_shape(shape, checked_dtype(dtype))
+            lengths, checked = checked_form(shape, dtype)
         except (TypeError, ValueError) as error:
             error.add_note(f"That is layout[{name!r}] = {wanted!r}, of shape and dtype.")
             raise

@@ -16,7 +16,7 @@ from nbshare.tracebacks import shown_from_the_call
 
 __all__ = [
     "checked_dtype",
-    "checked_shape",
+    "checked_form",
     "empty",
     "empty_like",
     "full",
@@ -88,7 +88,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     limit (``ulimit -n``) to the hard one; processes that it starts later inherit that. Only
     `select.select` cannot take descriptors above 1023: use `select.poll`.
     """
-    lengths, dtype = checked_shape(shape, checked_dtype(dtype))
+    lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
     segment, offset = array_slab.take(math.prod(lengths) * dtype.itemsize)
@@ -348,7 +348,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return checked
 
 
-def checked_shape(shape: Shape, dtype: np.dtype[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and dtype of an array as NumPy makes it."""
     try:
         lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
@@ -356,5 +356,7 @@ def checked_shape(shape: Shape, dtype: np.dtype[Any]) -> tuple[tuple[int, ...], 
         lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")
-    example = np.empty(0, dtype)  # sub-arrays become axes, strings of no length get one character
+    example = np.empty(
+        0, checked_dtype(dtype)
+    )  # sub-arrays become axes, strings of no length get one character
     return lengths + example.shape[1:], example.dtype

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.create import Shape, checked_dtype, checked_shape
+from nbshare.arrays.create import Shape, checked_form
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
 from nbshare.arrays.ring_waiting import Lease, Monitor, futex
@@ -143,7 +143,7 @@ class RingBuffer(ByReference):
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
         futex()  # an error where there is none
-        form = n_slots, *checked_shape(shape, checked_dtype(dtype))
+        form = n_slots, *checked_form(shape, dtype)
         memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()
         self._attach(*memory, *form, on_death, bool(in_order))
 
