@@ -171,7 +171,8 @@ def _chosen(setting: str, temporary: str) -> Kind:
     code = 0
     for kind in _allowed(setting, temporary):
         try:
-            kind.open()
+            file = kind.open()
+            reserve(kind, file.fileno(), mmap.PAGESIZE)
         except (OSError, ImportError, AttributeError) as error:
             code = getattr(error, "errno", errno.ENOSYS)  # this system's Python has not the call
             if code in SHORT:
