@@ -41,7 +41,7 @@ def test_the_checks_pass(arguments):
 
 
 def test_import_loads_numpy_and_the_standard_library_only():
-    """``import nbshare``, and all its names, load no other package and start no thread."""
+    """``import nbshare`` and all its names load no other package, start no thread, do not warn."""
     code = """
 import sys, threading
 before = set(sys.modules)
@@ -53,7 +53,7 @@ new = [name for name in set(sys.modules) - before
 print(sorted({name.split(".")[0] for name in new} - {"numpy", "nbshare"}))
 print(threading.active_count())
 """
-    assert python("-c", code).split("\n") == ["[]", "1", ""]
+    assert python("-W", "error", "-c", code).split("\n") == ["[]", "1", ""]
 
 
 def test_a_quiet_map_loads_nothing_optional():
