@@ -70,12 +70,9 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [(f"<b>{html.escape(name)}</b>", text) for name, text in self.found.items()]
-        return (
-            f"<div>{_table((name, html.escape(text)) for name, text in rows)}"
-            f"<div>{self._verdict()}</div>"
-            f"{_table((step.name, _marked(step)) for step in self.steps)}</div>"
-        )
+        found = [(f"<b>{name}</b>", html.escape(text)) for name, text in self.found.items()]
+        steps = [(step.name, _marked(step)) for step in self.steps]
+        return f"<div>{_table(found)}<div>{self._verdict()}</div>{_table(steps)}</div>"
 
     def _verdict(self) -> str:
         return f"The self-test {'passed' if self.ok else 'FAILED'}."
@@ -139,12 +136,12 @@ def _blas() -> str:
     from threadpoolctl import threadpool_info
 
     loaded = [
-        f"{each['internal_api']} {each['version'] or ''} with {each['num_threads']} threads"
+        f"{each['internal_api']} {each['version'] or ''}, threads: {each['num_threads']}"
         for each in threadpool_info()
     ]
     n = usable_cpus()
     each_has = threads_per_worker(n, n, os.environ)
-    return f"{', '.join(loaded) or 'none found'}; in each of {n} workers: {each_has}"
+    return f"{'; '.join(loaded) or 'none found'}; in each of {n} workers: {each_has}"
 
 
 def _memory() -> str:
@@ -212,10 +209,13 @@ def _display() -> str:
             return "nothing, or with progress=True a line now and then; no plots"
 
 
-def _variables() -> str:
+def _settings() -> str:
     names = sorted(name for name in os.environ if name.startswith("NBSHARE_"))
     unknown = {name: "" if name in VARIABLES else " (unknown)" for name in names}
-    return ", ".join(f"{n}={os.environ[n]}{unknown[n]}" for n in names) or "none is set"
+    return (
+        ", ".join(f"{n}={os.environ[n]}{unknown[n]}" for n in names)
+        or "no NBSHARE_ variable is set"
+    )
 
 
 _QUESTIONS = {
@@ -232,7 +232,7 @@ _QUESTIONS = {
     "kernel": _kernel,
     "front end": _front_end,
     "display": _display,
-    "NBSHARE_ variables": _variables,
+    "settings": _settings,
 }
 
 
@@ -255,10 +255,9 @@ def _outcome(step: Step) -> str:
 
 def _marked(step: Step) -> str:
     mark, colour = _LOOKS[step.state]
+    outcome = html.escape(_outcome(step)).replace("  ", "&emsp;")
     # U+FE0E: a mark, not an emoji.
-    return (
-        f'<span style="{colour}">{mark}&#xFE0E;</span> {step.state} {html.escape(_outcome(step))}'
-    )
+    return f'<span style="{colour}">{mark}&#xFE0E;</span> {step.state}&emsp;{outcome}'
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -138,7 +138,7 @@ import nbshare
 report = nbshare.doctor()
 print(report.ok)
 print(report.found["shared memory"])
-print(report.found["NBSHARE_ variables"])
+print(report.found["settings"])
 print(report.steps[0].detail)
 """,
         NBSHARE_MEMORY=folder,
