@@ -258,7 +258,7 @@ WRONG = {
     "function": ("parallel_map(3, [1])", "TypeError: func must be callable"),
     "count": ("nbshare.map_async(tasks.double, [1], max_workers=0)", "ValueError: max_workers=0"),
     "plot": ("parallel_map(tasks.double, [1], plot='lines')", "ValueError: plot='lines'"),
-    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "TypeError: map_async() has no argument typo="),
+    "name": ("nbshare.map_async(tasks.double, [1], typo=1)", "map_async() has no argument typo="),
     "item": ("parallel_map(len, [threading.Lock()])", "nbshare.errors.UnsendableError: "),
     "array": ("nbshare.share(np.array([print]))", "TypeError: "),
     "shape": ("nbshare.empty(-1)", "ValueError: "),
