@@ -13,13 +13,13 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` at once
-`share`, `empty`, `zeros`, `full`  arrays in shared memory, and any view of them, sent by reference
+`share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`                         a `concurrent.futures.Executor` on the same workers
 `explore`                          a panel with sliders that shows one result at a time
-`report`, `LivePlot`               how far a long item is; plots with labels and units
-`last_job`, `shutdown`             the newest job that did not simply succeed; end the workers
+`report`, `LivePlot`               progress of a long item; plots with labels and units
+`last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
 `doctor`                           what nbshare finds on this machine, and a self-test
 `errors`                           all exceptions and warnings
 =================================  ================================================================

@@ -1,7 +1,8 @@
-"""Run every notebook of this folder from the top and save it with what it shows.
+"""Run every notebook of this folder and save it with its outputs; write reference.md.
 
     python notebooks/rebuild.py           # all of them
     python notebooks/rebuild.py 02 05     # those whose names begin so
+    python notebooks/rebuild.py reference # the reference only
 
 What is saved depends on the notebook alone, as far as that is possible: no widgets, no time
 stamps, no paths and metadata of the machine. An error ends the rebuild, except in a cell with the
@@ -20,12 +21,14 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from PIL import Image
+from render import reference
 
 from nbshare.__main__ import main as nbshare_command
 
 FOLDER = Path(__file__).resolve().parent
 README_PICTURE = FOLDER / "images" / "horizon.png"
 README_PICTURE_BYTES = 150_000
+REFERENCE = FOLDER / "reference.md"
 PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours
 
 
@@ -99,6 +102,8 @@ if __name__ == "__main__":
     os.environ["NBSHARE_STATIC"] = "1"  # last frames only, no seconds in the progress displays
     if not sys.argv[1:]:
         draw_readme_picture()
+    if sys.argv[1:] in ([], ["reference"]):
+        REFERENCE.write_text(reference(), "utf-8")
     for notebook_path in chosen(sys.argv[1:]):
         print(f"running {notebook_path.name}", flush=True)  # noqa: T201  a command line prints
         rebuild(notebook_path)

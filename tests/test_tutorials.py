@@ -5,12 +5,9 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 from nbclient import NotebookClient
 
@@ -138,83 +135,3 @@ def test_names_no_place_of_the_machine_it_ran_on(path):
         words += [output.get("text", ""), *output.get("traceback", ())]
         words += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
     assert not MACHINE_PATH.search("\n".join(words))
-
-
-def fences(language):
-    """Return the README's code blocks of a language, and the comment before each, if any."""
-    pattern = rf"(?:<!-- ([a-z ]+) -->\n)?```{language}\n(.*?)```"
-    return re.findall(pattern, (FOLDER.parent / "README.md").read_text(), re.DOTALL)
-
-
-def test_the_readme_sets_up_with_two_commands():
-    """Each is one line, marked so that a script finds it, and makes its own environment."""
-    commands = {mark: text.strip() for mark, text in fences("sh")}
-    assert set(commands) == {"demo command", "test command"}
-    for command in commands.values():
-        assert "\n" not in command
-        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
-    assert commands["demo command"].endswith(".venv/bin/python -m nbshare demo")
-    assert commands["test command"].endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
-
-
-def test_the_readme_s_tour_runs(tmp_path):
-    """The module and the cell, copied from the README into a folder of their own."""
-    module, cell = (text for mark, text in fences("python") if not mark)
-    (tmp_path / "workers.py").write_text(module)
-    (tmp_path / "cell.py").write_text(cell)
-    done = subprocess.run(
-        [sys.executable, "cell.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    mean, _, spread = done.stdout.split()
-    assert float(mean) == pytest.approx(1.65, abs=0.02)
-    assert 0 < float(spread) < 0.02
-
-
-def test_the_readme_s_example_of_shared_arrays_runs():
-    """Copied from the README: the workers sorted in place, and the buffer holds what was put in."""
-    names = {}
-    exec(dict(fences("python"))["shared arrays"], names)
-    assert (np.diff(names["samples"]) >= 0).all()
-    assert np.array_equal(np.sort(names["integers"]["D"]), np.arange(200))
-
-
-def test_the_readme_s_example_of_a_ring_buffer_runs():
-    """Copied from the README: everything that was loaded is read, in order."""
-    names = {}
-    exec(dict(fences("python"))["ring buffer"], names)
-    expected = [
-        np.random.default_rng(i).normal(size=(500, 500)).astype("f4").mean() for i in range(20)
-    ]
-    assert np.array_equal(names["means"], expected)
-
-
-def test_the_readme_s_example_of_an_executor_runs():
-    """Copied from the README: each task has written its place of the result."""
-    names = {}
-    exec(dict(fences("python"))["executor"], names)
-    expected = np.zeros(20, "f2")
-    for i in range(20):
-        names["mean_change"](names["data"], expected, i)
-    assert np.array_equal(names["result"], expected)
-    assert (expected > 0).all()
-
-
-def test_the_readme_s_example_of_a_pipeline_runs(tmp_path, monkeypatch):
-    """Copied from the README: the spectrogram is that of the whole recording, the end padded."""
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "cell"}
-    exec(dict(fences("python"))["pipeline"], names)
-    samples = np.zeros(245 * 4096, "f4")
-    samples[:1_000_000] = np.fromfile("recording.raw", "f4")
-    expected = abs(np.fft.rfft(samples.reshape(245, 4096))) ** 2
-    assert np.allclose(names["spectrogram"], expected, rtol=1e-3, atol=0.1)
-
-
-def test_the_readme_s_links_lead_somewhere():
-    """Files and pictures it names are there, and the picture is small."""
-    text = (FOLDER.parent / "README.md").read_text()
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
-    assert targets
-    assert [target for target in targets if not (FOLDER.parent / target).exists()] == []
-    assert (FOLDER / "images" / "horizon.png").stat().st_size <= 150_000

@@ -38,7 +38,17 @@ MOST_ERRORS = 10_000  # of items whose results have been given away
 
 
 class _Missing:
-    """The gap in a list of partial results."""
+    """Marks a result that is not there, in a list of partial results.
+
+    Test with ``x is nbshare.MISSING``. It counts as false.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> partial = ["a", nbshare.MISSING, "c"]
+    >>> [x for x in partial if x is not nbshare.MISSING]
+    ['a', 'c']
+    """
 
     def __repr__(self) -> str:
         return "nbshare.MISSING"

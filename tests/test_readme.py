@@ -1,0 +1,135 @@
+"""What the README says is true: its commands, its tour, each row of its tables, its links."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "README.md").read_text()
+ROWS = re.findall(r"^\| `(.+?)`[^|]* \| (.*`.+`.*) \|$", TEXT, re.MULTILINE)
+
+FUNCTIONS = """
+import numpy as np
+
+def f(x, data):
+    return x * data.sum()
+
+def g(x):
+    return x + SHIFT
+
+def h(a, b):
+    return 10 * a + b
+
+SHIFT = 0
+
+def load(path):
+    global SHIFT
+    SHIFT = len(path)
+"""
+GIVEN = """
+import os
+import numpy as np
+from functools import partial
+from concurrent.futures import Executor as _, ProcessPoolExecutor
+from multiprocessing import Pool
+from joblib import Parallel, delayed
+from tqdm.contrib.concurrent import process_map
+from nbshare import Executor, map_async, parallel_map
+from functions_of_readme import f, g, h, load
+
+xs, data, path = [3, 1, 2], np.arange(5.0), "abc"
+pairs, as_, bs = [(1, 2), (3, 4)], [1, 2], [3, 4, 5]
+x = xs[0]
+
+def values(code):
+    names = dict(globals())
+    if code.startswith("for "):
+        head, _, body = code.partition(":")
+        exec(head + ": found.append(r)", names := {**names, "found": []})
+        return sorted(names["found"])
+    *before, last = code.split(";")
+    exec(";".join(before), names)
+    value = eval(last, names)
+    value = value.result() if hasattr(value, "result") else value
+    return np.asarray(value if isinstance(value, int) else list(value)).tolist()
+
+if __name__ == "__main__":
+"""
+
+
+def fences(language: str) -> dict[str, str]:
+    """Return the code blocks of a language that are marked, by their mark."""
+    return dict(re.findall(rf"<!-- ([a-z. ]+) -->\n```{language}\n(.*?)```", TEXT, re.DOTALL))
+
+
+def run(folder, name, code):
+    (folder / name).write_text(code)
+    done = subprocess.run(
+        [sys.executable, name], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_is_short():
+    """A stranger reads it to the end."""
+    assert len(TEXT.splitlines()) < 250
+
+
+def test_it_sets_up_with_two_commands():
+    """Each is one line, marked so that a script finds it, and makes its own environment."""
+    commands = {mark: text.strip() for mark, text in fences("sh").items()}
+    assert set(commands) == {"demo command", "test command"}
+    for command in commands.values():
+        assert "\n" not in command
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
+    assert commands["demo command"].endswith(".venv/bin/python -m nbshare demo")
+    assert commands["test command"].endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
+
+
+def test_the_tour_runs(tmp_path):
+    """Module and cell, copied into a folder of their own: the means are those of the loop."""
+    blocks = fences("python")
+    (tmp_path / "workers.py").write_text(blocks["workers.py"])
+    check = """
+assert np.array_equal(means[:9], [resampled_mean(i, data) for i in range(9)])
+assert job.cancelled() and 100 < done.count() < 2000
+assert (done.compressed() == means[~done.mask]).all()
+"""
+    run(tmp_path, "cell.py", blocks["tour"] + check)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[theirs for theirs, _ in ROWS])
+def test_what_one_writes_elsewhere_is_written_so_here(row, tmp_path):
+    """Both sides of a row of "Coming from" give the same values."""
+    theirs, ours = row
+    if "(mpire)" in TEXT[TEXT.index(theirs) :].splitlines()[0]:
+        theirs = "[g(x) for x in xs]"  # mpire is not installed with the tests
+    ours = ";".join(part.replace(" = ", "=", 1) for part in re.findall(r"`(.+?)`", ours))
+    (tmp_path / "functions_of_readme.py").write_text(FUNCTIONS)
+    run(tmp_path, "row.py", f"{GIVEN}    assert values({theirs!r}) == values({ours!r}) != []\n")
+
+
+def test_there_are_rows_to_try():
+    """Without this the test above would pass with a table that it does not understand."""
+    assert len(ROWS) >= 10
+
+
+def test_its_links_lead_somewhere():
+    """Files, pictures and headings that it names are there, and the pictures are light."""
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in target]
+    headings = {
+        "#" + re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", TEXT, re.MULTILINE)
+    }
+    assert [t for t in targets if t.startswith("#") and t not in headings] == []
+    files = [ROOT / target for target in targets if not target.startswith("#")]
+    assert [file for file in files if not file.exists()] == []
+    pictures = [file for file in files if file.suffix in (".png", ".gif", ".webp", ".svg")]
+    assert pictures
+    assert all(file.stat().st_size <= 300_000 for file in pictures)
