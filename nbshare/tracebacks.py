@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
-__all__ = ["shown_as", "shown_from_the_call", "shown_shortly", "unwrapped"]
+__all__ = ["shown_as", "shown_from_the_call", "shown_shortly", "unwrapped", "users_frames"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ def _render() -> list[str]:
     if isinstance(error, NbshareError):  # its message says what has caused it
         error.__cause__ = None
     try:
-        shown = "\n".join(render(type(error), error, _users_frames(error.__traceback__)))
+        shown = "\n".join(render(type(error), error, users_frames(error.__traceback__)))
     finally:
         error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
@@ -91,7 +91,7 @@ def _shortened(lines: list[str], n: int) -> list[str]:
     return [*lines[: n - half - 1], "  …", *lines[-half:]]
 
 
-def _users_frames(tb: TracebackType | None) -> TracebackType | None:
+def users_frames(tb: TracebackType | None) -> TracebackType | None:
     """Return a traceback without nbshare's own frames, and those of an executor's futures."""
     links: list[TracebackType] = []
     while tb is not None:

@@ -34,10 +34,11 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbshare.errors import DisplayWarning, is_ours, users_line, warn_at_most
+from nbshare.errors import DisplayWarning, users_line, warn_at_most
 from nbshare.interrupts import uninterrupted
 from nbshare.notebook.environment import cell_number, is_static, surroundings
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot, Plot, as_plots
+from nbshare.tracebacks import users_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,9 +153,11 @@ class Display:
             self._warn(str(error))
         except Exception as error:  # noqa: BLE001  a plot function or front end may raise anything
             self._due.pop(drawer, None)
+            frames = users_frames(error.__traceback__) or error.__traceback__
+            text = "".join(traceback.format_exception(type(error), error, frames))
             self._warn(
                 "Drawing failed and is off for the rest of this call; the map itself is not "
-                f"affected.\n\n{_traceback(error)}"
+                f"affected.\n\n{text}"
             )
         else:
             if not final:
@@ -345,11 +348,3 @@ def _warner() -> Callable[[str], None]:
     """Return what warns later, in any thread, as if it was here and now: below the same cell."""
     context, line = contextvars.copy_context(), users_line()
     return lambda message: context.run(_warn, message, line)
-
-
-def _traceback(error: Exception) -> str:
-    """Format an error, without nbshare's frames if it happened in the user's."""
-    frames = error.__traceback__
-    while frames is not None and is_ours(frames.tb_frame):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))

@@ -60,11 +60,6 @@ class Pace:
         return self._results() / seconds if seconds else 0.0
 
     @property
-    def mean_rate(self) -> float:
-        """Results a second, over the whole time."""
-        return self._counted / max(self._job.elapsed_s, 1e-9)
-
-    @property
     def left_s(self) -> float | None:
         """Seconds to the end at the present rate; None if that cannot be told.
 
@@ -104,7 +99,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         words = f"done with {n_failed} failed" if n_failed else "done"
         if not n_done:
             return Words(words, "no items", [])
-        timing = f"in {duration(job.elapsed_s)} ({_rate(pace.mean_rate)})"
+        timing = f"in {duration(job.elapsed_s)} ({_rate(n_done / max(job.elapsed_s, 1e-9))})"
         if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
             timing = f"in under {_SHORTEST_S} s"
         return Words(words, count, [timing] if timed else [])

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from weakref import ref
 
@@ -70,20 +69,15 @@ def cell_number() -> int:
     return int(shell().execution_count)
 
 
-def cell_id() -> str | None:
-    """Return what the front end calls the cell that is running; None if it does not say."""
-    with suppress(Exception):  # other kernels than ipykernel have other ways
-        return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
-    return None
-
-
 # What began lately, and where: which cell, run as which.
 _begun: deque[tuple[ref[Any], str, int]] = deque(maxlen=100)
 
 
 def begun_before(thing: _Thing) -> list[_Thing]:
     """Note that something begins; return what of its kind earlier runs of the same cell began."""
-    if (cell := cell_id()) is None:
+    try:
+        cell = str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
+    except Exception:  # noqa: BLE001  not every front end says, and other kernels have other ways
         return []
     number = cell_number()
     found = [each() for each, where, n in _begun if where == cell and n != number]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -78,7 +79,7 @@ def explore(
         raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
     if not (plot is None or isinstance(plot, LivePlot)):
         raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
-    source = results if isinstance(results, Job) else _Finished(results)
+    source = results if isinstance(results, Job) else finished(results)
     view = View(source, kind, plot or LivePlot(), axes or {})
     if view.has(view.first):
         view.pick(view.first)  # refuses what cannot be drawn
@@ -88,27 +89,19 @@ def explore(
     show_panel(view)
 
 
-class _Finished:
-    """Results that are all there, as a job gives them."""
-
-    label, state = "result", "done"
-
-    def __init__(self, results: Any) -> None:
-        if not isinstance(results, np.ndarray):
-            raise _no_array(f"a {type(results).__name__}")
-        if not results.size:
-            raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
-        self._results, self.n_tasks = results, len(np.atleast_1d(results))
-        missing = np.ma.getmaskarray(results).reshape(self.n_tasks, -1)
-        self.present = np.array([True]) if missing.dtype.names else ~missing.all(axis=1)
-        self.present = np.resize(self.present, self.n_tasks)
-        self.n_done = int(np.count_nonzero(self.present))
-
-    def partial(self) -> Any:
-        return self._results
-
-    def running(self) -> bool:
-        return False
+def finished(results: Any) -> Any:
+    """Return results that are all there, as a job gives them."""
+    if not isinstance(results, np.ndarray):
+        raise _no_array(f"a {type(results).__name__}")
+    if not results.size:
+        raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
+    n = len(np.atleast_1d(results))
+    missing = np.ma.getmaskarray(results).reshape(n, -1)
+    present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
+    job = SimpleNamespace(label="result", state="done", n_tasks=n, present=present)
+    job.n_done = int(np.count_nonzero(present))
+    job.partial, job.running = lambda: results, lambda: False
+    return job
 
 
 def _no_array(what: str) -> TypeError:
@@ -124,7 +117,7 @@ class View:
     Parameters
     ----------
     source
-        A job, or `_Finished`.
+        A job, or what `finished` returns.
     kind, plot, axes
         As for `explore`.
     """

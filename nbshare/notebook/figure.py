@@ -235,10 +235,9 @@ class ResultFigure(LiveFigure):
         """Return a picture of the same size with a text in it."""
         width, height = _ALONE
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="none")
-        FigureCanvasAgg(figure)
         figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
-        file = io.BytesIO()
-        figure.savefig(file, format="png")
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.print_png(file := io.BytesIO())
         return Frame(file.getvalue(), (width, height), text, is_complete=True)
 
     def show(

@@ -28,6 +28,7 @@ from nbshare.notebook.environment import begun_before, front_end, is_static
 
 if TYPE_CHECKING:
     from nbshare.notebook.explore import View
+    from nbshare.notebook.figure import Frame
 
 __all__ = ["show_panel", "text_of"]
 
@@ -37,7 +38,7 @@ _STALE_S = 3.0  # the file's picture is no older while the other one moves
 _PLAY_MS = 200  # between items, of the Play button
 
 _WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
-_BUTTON = {"width": "36px"}
+_BUTTON, _AUTO = {"width": "36px"}, {"width": "auto"}
 _CHILD = ".jp-OutputArea-child"
 _STYLE = f"""<style>
 {_CHILD}:has(.nbshare-words):has(+ {_CHILD} .nbshare-panel),
@@ -94,10 +95,9 @@ class Axis:
 
     def reach(self, n: int) -> None:
         """Have it go over so many places."""
-        if self._play.max != n - 1:
-            self._play.max = n - 1
-            if self._trait == "value":
-                self._slider.max = n - 1
+        self._play.max = n - 1
+        if self._trait == "value":
+            self._slider.max = n - 1
 
 
 class Panel:
@@ -118,16 +118,10 @@ class Panel:
         self._axes = [Axis(name, values, self._note_move) for name, values in axes.items()]
         for axis, n in zip(self._axes, view.shape or (view.n,), strict=True):
             axis.reach(n)
-        self._image = w.Image(format="png", layout={"max_width": "100%"})
+        self._image = w.Image(format="png", layout={"width": "760px", "max_width": "100%"})
         self._words = w.Label(layout={"margin": "0 16px 0 8px"})
-        self._follow = w.Checkbox(
-            description="follow the newest", indent=False, layout={"width": "auto"}
-        )
-        self._stop = w.Button(
-            description="Stop",
-            tooltip="End this run now, keep what is done",
-            layout={"width": "auto", "height": "24px", "line_height": "22px"},
-        )
+        self._follow = w.Checkbox(description="follow the newest", indent=False, layout=_AUTO)
+        self._stop = w.Button(description="Stop", tooltip="End this run now", layout=_AUTO)
         self._stop.on_click(self._note_stop)
         if not view.source.running():
             self._end_live()
@@ -201,13 +195,10 @@ class Panel:
         if not self._view.axes:
             self._axes[0].reach(self._view.n)
         self._follow_newest()
-        item = self._item
-        shown = item, self._view.has(item)
-        now = time.monotonic()
-        if shown != self._shown:
+        item, now = self._item, time.monotonic()
+        if self._shown != (item, self._view.has(item)):
             self._moved_at = now
-            self._image.value = self._view.draw(item, sharp=False).png
-            self._shown = shown
+            self._draw(sharp=False)
         words = self._view.name(item)
         if source.state != "done":
             words += f" · {source.n_done} of {source.n_tasks or '?'} done, {source.state}"
@@ -238,14 +229,16 @@ class Panel:
 
     def _save(self, show: Callable[..., object]) -> None:
         """Draw a sharp picture, here and for the notebook's file."""
-        item, self._saved_at = self._item, time.monotonic()
-        shown = item, self._view.has(item)
-        frame = self._view.draw(item, sharp=True)
-        width, height = frame.size
-        self._image.value, self._shown = frame.png, shown
-        self._image.width, self._image.height = str(width), str(height)
-        data, metadata = frame.bundle
+        self._saved_at = time.monotonic()
+        data, metadata = self._draw(sharp=True).bundle
         show({**data, **self._also}, metadata=metadata, raw=True)
+
+    def _draw(self, *, sharp: bool) -> Frame:
+        item = self._item
+        self._shown = item, self._view.has(item)
+        frame = self._view.draw(item, sharp=sharp)
+        self._image.value = frame.png
+        return frame
 
 
 def show_panel(view: View) -> None:

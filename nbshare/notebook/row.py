@@ -88,8 +88,7 @@ class NotebookRow:
 
     def draw(self, *, final: bool) -> float:
         """Send the row if it differs from the one that is shown."""
-        is_saved = self._page.is_followed and not final
-        bundle = self._saved_bundle() if is_saved else self._bundle(final=final)
+        bundle = self._bundle(final=final)
         if final:
             self._page.end(bundle["text/html"])
         if final or bundle != self._shown:
@@ -108,24 +107,17 @@ class NotebookRow:
         return self._markup(words, stop=stop)
 
     def _bundle(self, *, final: bool) -> dict[str, str]:
-        words = self._words()
-        markup = self._markup(words)
-        plain = "\n".join([self._line(words), *(stage_lines(self._job) if self._timed else [])])
-        if not final:
-            markup = self._followed(markup)
+        if self._page.is_followed and not final:  # this is for the notebook's file
+            plain = self._line(Words("running when saved", "", [])).strip()
+            markup = f'<div style="{_WIDTH}">{html.escape(plain)}</div>'
+        else:
+            words = self._words()
+            markup = self._markup(words)
+            stages = stage_lines(self._job) if self._timed else []
+            plain = "\n".join([self._line(words), *stages])
+        if not final:  # a script keeps it up to date, where a page runs it
+            markup = f"<div>{markup}{self._page.script}</div>"
         return {"text/html": markup, "text/plain": plain}
-
-    def _saved_bundle(self) -> dict[str, str]:
-        words = Words("running when saved", "", [])
-        line = self._line(words).strip()
-        return {
-            "text/html": self._followed(f'<div style="{_WIDTH}">{html.escape(line)}</div>'),
-            "text/plain": line,
-        }
-
-    def _followed(self, markup: str) -> str:
-        """Add the script that keeps some markup up to date, where a page runs it."""
-        return f"<div>{markup}{self._page.script}</div>"
 
     def _words(self) -> Words:
         with self._lock:

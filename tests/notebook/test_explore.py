@@ -7,7 +7,7 @@ import pytest
 from kernels import Kernel
 
 import nbshare
-from nbshare.notebook.explore import View, _Finished
+from nbshare.notebook.explore import View, finished
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAPS = np.random.default_rng(1).random((6, 20, 30))
@@ -75,7 +75,7 @@ def test_all_items_are_drawn_on_one_scale():
     """Whichever is shown first: the colours of an image, the axis of a line or a histogram."""
     maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
     for kind, results in (("image", maps), ("line", maps[:, 0]), ("hist", maps)):
-        view = View(_Finished(results), kind, nbshare.LivePlot(), {})
+        view = View(finished(results), kind, nbshare.LivePlot(), {})
         scales = set()
         for item in (0, 5, 3):
             view.draw(item, sharp=False)
