@@ -94,7 +94,8 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         False: nothing that differs from one run to the next (seconds, rates).
     """
     n_done, state, n_failed = pace.count(), job.state, len(job.errors)
-    count = str(n_done) if job.n_tasks is None else f"{n_done}/{job.n_tasks}"
+    n = job.n_tasks
+    count = str(n_done) if n is None else f"{n_done}/{n}"
     if state == "done":
         words = f"done with {n_failed} failed" if n_failed else "done"
         if not n_done:
@@ -103,9 +104,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
             timing = f"in under {_SHORTEST_S} s"
         return Words(words, count, [timing] if timed else [])
-    details = (
-        [] if job.n_tasks is None else [f"{100 * n_done // max(job.n_tasks, 1)} %"]
-    )  # 100 only when all is done
+    details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, pace)
     elif timed:

@@ -27,7 +27,9 @@ def surroundings() -> Literal["kernel", "terminal", "log"]:
     A kernel is asked for before the terminal: Jupyter's stderr is no terminal, but a kernel
     started by hand in one may well be.
     """
-    if _in_kernel():
+    # Where a kernel runs IPython is loaded. It is not imported just to learn that it was not.
+    get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
     isatty = getattr(sys.stderr, "isatty", None)
     return "terminal" if isatty is not None and isatty() else "log"
@@ -43,12 +45,6 @@ def has_server() -> bool:
     return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
 
 
-def _in_kernel() -> bool:
-    # Where a kernel runs IPython is loaded. It is not imported just to learn that it was not.
-    get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None
-
-
 def shell() -> Any:
     """Return IPython's shell; in a kernel."""
     return cast(Any, sys.modules["IPython"]).get_ipython()
@@ -61,7 +57,7 @@ def front_end() -> Literal["jupyter", "other"] | None:
     """
     if "__vsc_ipynb_file__" in shell().user_ns or "google.colab" in sys.modules:
         return "other"
-    return "jupyter" if "JPY_SESSION_NAME" in os.environ else None  # which the server sets
+    return "jupyter" if has_server() else None
 
 
 def cell_number() -> int:

@@ -96,8 +96,8 @@ class LiveFigure:
         self._job = job
         self._plots = as_plots(plot)
         self._is_users = any(each.is_drawn_by_user for each in self._plots)
-        default = mpl.rcParamsDefault
-        self._is_styled = not self._is_users or all(mpl.rcParams[k] == default[k] for k in _STYLE)
+        now, default = mpl.rcParams, mpl.rcParamsDefault
+        self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
         self._in_users_style = in_users_style or not self._is_styled
         self._n = 0
 
@@ -256,8 +256,7 @@ class ResultFigure(LiveFigure):
             self._n = len(present)
             self._build(self._rows, present)
         painter: Any = self._painters[0]
-        painter.limits = self._limits
-        painter.forget()
+        painter.begin_anew(self._limits)
         painter.paint(self._rows, present, final=final)
         self._write_title(self._name)
         return self._name, True

@@ -122,14 +122,15 @@ class Panel:
         self._words = w.Label(layout={"margin": "0 16px 0 8px"})
         self._follow = w.Checkbox(description="follow the newest", indent=False, layout=_AUTO)
         self._stop = w.Button(description="Stop", tooltip="End this run now", layout=_AUTO)
-        self._stop.on_click(self._note_stop)
+        self._stop.on_click(lambda _: view.source.cancel())
         if not view.source.running():
             self._end_live()
         live = w.HBox([self._words, self._follow, self._stop], layout={"flex_flow": "row wrap"})
         self._all = w.VBox([*(axis.row for axis in self._axes), live, self._image])
         self._all.add_class("nbshare-panel")
         self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-        self._also: dict[str, Any] = {}  # other forms of what is saved
+        widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
+        self._also: dict[str, Any] = {"application/vnd.jupyter.widget-view+json": widget}
         self._present = np.zeros(0, bool)  # when it was last looked
         self._shown: tuple[int, bool] | None = None  # item, and whether it was there
         self._moved_at = self._saved_at = 0.0
@@ -141,14 +142,11 @@ class Panel:
         """Show it in the cell that is running, and follow what happens."""
         for before in begun_before(self):  # the same cell shows this one now
             before.close()
-        widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
-        panel = {"application/vnd.jupyter.widget-view+json": widget}
         if front_end() == "jupyter":
             words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
             _show({"text/html": words, "text/plain": _WORDS})
-            _show({**panel, "text/plain": ""})
-        else:
-            self._also = panel
+            _show({**self._also, "text/plain": ""})
+            self._also = {}
         self._save(self._saved.display)
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -168,10 +166,6 @@ class Panel:
             self._follow.value = False
         self._moved_at = time.monotonic()
         self._has_news.set()
-
-    def _note_stop(self, _: object) -> None:
-        self._stop.disabled = True
-        self._view.source.cancel()
 
     def _run(self) -> None:
         is_running = True

@@ -184,8 +184,6 @@ class NotebookRow:
     def _stages(self) -> str:
         """Return a table of a pipeline's stages: where the queue is full, and who is busy."""
         stages = self._job.stages
-        if not stages:
-            return ""
         names = [(html.escape(s.name), s.workers, s.n_blocks) for s in stages]
         if not self._timed:
             return _table(("stage", "workers", "blocks"), names)
@@ -196,20 +194,15 @@ class NotebookRow:
     def _fold(self, activity: Sequence[WorkerActivity] | None) -> tuple[str, str]:
         """Return what is there for those who ask, the workers and the failures, and its name."""
         job = self._job
-        names, parts = [], []
-        if stages := self._stages():
-            names.append("stages")
-            parts.append(stages)
+        parts = [("stages", self._stages())] if job.stages else []
         if self._timed and (job.n_done or activity is not None):
-            names.append(_workers(job.n_workers))
-            parts.append(self._stats() if activity is None else self._table_of(activity))
+            table = self._stats() if activity is None else self._table_of(activity)
+            parts.append((_workers(job.n_workers), table))
         if prints := job.last_prints:
-            names.append("prints")
-            parts.append(_list("last prints", map(html.escape, prints)))
+            parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that one is raised
-            names.append("failures")
-            parts.append(_failures(job))
-        return ", ".join(names), "".join(parts)
+            parts.append(("failures", _failures(job)))
+        return ", ".join(name for name, _ in parts), "".join(part for _, part in parts)
 
     def _table_of(self, workers: Sequence[WorkerActivity]) -> str:
         columns: dict[str, list[object]] = {

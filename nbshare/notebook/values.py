@@ -87,9 +87,9 @@ class Painter:
                 break
         return int(np.count_nonzero(self._taken)), self._show(final=final)
 
-    def forget(self) -> None:
-        """Have all results read again."""
-        self._taken[:] = False
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Have all results read again, to be shown on a scale with these limits."""
+        self.limits, self._taken[:] = limits, False
 
     def _span(
         self, finite: Array, percentiles: tuple[float, float] = (0, 100)
