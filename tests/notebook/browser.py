@@ -131,6 +131,28 @@ class Page:
             arg=number,
         )
 
+    def await_sharp(self, number: int) -> None:
+        """Wait until a cell shows a last picture, which has twice the pixels."""
+        self.tab.wait_for_function(
+            """number => {
+              const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
+              const image = cell.querySelector('.jp-OutputArea img');
+              return image !== null && image.naturalWidth >= 2 * image.width;
+            }""",
+            arg=number,
+        )
+
+    def await_output(self, number: int, text: str) -> None:
+        """Wait until what would be saved of a cell says something."""
+        self.tab.wait_for_function(
+            """([number, text]) => {
+              const {content} = window.jupyterapp.shell.currentWidget;
+              const {outputs} = content.widgets[number].model;
+              return JSON.stringify(outputs.toJSON()).includes(text);
+            }""",
+            arg=[number, text],
+        )
+
     def counts(self, number: int, pattern: str, *, seconds: float) -> list[tuple[float, int]]:
         """Look for a count in a cell's outputs; returns when, and what it was."""
         counts, began = [], time.monotonic()

@@ -34,7 +34,7 @@ def surface(x):
 """
 CELLS = [
     "import numpy as np\nfrom nbshare import explore, map_async\nfrom tasks_of_cells import *",
-    "job = map_async(surface, range(12), max_workers=2, progress=False)\n"
+    "job = map_async(surface, range(12), max_workers=2, chunksize=1, progress=False)\n"
     "while job.n_done < 3: pass\njob.explore()",
     "maps = np.random.default_rng(1).random((6, 20, 30))\n"
     "explore(maps, axes={'azimuth': [0, 120, 240], 'height': [10, 20]})",
@@ -106,9 +106,7 @@ def use(page, folder, seen):
     panel.shows("item 0", lambda: panel.drag("item", 0))
     seen.follows.append(follow.is_checked())
     play = cell.locator(".widget-play button").first
-    panel.shows("item 3", play.click)
-    play.click()
-    page.tab.wait_for_timeout(1000)
+    panel.shows("item 11", play.click)  # the last one, where it rests
     panel.shows("item 2", lambda: panel.drag("item", 2 / 11))
 
 
