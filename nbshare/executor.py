@@ -18,7 +18,7 @@ from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_count, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
-from nbshare.wire.task import Task, run_chunk, run_task
+from nbshare.wire.orders import Task, run_chunk, run_task
 
 __all__ = ["Executor"]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -75,16 +76,21 @@ class Arena:
     ----------
     copies_files : bool, default False
         Whether arrays in mapped files are copied too, since the files may go before the arena does.
+    copies_all : bool, default False
+        Whether plain arrays go into the pickles, whatever their size, and arrive writable.
     by_handle : bool, default False
         Whether other segments are named by handle, for workers who are sent none: `segments` is
         empty then, and the caller keeps what it has packed until they are done with it.
     """
 
-    def __init__(self, *, copies_files: bool = False, by_handle: bool = False) -> None:
+    def __init__(
+        self, *, copies_files: bool = False, copies_all: bool = False, by_handle: bool = False
+    ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
         self.nbytes = 0
         self._copies_files, self._by_handle = copies_files, by_handle
+        self.largest_in_band = sys.maxsize if copies_all else IN_BAND
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
@@ -273,7 +279,8 @@ def _pickler_class(by_value: bool) -> Any:
             self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
         ) -> None:
             # No method of its own: in a cycle it would keep all that it has pickled.
-            super().__init__(file, protocol=5, buffer_callback=kept_apart(buffers, IN_BAND))
+            keep = kept_apart(buffers, arena.largest_in_band)
+            super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena = arena
             self.writable = writable
 
@@ -291,7 +298,8 @@ def _pickler_class(by_value: bool) -> Any:
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
             # In the pickle it would arrive writable: only what may be written to goes there.
-            if self.writable and array.nbytes < IN_BAND and segment_of(array) is None:
+            is_in_band = self.writable and array.nbytes < self.arena.largest_in_band
+            if is_in_band and segment_of(array) is None:
                 return None
             if array.dtype.hasobject or array.dtype.char == "T":
                 return None

@@ -14,7 +14,7 @@ from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Request, Run, State
 from nbshare.functions.freshness import Snapshot
 from nbshare.memory import Mode, Segment
-from nbshare.wire.board import N_ITEMS, REPORTED, SLOWEST, WORKED, Board
+from nbshare.wire.board import REPORTED, SLOWEST, Board
 from nbshare.wire.failures import text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order
@@ -189,11 +189,6 @@ class Call(Run):
         is_endless = self.board.is_open and self.results.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
             self.stop()  # nobody will take what it waits for to be taken
-
-    def pace(self) -> tuple[int, float]:
-        """Return the items that its workers have done, and in how many seconds."""
-        rows = self.board.slots.tolist()
-        return sum(row[N_ITEMS] for row in rows), sum(row[WORKED] for row in rows) / 1e9
 
     # --------------------------------------------------------------------------- its life
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import empty
-from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import MixedResultsWarning, warn
 from nbshare.memory import Segment
 from nbshare.wire.results import OutputSpec, spec_for
@@ -201,7 +200,3 @@ class GrowingArray:
         if self._segment is not None and start < (stop := stop // page * page):
             with suppress(OSError, ValueError):  # not every kind of memory can
                 self._segment.madvise(mmap.MADV_REMOVE, start, stop - start)
-
-    def head(self, n: int) -> SharedArray:
-        """Return the first `n` rows."""
-        return shared_view(self.rows(0, n))

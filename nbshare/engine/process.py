@@ -33,7 +33,8 @@ FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless someb
 LOOK_S = 0.1  # between looks whether somebody has stopped a process that others wait for
 CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
 LATE_S = 0.02  # a new worker takes as long, its imports not counted
-REAP_S = 1.0  # a killed worker ends, and the server answers, in less than a millisecond
+REAP_S = 1.0  # a killed worker ends in less than a millisecond
+ANSWER_S = 0.5  # and the server answers as quickly
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
@@ -244,32 +245,18 @@ class WorkerStarter:
             return None
         try:
             self._channel.send(("reap", pid), wait=False)
-            until = time.monotonic() + REAP_S
-            while True:
-                try:
-                    (_, reaped, status), _ = self._channel.receive(timeout_s=LOOK_S)
-                except TimeoutError:
-                    if self._is_stopped() or time.monotonic() > until:
-                        raise
-                else:
-                    if reaped == pid:
-                        return status  # type: ignore[no-any-return]
-        except (OSError, EOFError):
+            status, _ = self._channel.receive(timeout_s=ANSWER_S)
+            return status  # type: ignore[no-any-return]
+        except (OSError, EOFError):  # it has ended, or somebody has stopped it
             self.end_server()
             return None
 
     def end_if_stopped(self) -> None:
         """End a server that somebody has stopped; whoever it has yet to start is lost with it."""
-        if self._is_stopped():
-            self.end_server()
-
-    def _is_stopped(self) -> bool:
-        if self._server is None:
-            return False
+        look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with suppress(OSError):  # ended, and somebody else has asked for its status
-            look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, self._server.pid, look) is not None
-        return False
+            if self._server and os.waitid(os.P_PID, self._server.pid, look):
+                self.end_server()
 
     def check_files(self) -> None:
         """Raise RuntimeError if the program has closed its files: others may have the numbers."""

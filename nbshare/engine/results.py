@@ -192,7 +192,7 @@ class Results:
         if spec is None or spec.dtype is None:
             return None
         if self._rows is not None:
-            return self._rows.head(n)
+            return shared_view(self._rows.rows(0, n))
         if self._array is not None:
             return self._array[:n] if n < len(self._array) else self._array
         array = empty((n, *spec.shape), spec.dtype)

@@ -24,9 +24,9 @@ from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import LocalEvent, OwnerEvent
 from nbshare.errors import is_interrupt
-from nbshare.wire.board import LOW
+from nbshare.wire.board import LOW, N_ITEMS, WORKED
 from nbshare.wire.failures import raised_by_source
-from nbshare.wire.task import nbytes_of
+from nbshare.wire.orders import nbytes_of
 
 __all__ = ["MOST_BYTES", "ListSupply", "Pace", "SourceSupply"]
 
@@ -56,16 +56,16 @@ class Pace:
 
     def __init__(self, item_s: float, size: int) -> None:
         self.item_s, self.size = item_s, size
-        self._mark = 0, 0.0  # since when: items that were done, and the seconds for them
+        self._mark = 0, 0  # since when: items that were done, and the nanoseconds for them
 
     def look(self, call: Call) -> None:
         """See how long one has taken lately: the last `size` of them, if there are so many."""
-        n_done, worked_s = call.pace()
+        n_done, worked_ns = call.board.slots[:, [N_ITEMS, WORKED]].sum(axis=0).tolist()
         n_new = n_done - self._mark[0]
         if n_new > 0:
-            self.item_s = max(1e-9, (worked_s - self._mark[1]) / n_new)
+            self.item_s = max(1, worked_ns - self._mark[1]) / n_new / 1e9
             if n_new >= self.size:
-                self._mark = n_done, worked_s
+                self._mark = n_done, worked_ns
 
     def resize(self, wanted: float, least: int, most: int) -> None:
         """Have the next size be as wanted, not much larger than the last one."""
@@ -332,7 +332,7 @@ class Intake:
                 self._more.release()
 
     def _work(self) -> None:
-        n, largest = 1, 1
+        n, largest = 1, 1  # the first at once
         while not self._is_closed and (not self._items or self._items[-1] is not _END):
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:

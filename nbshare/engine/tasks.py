@@ -41,7 +41,7 @@ from nbshare.tracebacks import shown_shortly
 from nbshare.wire.board import FAILED, ITEM, LOW, ROUND
 from nbshare.wire.context import current_context
 from nbshare.wire.feed import ItemFeed
-from nbshare.wire.task import Task
+from nbshare.wire.orders import Task
 
 __all__ = ["TaskFuture", "TaskQueue"]
 

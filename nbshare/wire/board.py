@@ -652,12 +652,8 @@ def reported(row: Sequence[int]) -> tuple[float | None, str]:
 def write_text(row: memoryview, text: str) -> None:
     """Write a text into a worker's row."""
     place = row[REPORT_TEXT:].cast("B")
-    place[:] = _encoded(text, len(place))
-
-
-def _encoded(text: str, nbytes: int) -> bytes:
-    """Return a text in so many bytes of UTF-8, filled up or cut."""
+    nbytes = len(place)
     data = text[: nbytes + 1].encode("utf-8", "replace")
     if len(data) > nbytes:
         data = data[: nbytes - len(CUT)] + CUT
-    return data.ljust(nbytes, b"\0")
+    place[:] = data.ljust(nbytes, b"\0")

@@ -25,10 +25,6 @@ copied into the pickles, so that the pickler need not be asked about each object
 from __future__ import annotations
 
 import bisect
-import copyreg
-import io
-import os
-import pickle
 import struct
 import weakref
 from collections.abc import Sequence
@@ -37,10 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nbshare.arrays.arena import Arena, plain_pickle
-from nbshare.arrays.by_reference import reducers
 from nbshare.arrays.inputs import Inputs, Packed, Span
-from nbshare.functions.pickling import plainly_or_by_value, value_pickler
-from nbshare.memory import Segment, View, aligned, copying
+from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 __all__ = ["FedItems", "ItemFeed"]
@@ -52,7 +46,7 @@ WORD = 8  # bytes
 # All offsets count from where the first block begins that was written with it.
 FIRST, N, HAS_VIEWS, OFFSET = range(4)
 N_WORDS = 4
-SMALL = 64 << 10  # bytes: written at once
+MOST_GATHERED = 64 << 10  # bytes, before they are written
 PAUSE = 8  # blocks, between looks for those that are done
 
 
@@ -95,8 +89,6 @@ class ItemFeed:
         self._blocks: dict[int, _Block] = {}  # by the first item
         self._sweep_at = PAUSE
         self._is_plain: bool | None = None  # whether the first items are no arrays
-        self._is_by_value = False
-        self._reducers = copyreg.dispatch_table | reducers()
         self._arena = Arena(by_handle=True)
         self._added: list[_Block] = []
         self._wheres: list[int] = []  # of the headers
@@ -118,9 +110,10 @@ class ItemFeed:
             block = [column[:step] for column in columns]
             first = self._board.n_there
             self._is_plain = all(plain_pickle(items, "item", first) is not None for items in block)
+            self._arena = self._new_arena()
         for start in range(0, n, step):
             self.add([column[start : start + step] for column in columns])
-            if self._arena.nbytes >= SMALL:
+            if self._arena.nbytes >= MOST_GATHERED:
                 self._board.publish(self.flush())
         self._board.publish(self.flush())
 
@@ -155,7 +148,7 @@ class ItemFeed:
         """
         nbytes, parts = self._arena.contents()
         added, wheres, n = self._added, self._wheres, self._n_added
-        self._arena, self._added, self._wheres = Arena(by_handle=True), [], []
+        self._arena, self._added, self._wheres = self._new_arena(), [], []
         self._begin = self._n_added = 0
         if not n:
             return 0
@@ -166,7 +159,7 @@ class ItemFeed:
             board.extend(n)
         base = self._take(nbytes)
         self.nbytes += nbytes
-        self._write(base, nbytes, parts)
+        self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
         for block, where in zip(added, wheres, strict=True):
             for page, low, high in board.parts(block.first, block.first + block.n):
                 page.where[low:high] = base + where
@@ -175,33 +168,16 @@ class ItemFeed:
             )
         return n
 
+    def _new_arena(self) -> Arena:
+        return Arena(copies_all=bool(self._is_plain), by_handle=True)
+
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
         """Pickle a column; returns where it lies in the arena, and its size in bytes."""
-        if self._is_plain:
-            try:
-                return arena.add(self._plain_pickle(items))
-            except BaseException:  # say which one
-                Arena().pack_block(items, "item", first)
-                raise
         packed = arena.pack_block(items, "item", first)
         if packed.buffers:  # then that of what says where they lie, too
             span = arena.pack(packed, "where an item lies").pickle
             return span.offset, -span.nbytes
         return packed.pickle.offset, packed.pickle.nbytes
-
-    def _plain_pickle(self, items: Sequence[Any]) -> bytes:
-        """Return a pickle that holds its arrays, but for shared ones, which travel by handle."""
-
-        def attempt(by_value: bool) -> bytes:
-            self._is_by_value = by_value  # as those after them will have to
-            kind = value_pickler() if by_value else pickle.Pickler
-            pickler = kind(file := io.BytesIO(), protocol=5)
-            # A plain dict, which the pickler looks into without a call of a function.
-            pickler.dispatch_table = {**getattr(pickler, "dispatch_table", {}), **self._reducers}
-            pickler.dump(items)
-            return file.getvalue()
-
-        return attempt(True) if self._is_by_value else plainly_or_by_value(attempt)
 
     def _take(self, nbytes: int) -> int:
         """Return where there is room."""
@@ -213,16 +189,6 @@ class ItemFeed:
             offset = self._room.take(nbytes)
             assert offset is not None
         return offset
-
-    def _write(self, offset: int, nbytes: int, parts: Sequence[tuple[int, Any]]) -> None:
-        if nbytes <= SMALL:
-            data = bytearray(nbytes)
-            for start, part in parts:
-                raw = copying.as_bytes(part).data
-                data[start : start + raw.nbytes] = raw
-            os.pwrite(self.segment.fd, data, offset)
-            return
-        self.segment.refill(((offset + start, part) for start, part in parts), are_fresh=True)
 
     def sweep(self) -> None:
         """Have the room of blocks for others whose items are done; the items are kept no longer."""

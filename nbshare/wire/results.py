@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
-from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import NUMBER_BYTES
 
@@ -39,7 +38,6 @@ __all__ = [
     "LogKey",
     "LogReader",
     "OutputSpec",
-    "pack",
     "parts_of",
     "spec_for",
     "thawed",
@@ -129,16 +127,6 @@ class LogReader:
         del self._logs[key]
         self._last = (0, -1), None
 
-    @property
-    def n(self) -> int:
-        """How many there are."""
-        return len(self._logs)
-
-    @property
-    def nbytes(self) -> int:
-        """How much they take."""
-        return sum(log.nbytes for log in list(self._logs.values()))
-
     def has(self, entry: Entry) -> bool:
         """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
         return entry[0] in self._logs
@@ -180,11 +168,6 @@ def thawed(i: int, value: Any) -> Any:
         If it cannot be unpickled here.
     """
     return _unpickled(i, value) if type(value) is bytearray else value
-
-
-def pack(value: Any) -> tuple[list[tuple[int, memoryview]], int]:
-    """Return the parts of an entry with their offsets, and its size in bytes."""
-    return parts_of(*dumps_apart(value, OUT_OF_BAND))
 
 
 def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:

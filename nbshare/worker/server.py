@@ -7,7 +7,7 @@ says so, so that no process number is used again while the owner may still signa
 ::
 
     owner ── "fork" + descriptors ──►  fork ──►  worker
-    owner ── ("reap", pid) ─────────►  ("exit", pid, status)
+    owner ── ("reap", pid) ─────────►  exit status
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
                     status: Any = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 except ChildProcessError:
                     status = None
-                channel.send(("exit", pid, status))
+                channel.send(status)
 
 
 def _live(*fds: int) -> None:

@@ -166,11 +166,8 @@ class Work:
         self._round = board.header[ROUND]
         self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
         self._page = board.page(0)
-        block_ofs = [source.block_of for source in self._sources if source.block_of is not None]
-        if self._fed is not None:  # of an open call the first items may be gone
-            self._block_of: Callable[[int], range] | None = self._fed.block_of
-        else:
-            self._block_of = max(block_ofs, key=lambda block_of: len(block_of(0)), default=None)
+        block_ofs = (source.block_of for source in self._sources)
+        self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, self._await_items
         )
