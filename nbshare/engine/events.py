@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import select
 import time
@@ -16,7 +15,7 @@ from nbshare.memory.descriptors import opened
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Died", "Event", "Events", "LocalEvent", "OwnerEvent", "Sent", "WorkerEvent"]
+__all__ = ["Died", "Event", "Events", "OwnerEvent", "Sent", "WorkerEvent"]
 
 LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
@@ -78,25 +77,6 @@ class OwnerEvent(WorkerEvent):
         """Have the next wait last until it is set again."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-
-
-class LocalEvent:
-    """An `OwnerEvent` that only threads of this process set."""
-
-    fd = None
-
-    def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
-
-    def set(self) -> None:
-        """Set it."""
-        if self._lock.locked():
-            with suppress(RuntimeError):  # another was quicker
-                self._lock.release()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it; returns whether it was."""
-        return self._lock.acquire(timeout=timeout_s)
 
 
 class Sent(NamedTuple):

@@ -22,7 +22,7 @@ import numpy as np
 
 from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
-from nbshare.engine.events import LocalEvent, OwnerEvent
+from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
 from nbshare.wire.board import LOW, N_ITEMS, WORKED
 from nbshare.wire.failures import raised_by_source
@@ -37,6 +37,7 @@ MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be
 MOST_AHEAD = 3  # portions that somebody who iterates has not taken yet
 GROWTH = 8  # from one portion to the next at most
 LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
+LOCAL_LOOK_S = 0.002  # where threads of this process run the items, and nobody tells anything
 
 Item = tuple[Any, ...]  # of each iterable one
 
@@ -128,11 +129,12 @@ class SourceSupply(Supply):
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
-        self._event: OwnerEvent | LocalEvent
-        self._event = OwnerEvent() if call.items_event is not None else LocalEvent()
-        call.event_fd = self._event.fd
+        self._event: OwnerEvent | None = None  # in one process nobody tells
+        if call.items_event is not None:
+            self._event = OwnerEvent()
+            call.event_fd = self._event.fd
         has_thread = in_background or call.engine.works_by_itself
-        self._intake = Intake(source, self._event.set if has_thread else None)
+        self._intake = Intake(source, self.wake if has_thread else None)
         request = call.request
         self._least = request.max_workers * (request.chunksize or 1)
         self._pace = Pace(0.0, 2 * self._least)
@@ -148,7 +150,8 @@ class SourceSupply(Supply):
         """Have a look at what there is to do; called by any thread."""
         if self._call.is_over:
             self._intake.close()
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
 
     def wait(self, timeout_s: float) -> None:
         """Bring items, and wait."""
@@ -157,14 +160,20 @@ class SourceSupply(Supply):
             return
         self.bring()
         if self._call.engine.works_by_itself:
-            self._event.wait(min(timeout_s, LOOK_S))
+            self._rest(timeout_s)
         else:
             self._call.engine.wait(self._call, timeout_s)
 
     def _live(self) -> None:
         while not self._call.is_over:
             self.bring()
-            self._event.wait(LOOK_S)
+            self._rest(LOOK_S)
+
+    def _rest(self, timeout_s: float) -> None:
+        if self._event is not None:
+            self._event.wait(min(timeout_s, LOOK_S))
+        else:
+            self._call.await_end(min(timeout_s, LOCAL_LOOK_S))
 
     def bring(self) -> None:
         """Bring the items that workers will soon need, as far as the source has given them."""
