@@ -31,7 +31,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       nothing left ─────────────────► "finished", with the modules it imported      │
                                                                                     │
     DISPATCHER'S THREAD                                                             │
-      Calls.hear                      "first": allocate the output, tell the worker ┘
+      Calls.hear                      "wanted": allocate the output, tell the worker┘
                                       "log": objects lie there; "failed": an error
                                       "finished": the worker is idle again
       Calls.lose                      a worker has died: others do what it has not done
@@ -44,6 +44,10 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A plot that takes long holds up no worker.
+
+Who follows an item there and its result back opens these files, in this order: mapping, options,
+preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
+wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
 
 Items need not be there when a call begins. They come by an `ItemFeed`, which packs them in blocks
 and then makes the count larger that workers claim up to::

@@ -283,18 +283,13 @@ class Call(Run):
     @property
     def wants_worker(self) -> bool:
         """Whether one more worker would find something to do."""
-        board = self.board
-        is_full = len(self.workers) >= self.n_employed or not self.free_slots
+        board, n_employed = self.board, self.request.max_workers
+        if self.items_event is not None:
+            n_employed = min(n_employed, board.n_there - board.n_done())
+        is_full = len(self.workers) >= n_employed or not self.free_slots
         # The workers of a stage wait for blocks by themselves.
         has_more = board.n_unclaimed > 0 or (self.request.stage is not None and not board.is_closed)
         return has_more and not is_full and not board.stopped
-
-    @property
-    def n_employed(self) -> int:
-        """How many workers would find something to do, of those that may."""
-        if self.items_event is None:
-            return self.request.max_workers
-        return min(self.request.max_workers, self.board.n_there - self.board.n_done())
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""

@@ -284,7 +284,8 @@ class WorkerStarter:
     def warm_up(self) -> None:
         """Start the server if it is not running; errors are for `start` to report."""
         with suppress(OSError):
-            self._running_server()
+            if self.lock_fd >= 0:  # else it was closed
+                self._running_server()
 
     @property
     def is_up(self) -> bool:

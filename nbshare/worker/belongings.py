@@ -1,32 +1,46 @@
 """What each call finds in a worker, whatever items have done: what its caller and initializer set.
 
 What an initializer has changed of it stays, since it is not run again.
+
+Where a worker is while it loads for long, its other thread finds out (`look`). The text goes where
+items report, so that the progress display has it too.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` makes of it takes 0.5 µs a signal
+import _thread
 import faulthandler
 import os
 import pickle
 import signal
 import sys
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
+from nbshare.errors import is_ours, noted
 from nbshare.functions.files import register_files
+from nbshare.functions.freshness import is_installed
 from nbshare.functions.imports import import_as_the_caller
+from nbshare.functions.reference import label_of
 from nbshare.wire import context
+from nbshare.wire.board import BEGUN, write_text
 from nbshare.wire.context import limit_threads, thread_variables
+from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.worker import streams
 
-__all__ = ["Belongings", "changes_stay", "show_crashes"]
+__all__ = ["Belongings", "initialize", "loading", "look", "show_crashes"]
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 _NAMES = "ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"
 _TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  # Windows has none
+
+LOOK_S = 1.0  # between looks at what takes long to load
 
 _mine: Belongings | None = None  # none outside of workers
 
@@ -124,17 +138,60 @@ class Belongings:
         self._unused_timers = [timer for timer in _TIMERS if not any(signal.getitimer(timer))]
 
 
-@contextmanager
-def changes_stay() -> Iterator[None]:
-    """Let what an initializer changes in its process stay, in a worker as anywhere else."""
-    if _mine is None:
-        yield
-    else:
-        with _mine.keep_changes():
-            yield
-
-
 def show_crashes() -> None:
     """Have the stack of a crash in C go to the standard error output."""
     with suppress(RuntimeError, ValueError, AttributeError):  # there may be no such output
         faulthandler.enable()
+
+
+_under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thread, what it does
+
+
+@contextmanager
+def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
+    """Tell on a row of the board of what takes long meanwhile; the defaults: the same, imports."""
+    _under_way.append((_under_way[-1][0] if row is None else row, _thread.get_ident(), what))
+    try:
+        yield
+    finally:
+        _under_way.pop()
+
+
+def look() -> float:
+    """Write down where loading is, if it takes long; returns in how many seconds to look again."""
+    with suppress(IndexError):  # nothing is loaded
+        row, thread, what = _under_way[-1]
+        left_s = row[BEGUN] / 1e9 + LONG_LOADING_S - time.monotonic()
+        if left_s > 0:
+            return left_s
+        write_text(row, _place(sys._current_frames()[thread], what))
+        return LOOK_S
+    return LONG_LOADING_S
+
+
+def _place(frame: FrameType, what: str) -> str:
+    """Say what a thread does, and in which line: the last one that is in a file of the user's."""
+    frames = [(f, f.f_code.co_filename) for f, _ in walk_stack(frame) if not is_ours(f)]
+    own = [(f, path) for f, path in frames if not (path[:7] == "<frozen" or is_installed(path))]
+    names = (f.f_globals["__name__"] for f, _ in own or frames if f.f_code.co_name == "<module>")
+    what = what or f"importing {next(names, 'the function')}"
+    places = (f"{what} ({os.path.basename(path)}, line {f.f_lineno})" for f, path in own or frames)
+    return next(places, what)
+
+
+_initialized: list[bytes] = []  # what this process has been initialized with
+
+
+def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+    """Run the initializer of a call, unless it has been run here already."""
+    if _initialized == [key]:
+        return
+    try:
+        what = f"running the initializer {label_of(initializer)}"
+        # What it changes stays, in a worker as anywhere else.
+        with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
+            initializer(*initargs)
+    except BaseException as error:
+        noted(error, "raised by the initializer")
+        raise
+    _initialized[:] = [key]

@@ -41,8 +41,7 @@ from nbshare.wire.messages import Channel
 from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
-from nbshare.worker.belongings import Belongings, show_crashes
-from nbshare.worker.loading import look
+from nbshare.worker.belongings import Belongings, look, show_crashes
 from nbshare.worker.store import Rows
 from nbshare.worker.work import Caller, Work
 
@@ -107,7 +106,7 @@ def _settle_in(birth: Endowment) -> Channel:
         streams.replace((birth.out_fd, birth.err_fd))
     os.setpgid(0, 0)
     arm(birth.life_fd)
-    watch_owner(birth.owner_pidfd)
+    _thread.start_new_thread(_kill_after, (birth.owner_pidfd,))
     # Some containers forbid it; then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
@@ -136,9 +135,9 @@ def arm(life_fd: int) -> None:
     # stays open, as numbers do.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:  # without /proc there is only `watch_owner`
+    except FileNotFoundError:  # without /proc there is only `_kill_after`
         return
-    with suppress(OSError):  # some systems refuse it; then, too, there is only `watch_owner`
+    with suppress(OSError):  # some systems refuse it; then, too, there is only `_kill_after`
         fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -160,16 +159,12 @@ def open_owner(owner: int) -> int:
     return pidfd
 
 
-def watch_owner(pidfd: int) -> None:
-    """Start a thread that kills this process group when the owner ends, and looks at `loading`.
+def _kill_after(pidfd: int) -> None:
+    """Kill this process group when the owner ends, and look at `loading` until then.
 
     For the one case that the life pipe misses: an unrelated fork of the owner still holds its
     other end.
     """
-    _thread.start_new_thread(_kill_after, (pidfd,))
-
-
-def _kill_after(pidfd: int) -> None:
     poll = select.poll()
     if pidfd >= 0:
         poll.register(pidfd, select.POLLIN)

@@ -46,8 +46,8 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
+from nbshare.worker.belongings import initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
-from nbshare.worker.loading import initialize, loading
 from nbshare.worker.reports import Desk
 from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import ResultStore, Rows
