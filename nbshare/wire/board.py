@@ -214,7 +214,8 @@ class Board:
         else:
             place = slab.take(end + page_layout(max(n_tasks, 1))[1])
         board = cls(*place, n_tasks, n_slots)
-        board.slots[:, ITEM] = NO_ITEM
+        for slot in range(n_slots):
+            board.row(slot)[ITEM] = NO_ITEM
         board.header[TOTAL] = NOT_KNOWN if n_tasks is None else n_tasks
         board.header[N_THERE] = n_tasks or 0
         return board

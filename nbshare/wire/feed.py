@@ -19,7 +19,7 @@ a block are done its room is used for others, unless a worker may still see an a
 
 Workers are sent no other segment later: arrays in shared memory are named by handle, and the caller
 keeps the items until they are done. Where the first items are no arrays, those that come later are
-copied into the pickles, so that the pickler need not be asked about each object.
+copied into the pickles, so that no worker sees memory of a block whose items are done.
 """
 
 from __future__ import annotations
