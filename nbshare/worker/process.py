@@ -249,9 +249,9 @@ def work_on(
     belongings: Belongings,
 ) -> None:
     """Work on a call until nothing is left to claim; failures are sent, not raised."""
-    order = Order(*pickle.loads(message.order))
-    caller = _RemoteCaller(message.call, order, channel, imports, mappings, belongings)
+    caller = _RemoteCaller(message.call, channel, imports, mappings, belongings)
     try:
+        caller.order = order = Order(*pickle.loads(message.order))
         belongings.restore(order.settings, order.n_threads)
         board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
@@ -322,16 +322,17 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
 class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
+    order: Order  # as soon as it has been loaded
+
     def __init__(
         self,
         call: int,
-        order: Order,
         channel: Channel,
         imports: ImportLog,
         mappings: Mappings,
         belongings: Belongings,
     ) -> None:
-        self._call, self._order = call, order
+        self._call = call
         self._channel, self._imports = channel, imports
         self._mappings, self._belongings = mappings, belongings
         self.news_fd = self.items_fd = -1  # events, if there are any
@@ -367,7 +368,7 @@ class _RemoteCaller(Caller):
     def tidy_up(self) -> None:
         if not self.is_tidy:
             self._belongings.restore_after()
-            self._belongings.restore(self._order.settings, self._order.n_threads)
+            self._belongings.restore(self.order.settings, self.order.n_threads)
             self.is_tidy = True
 
     def tell_imports(self) -> bool:
