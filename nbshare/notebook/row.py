@@ -109,7 +109,8 @@ class NotebookRow:
     def _bundle(self, *, final: bool) -> dict[str, str]:
         if self._page.is_followed and not final:  # this is for the notebook's file
             plain = self._line(Words("running when saved", "", [])).strip()
-            markup = f'<div style="{_WIDTH}">{html.escape(plain)}</div>'
+            says = html.escape(plain)
+            markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
         else:
             words = self._words()
             markup = self._markup(words)
@@ -159,9 +160,9 @@ class NotebookRow:
             )
         else:
             line += bar
-        says = html.escape(self._line(words), quote=True)
+        says = html.escape(self._line(words))  # in the first line: JupyterLab folds outputs to it
         return (
-            f'<div aria-label="{says}" style="{_WIDTH};display:flex;gap:12px;'
+            f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
             'font-variant-numeric:tabular-nums">'
             f'<div style="flex:1;line-height:{_HEIGHT - _BAR * is_live}px">{line}</div>{stop}</div>'
         )

@@ -176,6 +176,12 @@ def test_a_row_that_ends_early_says_how_far_it_came(notebook, cell, text):
     assert "<label>" not in row["text/html"]
 
 
+def test_collapsed_outputs_say_what_the_row_says(notebook):
+    """JupyterLab shows the first line of their markup."""
+    (row,) = bundles(notebook["nothing"], "text/html")
+    assert row["text/html"].splitlines()[0] == f'<div aria-label="{row["text/plain"]}"'
+
+
 def test_progress_false_shows_nothing(notebook):
     assert notebook["quiet"].outputs == []
 
