@@ -24,10 +24,12 @@
     before.slice(after.length).forEach(node => node.remove());
   };
 
-  const show = (place, html) => {
+  const show = (place, row) => {
     const parsed = document.createElement('template');
-    parsed.innerHTML = html;
+    parsed.innerHTML = row.html;
     patch(place.firstElementChild, parsed.content.firstElementChild);
+    const fold = place.querySelector('details');
+    if (fold && row.isOpen) fold.open = true;  // also in an output that was just replaced
   };
 
   const notice = (place, text) => {
@@ -46,7 +48,7 @@
     const url = new URL(`${baseUrl}api/kernels/${kernel}`, location.href).href;
     const session = `nbshare-${Math.random().toString(36).slice(2)}`;
     const query = new URLSearchParams({session_id: session, ...(token ? {token} : {})});
-    const rows = new Map();  // by id: {label, places, html, isOver, hasFocus}
+    const rows = new Map();  // by id: {label, places, html, isOver, hasFocus, isOpen}
     let socket = null, timer = null, n = 0;
     let waitsSince = 0, answered = 0;  // for an answer; the number of the last question that had one
 
@@ -97,7 +99,7 @@
           row.isOver = answer.is_over;
           for (const place of row.places) {
             notice(place, '');
-            show(place, row.html);
+            show(place, row);
           }
         }
       }
@@ -132,8 +134,10 @@
     return {
       follow(id, label, place) {
         const row = rows.get(id) ?? {label, places: [], html: '', isOver: false};
-        if (row.html && !row.isOver) show(place, row.html);
+        if (row.html && !row.isOver) show(place, row);
         if (row.hasFocus) place.querySelector('button')?.focus();  // its output was just replaced
+        // It does not bubble.
+        place.addEventListener('toggle', event => { row.isOpen = event.target.open; }, true);
         place.addEventListener('focusin', () => { row.hasFocus = true; });
         // Later: while an output is replaced this one is still there.
         place.addEventListener('focusout', () => setTimeout(() => {
