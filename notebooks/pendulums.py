@@ -18,19 +18,19 @@ Array = npt.NDArray[Any]
 
 def response(frequency: float, drive: float = 2.5) -> Array:
     """
-    Return how a pendulum swings in the end that is pushed at a steady frequency.
+    Return the steady swing of a pendulum that is pushed at a steady frequency.
 
     Parameters
     ----------
     frequency : float
-        Of the pushes, in Hz.
+        Frequency of the pushes, in Hz.
     drive : float
-        Their strength, in rad/s².
+        Strength of the pushes, in rad/s².
 
     Returns
     -------
     ndarray of float64, (2,)
-        The amplitude, and how far the pendulum lags behind the pushes; both in degrees.
+        The amplitude, and the lag behind the pushes; both in degrees.
     """
     angle = speed = 0.0
     in_phase = behind = 0.0
@@ -57,9 +57,9 @@ def amplitude(frequency: float) -> float:
 
 def measured_gravity(_trial: int, rng: np.random.Generator) -> float:
     """
-    Return the gravity, in m/s², that a student finds with a ruler and a stopwatch.
+    Return the gravity, in m/s², that a student measures with a ruler and a stopwatch.
 
-    The pendulum is let go at about 10 degrees, and the time of ten swings is taken by hand.
+    The pendulum starts at about 10 degrees, and the student times ten swings by hand.
     """
     angle, speed, t, swings = math.radians(rng.normal(10, 2)), 0.0, 0.0, 0
     while swings < 10:
@@ -74,21 +74,21 @@ def measured_gravity(_trial: int, rng: np.random.Generator) -> float:
 
 def time_to_flip(first: float, second: Array, seconds: float = 10.0) -> Array:
     """
-    Return when a double pendulum flips over that is let go at rest.
+    Return when a double pendulum, released at rest, flips over.
 
     Parameters
     ----------
     first : float
         Angle of the upper arm, in degrees from hanging.
     second : ndarray, (k,)
-        Angles of the lower arm: as many pendulums, all simulated at once.
+        Angles of the lower arm, in degrees; one pendulum for each.
     seconds : float
-        The end of the simulation.
+        End of the simulation.
 
     Returns
     -------
     ndarray of float32, (k,)
-        In seconds; NaN for those that have not flipped by then.
+        Seconds; NaN for pendulums that have not flipped by then.
     """
     a, b = np.full(len(second), math.radians(first)), np.radians(second)
     u, v = np.zeros_like(a), np.zeros_like(b)  # angular velocities
@@ -104,10 +104,3 @@ def time_to_flip(first: float, second: Array, seconds: float = 10.0) -> Array:
         new = np.isnan(flipped) & ((abs(a) > np.pi) | (abs(b) > np.pi))
         flipped[new] = k * step
     return flipped
-
-
-def length_for(period: float) -> float:
-    """Return the length, in metres, of a pendulum that swings with a period in seconds."""
-    if period <= 0:
-        raise ValueError(f"no pendulum has a period of {period} s")
-    return GRAVITY * (period / (2 * math.pi)) ** 2
