@@ -224,8 +224,8 @@ class Arena:
                 raise
             raise UnsendableError(
                 f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be "
-                f"pickled ({type(error).__name__}: {cut(str(error))}). Pass the data it is made "
-                "from and build it in the worker, in a function of a module file."
+                f"pickled ({type(error).__name__}: {cut(str(error))}). Pass plain data instead, "
+                "and create the object inside the function."
             ) from error
 
 

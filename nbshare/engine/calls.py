@@ -224,7 +224,7 @@ class Calls:
                 elif what == "log":
                     call.results.logs.add(content, segments[0])
                 else:
-                    self._note_failure(call, content)
+                    self._note_failure(call, content, call.workers[worker])
 
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool) -> None:
         call = worker.call
@@ -252,8 +252,9 @@ class Calls:
         except OSError:
             worker.kill()  # its death is heard of later
 
-    def _note_failure(self, call: Call, failure: Failure) -> None:
-        error = rebuild(failure, call.name_of(failure.item, failure.item_repr))
+    def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
+        name = call.name_of(failure.item, failure.item_repr)
+        error = rebuild(failure, name, slot + 1)
         if failure.item >= 0:
             call.note_error(error, range(failure.item, failure.item + 1))
         if failure.item < 0 or not call.request.policy.returns_errors:
@@ -387,15 +388,15 @@ def account_for_death(
             return unbegun, None
         # It may have had a slot of the ring behind it, which the other stages would wait for.
         doing = f"waited for a block in stage {stage!r}"
-        return unbegun, death_of(worker.pid, status, worker.why, doing)
+        return unbegun, death_of(slot + 1, status, worker.why, doing)
     call.torn_rows += items
     name, is_guilty = call.name_of(items.start), True
     if late_at is not None and policy.timeout_s is not None:
-        error = timed_out(worker.pid, policy.timeout_s, name, items.start)
+        error = timed_out(slot + 1, policy.timeout_s, name, items.start)
         # Else it had just left the late one for this. A block cannot be run again.
         is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     else:
-        error = death_of(worker.pid, status, worker.why, f"worked on {name}", items.start)
+        error = death_of(slot + 1, status, worker.why, f"worked on {name}", items.start)
     if is_guilty and board.stopped:
         return unbegun, None
     if is_guilty and not _may_run_again(call, items):

@@ -65,7 +65,7 @@ class _Here(Caller):
             noted(error, f"raised for item {i} ({failure.item_repr})")
             explained(error)
         else:  # SystemExit must not end the caller
-            error = rebuild(failure, self._call.name_of(i, item))
+            error = rebuild(failure, self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))
         if not self._call.request.policy.returns_errors:
             self._call.error = self._call.error or error

@@ -52,7 +52,6 @@ class Failure(NamedTuple):
     type_name: str
     text: str
     traceback: str  # of the worker, without the engine's own frames
-    worker: int  # process id
 
 
 def describe(error: BaseException, index: int, item: str) -> Failure:
@@ -67,15 +66,17 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error)),
         traceback=_format(error),
-        worker=os.getpid(),
     )
 
 
-def rebuild(failure: Failure, name: str) -> BaseException:
-    """Return the exception to raise in the caller, with a note naming the item and its worker."""
-    where = f"in worker {failure.worker}"
-    if failure.item >= 0:
-        where = f"for {name} {where}"
+def rebuild(failure: Failure, name: str, worker: int | None) -> BaseException:
+    """Return the exception to raise in the caller, with a note naming the item and its worker.
+
+    `worker` counts from 1; None if the item ran in the caller's process.
+    """
+    where = f"for {name}" if failure.item >= 0 else ""
+    if worker is not None:
+        where = f"{where} in worker {worker}".lstrip()
     error: BaseException | None = None
     if failure.pickled is not None:
         try:
@@ -99,7 +100,7 @@ def raised_by_source(error: BaseException, index: int) -> BaseException:
 
 def _task_error(failure: Failure, where: str) -> TaskError:
     error = TaskError(
-        f"{failure.type_name} {where}: {failure.text}",
+        f"{failure.type_name} was raised {where}: {failure.text}",
         failure.item,
         failure.item_repr,
         failure.type_name,
@@ -126,11 +127,10 @@ def explained(error: BaseException) -> BaseException:
     if issubclass(type(error), ValueError) and "read-only" in _text(error):
         noted(
             error,
-            "What is given in shared=, and plain arrays among the items, are read-only in the "
-            "workers. To change values: work on a copy (x = x.copy()); or share(x, mode='c') "
-            "before the call, so that each worker has a copy of its own of what it changes; or "
-            "give share(x) as an item or in a functools.partial, so that all write into the same "
-            "memory.",
+            "Objects in shared=, and plain arrays among the items, are read-only in the workers. "
+            "To change values, work on a copy (x = x.copy()). Or pass share(x, mode='c'): each "
+            "worker sees only its own changes. Or pass share(x) as an item or in a "
+            "functools.partial: all workers write to the same memory.",
         )
     elif type(error) is ModuleNotFoundError and (module := sys.modules.get(error.name or "")):
         path = getattr(module, "__file__", None)
@@ -139,17 +139,17 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
-def timed_out(pid: int, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
+def timed_out(worker: int, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
     """Say that a worker was ended because item `i`, called `name`, took too long."""
     return TaskTimeoutError(
-        f"{name} took longer than timeout={timeout_s:g} s; worker {pid}, which worked on it, was "
-        "ended",
+        f"{name} took longer than timeout={timeout_s:g} s; worker {worker}, which worked on it, "
+        "was ended",
         i,
     )
 
 
 def death_of(
-    pid: int, status: int | None, why: str, doing: str, i: int = -1
+    worker: int, status: int | None, why: str, doing: str, i: int = -1
 ) -> errors.WorkerDiedError:
     """Say how a worker ended while it was `doing` something, in the middle of item `i` or of none.
 
@@ -163,7 +163,7 @@ def death_of(
             "descriptors that it had not opened (os.closerange)."
         )
     elif status is None:
-        how = "ended, and nobody knows how"
+        how = "ended for an unknown reason"
     elif status >= 0:
         how = f"exited with status {status}"
         hint = (
@@ -174,12 +174,15 @@ def death_of(
         name = _name_of_signal(-status)
         how = f"was ended by {name}"
         if name == "SIGXCPU" or why == "time":
-            hint = " It had used all the CPU time that a process may have here (ulimit -t)."
+            hint = " It had used all the CPU time that a process may use here (ulimit -t)."
         elif name == "SIGKILL":
-            hint = " The kernel does that when memory runs out; `dmesg` would say so."
+            hint = (
+                " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
+                "smaller items."
+            )
         elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
-            hint = " It crashed in compiled code; its stack is in the standard error output."
-    return errors.WorkerDiedError(f"worker {pid} {how} while it {doing}.{hint}", i)
+            hint = " It crashed in compiled code; a stack trace was printed to stderr."
+    return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", i)
 
 
 def _name_of_signal(number: int) -> str:

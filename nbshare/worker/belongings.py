@@ -192,6 +192,6 @@ def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any,
         with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
             initializer(*initargs)
     except BaseException as error:
-        noted(error, "raised by the initializer")
+        noted(error, f"raised by the initializer {label_of(initializer)}")
         raise
     _initialized[:] = [key]

@@ -285,8 +285,8 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
     """Copy a block to a slot; returns how many rows it has."""
     if block is None:
         raise TypeError(
-            "None is no block. Yield or return an array; or take the slot and fill it in place: "
-            "load(slots), stage(block, out)."
+            "the block is None: yield or return an array, or take the slot and fill it in place: "
+            "load(slots), stage(block, out)"
         )
     array = np.asarray(block)
     fits = array.shape == out.shape
@@ -294,14 +294,14 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
         fits = array.shape[1:] == out.shape[1:] and len(array) <= len(out)
     if not fits:
         raise ValueError(
-            f"a block of shape {array.shape} does not fit the slots of shape {out.shape}: say "
-            "shape=, one for all stages or a list with what each stage gets. A block may have "
-            "fewer rows."
+            f"a block of shape {array.shape} does not fit slots of shape {out.shape}: set shape= "
+            "to one shape for all stages, or to a list with the shape that each stage gets. A "
+            "block may have fewer rows."
         )
     if not np.can_cast(array.dtype, out.dtype, "same_kind"):
         raise TypeError(
-            f"a block of {array.dtype} does not fit the slots of {out.dtype}: say dtype=, one for "
-            "all stages or a list with what each stage gets"
+            f"a block of {array.dtype} does not fit slots of {out.dtype}: set dtype= to one dtype "
+            "for all stages, or to a list with the dtype that each stage gets"
         )
     if not out.ndim:
         out[...] = array
@@ -314,8 +314,8 @@ def trim(ring: RingBuffer, slot: SharedArray, rows: Any) -> None:
     """Hand on the first rows only; None: all."""
     if isinstance(rows, np.ndarray):
         raise TypeError(
-            "who fills a slot in place returns or yields None, or how many rows are filled; not "
-            f"an array, as this one of shape {rows.shape}"
+            "a function that fills its slot in place must return or yield None, or the number of "
+            f"filled rows; this is an array of shape {rows.shape}"
         )
     if rows is not None and slot.shape:
         ring.trim(slot, rows)

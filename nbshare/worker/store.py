@@ -265,4 +265,10 @@ def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
         raise ValueError(
             f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
         )
-    np.copyto(row, weak, casting="same_kind")
+    try:
+        np.copyto(row, weak, casting="same_kind")
+    except TypeError:
+        raise TypeError(
+            f"the result has dtype {np.asarray(weak).dtype}, which out= of dtype {row.dtype} "
+            "cannot hold. Pass out= with a dtype that can, or convert the result in the function"
+        ) from None
