@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-NOISE = 0.0025  # of one measurement; the star's brightness is 1
-CADENCE = 1 / 2880  # days between two measurements
+NOISE = 0.0035  # of one measurement; the brightness of the star is 1
+CADENCE = 1 / 5760  # days between two measurements
 N_BINS = 60  # of a folded curve
 
 
