@@ -32,6 +32,7 @@ import contextvars
 import threading
 import time
 import traceback
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
@@ -227,7 +228,9 @@ def open_display(
             drawers.append(bar.TerminalBar(job))
         else:
             drawers.append(bar.LogLines(job))
-    if plot is not None and place == "kernel":  # elsewhere there is nowhere to show a picture
+    if plot is not None and place != "kernel":
+        _tell_of_no_plot()
+    elif plot is not None:
         from nbshare.notebook.frames import LiveFrames
 
         frames = LiveFrames(job, plot, in_background=in_background)
@@ -236,6 +239,16 @@ def open_display(
     live = not (place == "kernel" and is_static())
     warn = _warner() if in_background and drawers else None
     return Display(drawers, outputs, live=live, warn=warn)
+
+
+@cache
+def _tell_of_no_plot() -> None:
+    """Warn once in a process: a script may be run again and again, and a loop has many calls."""
+    warn_at_most(
+        "plot= is shown in a notebook only; here the run goes on without it. Draw the results that "
+        "it returns, or leave plot= out",
+        DisplayWarning,
+    )
 
 
 class Showing:

@@ -78,3 +78,18 @@ def test_editors_see_the_arguments_of_both_calls():
     assert list(ours.parameters) == list(theirs.parameters)
     assert ours.parameters.keys() >= {"shared", "plot", "retries", "seed"}
     assert "others" not in ours.parameters
+
+
+PLOTTED = """
+import contextlib, io
+from nbshare import parallel_map
+with contextlib.redirect_stderr(io.StringIO()) as told:
+    for _ in range(3):
+        assert parallel_map(abs, [-1, 2], plot="line").tolist() == [1, 2]
+print(told.getvalue().count("plot= is shown in a notebook only"))
+"""
+
+
+def test_a_plot_that_nobody_can_see_is_told_of_once(script):
+    """In a script the run goes on, also where warnings are errors, and it is said once."""
+    assert script(PLOTTED) == "1\n"

@@ -403,7 +403,7 @@ def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
 )
 def test_a_log_gets_lines_only_when_asked(progress, expected):
     done = subprocess.run(
-        script(f"play(PlayedJob(images()), {progress}, plot='image', seconds=0.2)"),
+        script(f"play(PlayedJob(images()), {progress}, seconds=0.2)"),
         cwd=ROOT,
         capture_output=True,
         text=True,
