@@ -227,8 +227,7 @@ class ResultFigure(LiveFigure):
     """
 
     def __init__(self, plot: LivePlot) -> None:
-        job: Any = SimpleNamespace(_inputs=None)
-        super().__init__(job, plot)
+        super().__init__(cast(Any, SimpleNamespace(_inputs=None)), plot)
 
     @staticmethod
     def blank(text: str) -> Frame:
@@ -255,6 +254,8 @@ class ResultFigure(LiveFigure):
         if not self._n:
             self._n = len(present)
             self._build(self._rows, present)
+        # Laid out once: no result moves the axes. A sharp frame is again, if labels stick out.
+        self._n_frames = 2 * min(self._n_frames, 1)
         painter: Any = self._painters[0]
         painter.begin_anew(self._limits)
         painter.paint(self._rows, present, final=final)
