@@ -36,7 +36,9 @@ def outputs_of(notebook):
 SMALLER = {
     "01_first_parallel_map": [("spread(180)", "spread(12)"), ("azimuths[:36]", "azimuths[:4]")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
-    "09_libraries": [("examples(600)", "examples(300)")],
+    "06_shared_arrays": [("years=30", "years=3")],
+    "08_executor": [("start, 140", "start, 80")],
+    "09_libraries": [("-4, 1, 24", "-4, 1, 8")],
     "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
 }
 
