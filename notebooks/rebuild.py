@@ -52,7 +52,8 @@ def rebuild(path: Path) -> None:
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 output.traceback = [
-                    line.replace(f"{FOLDER}/", "").replace(f"{FOLDER.parent}/", "") for line in output.traceback
+                    line.replace(f"{FOLDER}/", "").replace(f"{FOLDER.parent}/", "")
+                    for line in output.traceback
                 ]
             data = output.get("data", {})
             if "image/png" in data:
