@@ -130,10 +130,11 @@ def test_shows_results_and_a_picture(path):
 
 @each_notebook
 def test_names_no_place_of_the_machine_it_ran_on(path):
-    """No absolute path, neither in a source nor in an output."""
+    """No absolute path and no process id, neither in a source nor in an output."""
     notebook = nbformat.read(path, as_version=4)
     words = [cell.source for cell in notebook.cells]
     for output in outputs_of(notebook):
         words += [output.get("text", ""), *output.get("traceback", ())]
         words += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
     assert not MACHINE_PATH.search("\n".join(words))
+    assert not re.search(r"worker \d{3}", "\n".join(words))
