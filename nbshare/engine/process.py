@@ -34,7 +34,7 @@ LOOK_S = 0.1  # between looks whether somebody has stopped a process that others
 CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
 LATE_S = 0.02  # a new worker takes as long, its imports not counted
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
-ANSWER_S = 0.5  # and the server answers as quickly
+ANSWER_S = 3.0  # and the server answers as quickly, on a machine that has time for it
 
 # What has to be importable in a new interpreter, whose own path comes first: a random.py beside
 # the notebook must not be taken for the standard library's.
@@ -243,20 +243,25 @@ class WorkerStarter:
         """Return the exit status of a dead child of the server; None if nobody knows it."""
         if self._channel is None:
             return None
-        try:
+        until_s = time.monotonic() + ANSWER_S
+        with suppress(OSError, EOFError):  # it has ended
             self._channel.send(("reap", pid), wait=False)
-            status, _ = self._channel.receive(timeout_s=ANSWER_S)
-            return status  # type: ignore[no-any-return]
-        except (OSError, EOFError):  # it has ended, or somebody has stopped it
-            self.end_server()
-            return None
+            while not self._is_stopped() and time.monotonic() < until_s:
+                with suppress(TimeoutError):
+                    return self._channel.receive(timeout_s=LOOK_S)[0]  # type: ignore[no-any-return]
+        self.end_server()
+        return None
 
     def end_if_stopped(self) -> None:
         """End a server that somebody has stopped; whoever it has yet to start is lost with it."""
+        if self._is_stopped():
+            self.end_server()
+
+    def _is_stopped(self) -> bool:
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with suppress(OSError):  # ended, and somebody else has asked for its status
-            if self._server and os.waitid(os.P_PID, self._server.pid, look):
-                self.end_server()
+            return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))
+        return False
 
     def check_files(self) -> None:
         """Raise RuntimeError if the program has closed its files: others may have the numbers."""
