@@ -59,10 +59,10 @@ class Panel:
 
     def shows(self, item, act):
         """Do something that has another item shown; returns the seconds until it is."""
-        old, began = self.picture.get_attribute("src"), time.monotonic()
+        old, self.acted_at = self.picture.get_attribute("src"), time.monotonic()
         act()
         self._page.tab.wait_for_function(SHOWN, arg=[self._number, item, old], timeout=10_000)
-        return time.monotonic() - began
+        return time.monotonic() - self.acted_at
 
     def drag(self, name, part):
         """Take the handle of a slider with the mouse, to a part of its way."""
@@ -72,6 +72,7 @@ class Panel:
         mouse, y = self._page.tab.mouse, handle["y"] + handle["height"] / 2
         mouse.move(handle["x"] + handle["width"] / 2, y)
         mouse.down()
+        self.acted_at = time.monotonic()
         mouse.move(way["x"] + part * way["width"], y, steps=3)
         mouse.up()
 
@@ -106,7 +107,8 @@ def use(page, folder, seen):
     panel.shows("item 0", lambda: panel.drag("item", 0))
     seen.follows.append(follow.is_checked())
     play = cell.locator(".widget-play button").first
-    panel.shows("item 11", play.click)  # the last one, where it rests
+    panel.shows("item 11", play.click)  # the last one
+    cell.locator(".widget-play .fa-play").wait_for()  # where it rests: it is no pause button now
     panel.shows("item 2", lambda: panel.drag("item", 2 / 11))
 
 
