@@ -1,21 +1,21 @@
-"""Everything that draws: the row of a running map, and its picture.
+"""Everything that draws: the progress display of a run, and its plots.
 
-A map is seen only through its job (:class:`~nbshare.job.Job`), and drawing happens
-only inside :meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the map;
-a job in the background has one for that. A display that fails costs one warning, never the map.
+A run is seen only through its job (:class:`~nbshare.job.Job`), and drawing happens only inside
+:meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the run; a background
+job has its own. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
-``row``          the row of a notebook
-``page``         what a page asks of it, and its Stop button
+``row``          the progress display of a notebook
+``page``         what a browser page asks of it, and its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
-``live_plot``    what the user asks to be drawn
-``frames``       when to draw the picture, and where to
-``figure``       the picture itself, as a small file: a Figure with an Agg canvas, never pyplot
+``live_plot``    the plots that the user asks for
+``frames``       when and where to draw the plot
+``figure``       the plot itself, as a small file: a Figure with an Agg canvas, never pyplot
 ``charts``       lines and histograms in it
 ``image``        images in it
-``values``       what these share: results as numbers, each read once; colours, labels, limits
+``values``       shared by these: results as numbers, each read once; colours, labels, limits
 ``explore``      one result at a time, and ``panel`` with its sliders
-``prints``       where the prints of workers go
+``prints``       where the output of workers is shown
 
 `Showing` shows a job that runs in the background, and one that the user asks for in any cell::
 
@@ -23,7 +23,7 @@ a job in the background has one for that. A display that fails costs one warning
     job, in any cell ─► show ─► the same outputs once more, which change with the first
 
 A front end changes all outputs of one display id together. So a job that is shown in ten cells is
-drawn once, and a page that was loaded anew, and so has lost its outputs, gets them back.
+drawn once, and a page gets its outputs back after a reload.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ __all__ = [
 
 NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
 
-# What draws for longer when it is interrupted is the user's, and maybe without an end. Else whoever
-# presses a key three times would be left with a row that says "running".
+# After an interrupt only a user's function draws for longer, maybe for ever. Without this limit a
+# third Ctrl-C would leave a display that says "running".
 _PATIENCE_S = 0.5
 
 
@@ -71,18 +71,18 @@ class Drawer(Protocol):
 
 
 class Display:
-    """What is shown of one map.
+    """The progress display and the plots of one run.
 
     Parameters
     ----------
     drawers
-        What draws; none where nothing is to be seen.
+        The objects that draw; empty where nothing is shown.
     outputs
-        Those of a cell that they draw into.
+        The outputs of a cell that they draw into.
     live
-        False: only the last frame is drawn.
+        If False, only the last frame is drawn.
     warn
-        Tells of a failure.
+        Called with a text if drawing fails.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class Display:
 
     @property
     def has_row(self) -> bool:
-        """Whether the job has a row in a notebook, which says how it ends."""
+        """Whether a notebook shows how the job ends."""
         return any(output.kind == "row" for output in self._outputs)
 
     def begin(self) -> None:
-        """Take the places of all outputs, in the cell that is running."""
+        """Reserve the place of each output in the running cell."""
         self.update()
         for output in self._outputs:
             output.reserve()
 
     def show_again(self) -> bool:
-        """Show all outputs in the cell that is running too; returns False if there are none."""
+        """Show all outputs in the running cell too; return False if there are none."""
         for output in self._outputs:
             output.show_again()
         return bool(self._outputs)
 
     def update(self) -> float:
-        """Redraw what is due.
+        """Redraw the parts that are due.
 
         Returns
         -------
@@ -135,7 +135,7 @@ class Display:
         return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
 
     def close(self) -> None:
-        """Draw the last frame. Calling it again draws what an interrupt has left to draw."""
+        """Draw the last frame; call it again to finish after an interrupt."""
         while self._due:
             drawer, began = next(iter(self._due)), time.monotonic()
             try:
@@ -157,7 +157,7 @@ class Display:
             frames = users_frames(error.__traceback__) or error.__traceback__
             text = "".join(traceback.format_exception(type(error), error, frames))
             self._warn(
-                "Drawing failed and is off for the rest of this call; the map itself is not "
+                "Drawing failed and is off for the rest of this run; the results are not "
                 f"affected.\n\n{text}"
             )
         else:
@@ -179,7 +179,7 @@ def check_display(progress: Any, plot: Any) -> None:
     Raises
     ------
     TypeError
-        The argument is of no kind that is allowed.
+        An argument has the wrong type.
     ValueError
         ``plot`` is a string that names no plot.
     """
@@ -195,26 +195,26 @@ def check_display(progress: Any, plot: Any) -> None:
 def open_display(
     job: Job, *, progress: Any = None, plot: Any = None, in_background: bool = False
 ) -> Display:
-    """Decide what is shown of a job, and where.
+    """Choose how and where to show a job.
 
     Parameters
     ----------
     job
-        The running map.
+        The job of the run.
     progress, plot
         As checked by :func:`check_display`.
     in_background
-        Whether a thread of its own draws it, while its user does something else.
+        Whether a thread of its own draws it.
 
     Returns
     -------
     Display
-        To be updated while waiting, and closed at the end. Nothing is drawn before that.
+        Update it while waiting, and close it at the end. Nothing is drawn before that.
     """
     place = surroundings()
     drawers: list[Drawer] = []
     outputs: list[KernelOutput] = []
-    # Imported only where something is drawn: `import nbshare` and a quiet map stay light.
+    # Imported only to draw: `import nbshare` and a run without display stay light.
     if place != "log" if progress is None else progress is not False:
         from nbshare.notebook import bar, row
 
@@ -245,14 +245,14 @@ def open_display(
 def _tell_of_no_plot() -> None:
     """Warn once in a process: a script may be run again and again, and a loop has many calls."""
     warn_at_most(
-        "plot= is shown in a notebook only; here the run goes on without it. Draw the results that "
+        "plot= is shown in a notebook only; here the run continues without it. Draw the results that "
         "it returns, or leave plot= out",
         DisplayWarning,
     )
 
 
 class Showing:
-    """What is drawn of a job that nobody may wait for.
+    """The display of a job that may run in the background.
 
     Parameters
     ----------
@@ -261,18 +261,18 @@ class Showing:
 
     Notes
     -----
-    For any thread. It knows its job only while that runs.
+    Safe from any thread. It holds its job only while that runs.
     """
 
     def __init__(self, plot: Any) -> None:
         self._plot = plot
-        self._cell: int | None = None  # that of the call, if it went on in the background
+        self._cell: int | None = None  # the cell of a call that runs in the background
         self._was_begun = False  # and showed something
         self._live: list[Display] = []  # the last one is shown again
         self._lock = threading.RLock()  # a plot function may wait for its job
 
     def begin(self, job: Job, progress: Any) -> None:
-        """Show a job that is about to begin, as far as ``progress=`` and ``plot=`` want it."""
+        """Show a job that is about to begin, as ``progress=`` and ``plot=`` say."""
         place = surroundings()
         if progress is None:
             progress = place == "kernel"
@@ -281,18 +281,18 @@ class Showing:
         self._was_begun = self._draw(job, progress)
 
     def follow(self, job: Job) -> None:
-        """Go on with what `begin` has shown, until the job is over."""
+        """Update the outputs of `begin` until the job is over."""
         with self._lock:
-            live = self._live[:]  # none if it is over already
+            live = self._live[:]  # empty if it is over already
         for display in live:
             self._follow_until_over(job, display)
 
     def show(self, job: Job) -> bool:
-        """Show the job in the present cell; returns False if there is none, or no need."""
+        """Show the job in the running cell; return False if there is none, or no need."""
         if surroundings() != "kernel":
             return False
         with self._lock:
-            if self._cell == cell_number():  # its own: it is there, or not wanted
+            if self._cell == cell_number():  # its own cell: shown there already, or not wanted
                 return self._was_begun
             if self._live and self._live[-1].show_again():
                 return True
@@ -304,7 +304,7 @@ class Showing:
         return True
 
     def explore(self, job: Job, **options: Any) -> None:
-        """Show the results one at a time, with the labels of its own picture."""
+        """Show the results one at a time, with the labels of its own plot."""
         from nbshare.notebook.explore import explore
 
         own = as_plots(self._plot)
@@ -313,13 +313,13 @@ class Showing:
         explore(job, **options)
 
     def close(self) -> None:
-        """Draw the last state, of a job that is over."""
+        """Draw the last state of a job that is over."""
         with self._lock:
             while self._live:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw it in the present cell; returns False if nothing is wanted."""
+        """Draw it in the running cell; return False if nothing is wanted."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False
@@ -344,7 +344,7 @@ class Showing:
         while not over.wait(pause_s):
             with self._lock:
                 pause_s = display.update()
-        # The job closes this when all prints are there.
+        # The job closes this when all output has arrived.
 
 
 def _is_bar_class(progress: Any) -> bool:
@@ -358,6 +358,6 @@ def _warn(message: str, line: tuple[str, int] | None = None) -> None:
 
 
 def _warner() -> Callable[[str], None]:
-    """Return what warns later, in any thread, as if it was here and now: below the same cell."""
+    """Return a function that warns below the present cell, from any thread, at any time."""
     context, line = contextvars.copy_context(), users_line()
     return lambda message: context.run(_warn, message, line)

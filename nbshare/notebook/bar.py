@@ -1,7 +1,7 @@
-"""How far a map is, in words: tqdm in a terminal, a line now and then in a log.
+"""The progress of a run in words: tqdm in a terminal, a line now and then in a log.
 
-The arithmetic (smoothed rate, time left, formatting) is tqdm's. Where it is not known how many
-items will come, there is neither a percentage nor a time left.
+The arithmetic (smoothed rate, time left, formatting) is tqdm's. If the number of items is unknown,
+there is neither a percentage nor a time left.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 LIVE: tuple[State, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
-_LEAST_RATE = 0.1  # of less than one in so many seconds, minutes: the next unit
+_LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
 _EARLY_S = 2.0  # after the first result
-_SHORTEST_S = 0.1  # a rate of less is noise
+_SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
-_LOG_SILENCE_S = 300.0  # a long map says at least this often that it is alive
+_LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 _MOST_LOADING = 2  # workers that are named; sixteen import the same
 
 
 class Pace:
-    """How fast a job is, by tqdm's smoothing."""
+    """The speed of a job, with tqdm's smoothing."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -42,7 +42,7 @@ class Pace:
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
-        """Take in the results that came since the last call; return how many there are."""
+        """Count the results since the last call; return how many there are in all."""
         n_done, now = self._job.n_done, time.monotonic()
         if n_done > self._counted:
             self._first_at = min(self._first_at, now)
@@ -55,15 +55,15 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Results a second, of late; 0.0 before the first."""
+        """Recent results per second; 0.0 before the first."""
         seconds = self._seconds()
         return self._results() / seconds if seconds else 0.0
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present rate; None if that cannot be told.
+        """Seconds to the end at the present rate; None if unknown.
 
-        The first result of a worker that has just been started says little.
+        The first result of a new worker says little.
         """
         job, now = self._job, time.monotonic()
         is_early = self._counted < job.n_workers and now - self._first_at < _EARLY_S
@@ -91,7 +91,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
     job, pace
         The job and its clock.
     timed
-        False: nothing that differs from one run to the next (seconds, rates).
+        False: leave out what differs from run to run (seconds, rates).
     """
     n_done, state, n_failed = pace.count(), job.state, len(job.errors)
     n = job.n_tasks
@@ -101,7 +101,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         if not n_done:
             return Words(words, "no items", [])
         timing = f"in {duration(job.elapsed_s)} ({_rate(n_done / max(job.elapsed_s, 1e-9))})"
-        if job.elapsed_s < _SHORTEST_S:  # or it was over before anybody looked
+        if job.elapsed_s < _SHORTEST_S:  # or it was over before the first look
             timing = f"in under {_SHORTEST_S} s"
         return Words(words, count, [timing] if timed else [])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
@@ -126,7 +126,7 @@ def _timing(job: Job, pace: Pace) -> list[str]:
 
 
 def slow_loading(job: Job) -> list[str]:
-    """Say which workers have been loading what for long."""
+    """Return the workers that have been importing for long, and what."""
     if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
         return []
     found = [worker for worker in job._activity if worker.report and not worker.items]
@@ -136,7 +136,7 @@ def slow_loading(job: Job) -> list[str]:
 
 
 def stage_lines(job: Job) -> list[str]:
-    """Return a line for each stage of a pipeline; none for a map."""
+    """Return a line for each stage of a pipeline."""
     return [
         f"  {s.name}: {s.n_blocks} blocks, {queue}{s.busy:.0%} busy"
         for s, queue in (
@@ -154,7 +154,7 @@ class Bar:
         self._told = 0
 
     def draw(self, *, final: bool) -> float:
-        """Tell the bar of new results; at the end close it."""
+        """Update the bar with new results; close it at the end."""
         if self._bar is None:
             self._bar = self._bar_class(total=self._job.n_tasks, desc=self._job.label or None)
         new = self._job.n_done - self._told
@@ -167,14 +167,14 @@ class Bar:
         return _TERMINAL_INTERVAL_S
 
     def _say_more(self, *, final: bool) -> None:
-        """Say what is known besides the count."""
+        """Show the details next to the count."""
 
 
 class TerminalBar(Bar):
-    """tqdm as it is, at the end left where it stands, with a word if that is early."""
+    """A plain tqdm bar; at an early end it stays where it is, with the reason."""
 
     def __init__(self, job: Job) -> None:
-        # Every update is drawn: how often is decided here.
+        # Every update is drawn: the display limits how often.
         always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
         super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
 
@@ -197,7 +197,7 @@ class TerminalBar(Bar):
 
 
 class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
-    """Without tqdm's watching thread: this bar is refreshed by hand anyway."""
+    """tqdm without its monitor thread: this bar is refreshed by hand."""
 
     monitor_interval = 0
 
@@ -233,7 +233,7 @@ def _rate(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words: a float's with a decimal, and from a minute on 01:05."""
+    """Format seconds: a float with one decimal, and from a minute on as 01:05."""
     if seconds >= 60:
         return str(tqdm.format_interval(seconds))
     return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

@@ -1,4 +1,4 @@
-"""``plot="line"``, results against the items, and ``plot="hist"``, how often which value came."""
+"""``plot="line"``, results against the items, and ``plot="hist"``, a histogram."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
 _MARKERS = "osD^vPX*"
 
-_MAX_LINES = 8  # more are drawn as one, of their mean: no eye can tell them apart
-_MAX_MARKERS = 100  # of a line; else only single points have one, which no line would show
-_MAX_POINTS = 2000  # more than the picture has pixels in a row
+_MAX_LINES = 8  # more could not be told apart: their mean is drawn
+_MAX_MARKERS = 100  # of a line; beyond, only single points have one, since no line shows them
+_MAX_POINTS = 2000  # more than the plot has pixels in a row
 
-_MAX_VALUES = 2**20  # of all results in a histogram; of more every k-th is counted
+_MAX_VALUES = 2**20  # in a histogram; if there are more, every k-th is counted
 _MAX_BINS = 100
-_MAX_WHOLE = 60  # integers of a smaller range have a bar each
+_MAX_WHOLE = 60  # integers in a smaller range get a bar each
 
 
 class LinePainter(Painter):
-    """Draws lines that fill in, against the inputs where those are numbers or dates."""
+    """Draws lines against the items if these are numbers or dates."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -45,7 +45,7 @@ class LinePainter(Painter):
             for colour, marker in looks
         ]
         if width > 1:
-            word = "result" if width < 4 else ""  # for more there is no room beside the title
+            word = "result" if width < 4 else ""  # more have no room next to the title
             names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
             look: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             look |= {"borderaxespad": 0.2, "frameon": False, "fontsize": 9, "labelcolor": GREY}
@@ -58,13 +58,13 @@ class LinePainter(Painter):
             axes.set_yticks([0, 1], ["False", "True"])
 
     def _choose_x(self) -> tuple[Array, NDArray[np.intp]]:
-        """Choose what the results are drawn against, and label the axis; return it in order."""
+        """Choose the x values and label their axis; return their order."""
         plot, axes = self._plot, self._axes
         x, name = plot.x, "input"
         if x is not None and len(x) != self._n:
             raise CannotDrawError(
-                f"LivePlot(x=...) has {len(x)} values, and the map has {self._n} items: there has "
-                "to be one for each. The map goes on without the picture."
+                f"LivePlot(x=...) has {len(x)} values, but there are {self._n} items: pass one "
+                "value per item. The run continues without this plot."
             )
         if x is None:
             x = along_x(self._inputs, self._n)
@@ -113,14 +113,14 @@ def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
 
 
 def is_single(y: Array) -> NDArray[np.bool_]:
-    """Tell which points have no neighbour to draw a line to."""
+    """Return which points have no neighbour to draw a line to."""
     there = np.pad(np.isfinite(y), 1)
     single: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
     return single
 
 
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the highest and lowest points of many, which make the same picture."""
+    """Return the highest and lowest points of many: they look the same."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
     starts = np.linspace(0, len(x), _MAX_POINTS, endpoint=False).astype(int)
@@ -170,7 +170,7 @@ class HistPainter(Painter):
 
 def auto_bins(finite: Array) -> int:
     """Return how many bins NumPy's "auto" makes: the larger of two well-known numbers."""
-    # By NumPy itself, an outlier would have it make the edges of billions of bins.
+    # With an outlier, NumPy itself would make the edges of billions of bins.
     by_sturges = math.log2(finite.size) + 1
     middle = np.subtract(*np.percentile(finite, (75, 25)))
     by_spread = np.ptp(finite) * finite.size ** (1 / 3) / (2 * middle) if middle else 0.0

@@ -17,17 +17,17 @@ Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, 
 _Thing = TypeVar("_Thing")
 Make: TypeAlias = Callable[[], Bundle | None]
 
-_MAX_OWN = 8  # maps of a cell with a row and a picture of their own
-_SHARED_INTERVAL_S = 0.25  # between changes of an output that several maps have
+_MAX_OWN = 8  # runs of a cell that get outputs of their own
+_SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs share
 
 
 def surroundings() -> Literal["kernel", "terminal", "log"]:
-    """Tell what kind of place shows our output.
+    """Return what shows our output: a kernel, a terminal or a log.
 
     A kernel is asked for before the terminal: Jupyter's stderr is no terminal, but a kernel
     started by hand in one may well be.
     """
-    # Where a kernel runs IPython is loaded. It is not imported just to learn that it was not.
+    # A kernel has loaded IPython: if it is not there, there is no need to import it.
     get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
@@ -36,12 +36,12 @@ def surroundings() -> Literal["kernel", "terminal", "log"]:
 
 
 def is_static() -> bool:
-    """Tell whether the output is for a document that is rebuilt (``NBSHARE_STATIC=1``)."""
+    """Return whether the output is for a document that is rebuilt (``NBSHARE_STATIC=1``)."""
     return os.environ.get("NBSHARE_STATIC", "") not in ("", "0")
 
 
 def has_server() -> bool:
-    """Tell whether a Jupyter server has started this kernel: its pages can ask, and press Stop."""
+    """Return whether a Jupyter server started this kernel: its pages can show Stop."""
     return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
 
 
@@ -51,9 +51,9 @@ def shell() -> Any:
 
 
 def front_end() -> Literal["jupyter", "other"] | None:
-    """Tell what shows widgets here: a page of Jupyter's server, or another; None if nothing does.
+    """Return what shows widgets here: Jupyter's page, or another; None if nothing does.
 
-    Who executes a notebook without a page, as nbclient does, shows none.
+    A notebook that is executed without a page, as by nbclient, shows none.
     """
     if "__vsc_ipynb_file__" in shell().user_ns or "google.colab" in sys.modules:
         return "other"
@@ -61,16 +61,16 @@ def front_end() -> Literal["jupyter", "other"] | None:
 
 
 def cell_number() -> int:
-    """Return the number of the cell that is running; in a kernel."""
+    """Return the number of the running cell; in a kernel."""
     return int(shell().execution_count)
 
 
-# What began lately, and where: which cell, run as which.
+# Recent beginnings, with the cell and the number of its run.
 _begun: deque[tuple[ref[Any], str, int]] = deque(maxlen=100)
 
 
 def begun_before(thing: _Thing) -> list[_Thing]:
-    """Note that something begins; return what of its kind earlier runs of the same cell began."""
+    """Note a beginning; return those of its kind in earlier runs of the same cell."""
     try:
         cell = str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     except Exception:  # noqa: BLE001  not every front end says, and other kernels have other ways
@@ -84,30 +84,30 @@ def begun_before(thing: _Thing) -> list[_Thing]:
 class KernelOutput:
     """One output of a cell, shown once and then replaced in place.
 
-    The first maps of a cell have an output each. Later ones, as of a loop of 200 quick maps, take
-    over those of the later maps that are over, so that a cell never floods the page; they change
-    four times a second at most.
+    The first runs of a cell have an output each. Later ones, as in a loop of 200 quick calls, reuse
+    outputs of runs that are over and change them at most four times a second. So a cell never
+    floods the page.
 
     Parameters
     ----------
     cell
         The cell.
     kind
-        Outputs are taken over by such of the same kind.
+        Outputs are reused only for the same kind.
     is_shared
-        Whether it may have shown an earlier map.
+        Whether it may have shown an earlier run.
 
     Attributes
     ----------
     number
-        How many maps of the cell have had such an output, with this one.
+        Number of runs of the cell that have had such an output, this one included.
     """
 
     def __init__(self, cell: Cell, kind: str, number: int, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
 
-        # Its id is chosen now: after an interrupt inside the first display, the last frame still
-        # replaces what that may have shown.
+        # The id is chosen now: after an interrupt inside the first display, the last frame still
+        # replaces that.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.cell, self.kind, self.number, self.is_shared = cell, kind, number, is_shared
         self._shown: Bundle | None = None
@@ -116,26 +116,25 @@ class KernelOutput:
 
     @property
     def id(self) -> str:
-        """What the front end knows it by."""
+        """Its id in the front end."""
         return str(self._handle.display_id)
 
     def reserve(self) -> None:
-        """Take the place in the cell, if nothing has been shown yet."""
+        """Reserve the place in the cell, if nothing has been shown yet."""
         if self._shown is None:
             self._waiting = lambda: ({"text/plain": ""}, None)
             self.send()
 
     def show_again(self) -> None:
-        """Show it in the cell that is running too: what comes replaces both."""
+        """Show it in the running cell too; later updates replace both."""
         if self._shown is not None:
             self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
     def show(self, make: Make, *, final: bool) -> None:
-        """Show what `make` returns, in the place of what was shown before.
+        """Replace the output with what `make` returns.
 
-        It is called now, or, where another map has used the output just before, at the end of the
-        cell, unless something newer is to be shown by then: a loop of quick maps draws few
-        pictures.
+        `make` is called now; but if another run has just used the output, it is called at the end
+        of the cell, unless a newer update replaces it. So a loop of quick calls draws few plots.
         """
         self._waiting = make
         since_s = time.monotonic() - self._sent_at
@@ -145,11 +144,11 @@ class KernelOutput:
             self.cell.take_back(self)
 
     def send(self, *, again: bool = False) -> None:
-        """Send what waits, if anything does; `again`: in the next cell too."""
+        """Send a waiting update; `again`: in the next cell too."""
         make, self._waiting = self._waiting, None
         made = make() if make is not None else None
         if again and (last := made or self._shown):
-            self._send_again_in_next_cell(*last)  # first: whoever sees it may run that cell at once
+            self._send_again_in_next_cell(*last)  # first: a visible cell may be run
         if made is None:
             return
         self._sent_at = time.monotonic()
@@ -158,7 +157,7 @@ class KernelOutput:
         self._shown = made
 
     def _send_again_in_next_cell(self, data: dict[str, str], metadata: Any) -> None:
-        """Send the last state once more: nbclient takes in what comes while a cell runs only."""
+        """Send the last state once more: nbclient records outputs only while a cell runs."""
         events = shell().events
 
         def send(*_: object) -> None:
@@ -169,7 +168,7 @@ class KernelOutput:
 
 
 class Cell:
-    """The outputs of a cell that is running."""
+    """The outputs of the running cell."""
 
     def __init__(self) -> None:
         self._events, self.number = shell().events, cell_number()
@@ -179,7 +178,7 @@ class Cell:
         self._events.register("post_run_cell", self._end)
 
     def take(self, kind: str) -> KernelOutput:
-        """Return a new output, or one that a map has no use for any more."""
+        """Return a new output, or one whose run is over."""
         self._n_taken[kind] += 1
         number = self._n_taken[kind]
         if not self._free[kind]:
@@ -189,12 +188,12 @@ class Cell:
         return output
 
     def take_back(self, output: KernelOutput) -> None:
-        """Take an output back, if it is one that others may have."""
+        """Take an output back, if others may reuse it."""
         if output.is_shared:
             self._free[output.kind].append(output)
 
     def _end(self, *_: object) -> None:
-        """Send what came too soon after what was sent before it."""
+        """Send the updates that came too soon after the previous ones."""
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
         for output in itertools.chain(*self._free.values()):
@@ -208,7 +207,7 @@ _current: Cell | None = None
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the cell that is running; in a kernel."""
+    """Return an output of the running cell; in a kernel."""
     global _current
     if _current is None or _current.is_over or _current.number != cell_number():
         _current = Cell()

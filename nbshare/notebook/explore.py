@@ -1,4 +1,4 @@
-"""`explore`: one result at a time, also of a job that runs; what there is to see."""
+"""`explore`: one result at a time, also of a running job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["explore"]
 
 Kind = Literal["image", "line", "hist"]
 
-_MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that the scale is taken from
+_MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale
 
 
 @shown_from_the_call
@@ -38,42 +38,49 @@ def explore(
 ) -> None:
     """Show results one at a time in a notebook, with a slider to choose among them.
 
-    Nothing is copied: each result is read from memory when it is drawn. The notebook's file keeps
-    the last picture.
+    Nothing is copied: each result is read from memory when it is drawn. The saved notebook keeps
+    the last plot.
 
     Parameters
     ----------
     results : array_like of shape (n, *shape), or Job
-        What `parallel_map` has returned, or a job, which may still run; see `Job.explore`.
+        Results of `parallel_map`, or a job, which may still be running; see `Job.explore`.
     kind : {"image", "line", "hist"}, optional
-        How one result is drawn. Default: an image if it is one (H, W), or in colour (H, W, 3 or
-        4); a line if it is one-dimensional.
+        How to draw one result. Default: ``"image"`` for results of shape (H, W), or in colour (H,
+        W, 3 or 4); ``"line"`` for one-dimensional results.
     axes : mapping of str to array_like, optional
-        Of results over a grid: the name of each axis and its values, the last axis varying fastest,
-        as in `itertools.product`. Their lengths multiply to ``n``. Each axis has a slider.
+        For results over a grid: the name and the values of each axis, the last axis varying
+        fastest, as in `itertools.product`. The product of their lengths must be ``n``. Each axis
+        gets a slider.
     plot : LivePlot, optional
-        Labels, units, coordinates and `value` of the picture; its own kind is not used.
+        Labels, units, coordinates and `value` of the plot; its own kind is not used.
 
     Raises
     ------
     TypeError
-        The results are not an array, or single numbers.
+        The results are not an array, or are single numbers.
     ValueError
         An argument is not as described.
 
     See Also
     --------
-    Job.explore, LivePlot
+    Job.explore : the same for a job.
+    LivePlot : labels and units.
 
     Examples
     --------
-    In a notebook:
+    Six images over a grid of two axes, in a notebook:
 
     >>> import numpy as np
     >>> import nbshare
-    >>> maps = np.random.default_rng(1).random((6, 20, 30))
+    >>> images = np.random.default_rng(1).random((6, 20, 30))
     >>> axes = {"azimuth": [0, 120, 240], "height": [10, 20]}
-    >>> nbshare.explore(maps, axes=axes)  # doctest: +SKIP
+    >>> nbshare.explore(images, axes=axes)  # doctest: +SKIP
+
+    With a label, a unit and another kind of plot:
+
+    >>> plot = nbshare.LivePlot(label="horizon", unit="°")
+    >>> nbshare.explore(images, kind="hist", plot=plot)  # doctest: +SKIP
     """
     if kind not in (None, "image", "line", "hist"):
         raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
@@ -90,7 +97,7 @@ def explore(
 
 
 def finished(results: Any) -> Any:
-    """Return results that are all there, as a job gives them."""
+    """Wrap complete results so that they can be read like a job."""
     if not isinstance(results, np.ndarray):
         raise _no_array(f"a {type(results).__name__}")
     if not results.size:
@@ -112,7 +119,7 @@ def _no_array(what: str) -> TypeError:
 
 
 class View:
-    """What there is to see: results, where they lie in a grid, and the picture of each.
+    """Results, their places in a grid, and a plot of each.
 
     Parameters
     ----------
@@ -137,16 +144,16 @@ class View:
 
     @property
     def n(self) -> int:
-        """Number of items, of a generator as far as it has come; 1 at least."""
+        """Number of items, for a generator the number so far; at least 1."""
         return max(1, self.source.n_tasks or len(self.source.present))
 
     @property
     def first(self) -> int:
-        """The first result that is there; 0 if none is."""
+        """Index of the first result that has arrived; 0 if none has."""
         return int(np.argmax(self.source.present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
-        """Say which result it is."""
+        """Return the name of a result."""
         places = np.unravel_index(item, self.shape) if self.axes else ()
         chosen = [
             f"{name} = {text_of(values[place])}"
@@ -155,7 +162,7 @@ class View:
         return f"{self.source.label}: {', '.join(chosen) or f'item {item}'}"
 
     def has(self, item: int) -> bool:
-        """Whether the result is there."""
+        """Whether the result has arrived."""
         present = self.source.present
         return item < len(present) and bool(present[item])
 
@@ -171,8 +178,8 @@ class View:
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
             raise TypeError(
-                "explore() shows one result at a time, which has to be an array; these are single "
-                "values. plot='line' draws all of them in one picture."
+                "explore() shows one result at a time, which must be an array; these are single "
+                "values. plot='line' draws all of them in one plot."
             )
         if self._kind is None and shown.ndim > 1 and not is_image:
             raise ValueError(
@@ -182,7 +189,7 @@ class View:
         return self._kind or ("image" if is_image else "line"), shown
 
     def draw(self, item: int, *, sharp: bool) -> Frame:
-        """Draw a result, or that it is not there."""
+        """Draw a result, or a note that it has not arrived."""
         from nbshare.notebook.figure import ResultFigure  # loads matplotlib
 
         if not self.has(item):
@@ -202,7 +209,7 @@ class View:
         return self._figure.show(self.name(item), rows, self._span(kind, shown), sharp=sharp)
 
     def _span(self, kind: Kind, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
-        """Return where the values of all results are: no scale jumps from one to the next."""
+        """Return the range of all results, so that the scale stays the same for each."""
         from nbshare.notebook.values import as_floats, span
 
         if shown.dtype.kind not in "biufcMm":  # which is refused

@@ -1,4 +1,4 @@
-"""The picture of a job: a Figure with an Agg canvas of its own, never pyplot.
+"""The plot of a job: a Figure with an Agg canvas of its own, never pyplot.
 
 pyplot keeps figures alive and is not safe where callbacks and threads meet; nothing here needs it.
 """
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nbshare.notebook.environment import Bundle
     from nbshare.notebook.live_plot import LivePlot
 
-# Pixels of a plot that stands alone, and of one of several, in two columns: what the page keeps
-# free, whatever the resolution. Both are as wide as the row.
+# Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
+# wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
 _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
@@ -48,7 +48,7 @@ _MAX_FINAL_BYTES = 600_000  # noise at 200 dpi
 _COLOURS = (0, 256, 64)  # of the last frame; 0 is no palette
 _N_OPAQUE = 224  # colours of an image; the rest of its palette is grey, more and more transparent
 
-# nbshare's look, for what a user's function draws.
+# nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor"), GREY),
     **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), GREY),
@@ -64,16 +64,16 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture: its PNG and size on the page, what it says in words, what it shows."""
+    """One frame: its PNG, its size on the page, its text, and what it shows."""
 
     png: bytes
     size: tuple[int, int]  # pixels
     title: str
-    is_complete: bool  # all results that are there are in it
+    is_complete: bool  # it shows all results that have arrived
 
     @property
     def bundle(self) -> Bundle:
-        """What a cell gets; with the size, so that the page never jumps."""
+        """The output of a cell; its size is given, so the page never jumps."""
         png, (width, height) = base64.b64encode(self.png).decode("ascii"), self.size
         size = {"width": width, "height": height, "alt": self.title}
         return {"image/png": png, "text/plain": self.title}, {"image/png": size}
@@ -87,9 +87,9 @@ class LiveFigure:
     job
         The running map.
     plot
-        What `nbshare.notebook.live_plot.as_plots` takes; not None.
+        As for `nbshare.notebook.live_plot.as_plots`; not None.
     in_users_style
-        Whether matplotlib's settings are left as they are, also for nbshare's own plots.
+        Whether to leave matplotlib's settings as they are, also for nbshare's own plots.
     """
 
     def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
@@ -102,7 +102,7 @@ class LiveFigure:
         self._n = 0
 
     def frame(self, *, final: bool) -> Frame | None:
-        """Draw the present state; None as long as there is no result."""
+        """Draw the present state; None if there is no result yet."""
         with contextlib.ExitStack() as style:
             if not self._in_users_style:
                 look = _STYLE if self._is_users else "default"
@@ -116,8 +116,8 @@ class LiveFigure:
         return Frame(png, (width, height), *painted)
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
-        """Bring the axes up to date; return the title, and whether all results are shown."""
-        present = self._job.present  # before the results: what is flagged is among them
+        """Update the axes; return the title, and whether all results are shown."""
+        present = self._job.present  # before the results: then they include all that are flagged
         partial, n_present = self._job.partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
             partial = partial[: present.size]
@@ -125,7 +125,7 @@ class LiveFigure:
             present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
-        if self._n != present.size:  # the first time, or a generator's: all is laid out anew
+        if self._n != present.size:  # the first time, or for a generator: lay out again
             self._n = present.size
             self._build(partial, present)
         shown = [painter.paint(partial, present, final=final) for painter in self._painters]
@@ -134,7 +134,7 @@ class LiveFigure:
         what = shown[0][1] if len(shown) == 1 else "{}"
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
-        # While the map runs, the row above counts: a picture is always late.
+        # While it runs, the progress display counts: a plot is always late.
         is_part = final and self._job.n_tasks is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
@@ -146,7 +146,7 @@ class LiveFigure:
         width, height = _ALONE if columns == 1 else _PANEL
         size = (columns * width / _DPI, rows * height / _DPI)
         self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
-        if not self._is_users:  # whose function may draw in black
+        if not self._is_users:  # a user's function may draw in black
             self.figure.set_facecolor("none")
         self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
         places: list[FigureBase] = [self.figure]
@@ -166,7 +166,7 @@ class LiveFigure:
         self._title = ""
 
     def _write_title(self, title: str) -> None:
-        """Write it above the axes, or above all of them; the user's own stays."""
+        """Set the title of the axes, or of the figure; the user's own stays."""
         axes = self.figure.axes[0]
         before, self._title = self._title, title
         look: Any = {"fontsize": 11, "parse_math": False}
@@ -180,9 +180,9 @@ class LiveFigure:
             axes.set_title(title, loc="left", **look)
 
     def _lay_out(self, *, final: bool) -> None:
-        # Laying out costs as much as drawing, and moves the axes: so only in frames 1, 2, 4, 8, …,
-        # in a last one that labels would stick out of, and where the user's function made further
-        # axes anew, as for a colour bar.
+        # Layout costs as much as drawing, and moves the axes. So it runs only in frames 1, 2, 4, 8,
+        # …, in a last frame whose labels would be cut off, and when the user's function made new
+        # axes, as for a colour bar.
         self._n_frames += 1
         needed = self._n_frames & (self._n_frames - 1) == 0
         if final and self._n_frames > 1:
@@ -196,7 +196,7 @@ class LiveFigure:
         self.figure.set_layout_engine("none")
 
     def _final_png(self) -> bytes:
-        """Draw the sharpest picture that makes a file of moderate size."""
+        """Draw at the highest resolution that keeps the file small."""
         palette = self._painters[0].palette if len(self._painters) == 1 else None
         for dpi in _FINAL_DPIS:
             picture = self._pixels(dpi)
@@ -223,7 +223,7 @@ class ResultFigure(LiveFigure):
     Parameters
     ----------
     plot
-        How it is drawn: one of nbshare's kinds, of whose results the last is shown.
+        One of nbshare's kinds, which shows the last result.
     """
 
     def __init__(self, plot: LivePlot) -> None:
@@ -231,7 +231,7 @@ class ResultFigure(LiveFigure):
 
     @staticmethod
     def blank(text: str) -> Frame:
-        """Return a picture of the same size with a text in it."""
+        """Return a frame of the same size with a text in it."""
         width, height = _ALONE
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="none")
         figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
@@ -249,7 +249,7 @@ class ResultFigure(LiveFigure):
         return frame
 
     def paint(self, *, final: bool) -> tuple[str, bool]:
-        """Bring the axes up to date; return the title, and that all is shown."""
+        """Update the axes; return the title, and True: all is shown."""
         present = np.ones(len(self._rows), bool)
         if not self._n:
             self._n = len(present)
@@ -264,7 +264,7 @@ class ResultFigure(LiveFigure):
 
 
 def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) -> Image.Image:
-    """Give a picture fewer colours: a third of the bytes, and no eye sees the difference."""
+    """Reduce the colours: a third of the bytes, and no visible difference."""
     if palette is None:
         return picture.quantize(n_colours, dither=Image.Dither.NONE) if n_colours else picture
     opaque = picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
@@ -301,7 +301,7 @@ class FunctionPainter:
         return int(np.count_nonzero(present)), "{}"
 
     def _label(self, axes: Axes) -> None:
-        """Write the plot's labels where the function has written none."""
+        """Set the plot's labels where the function has set none."""
         plot = self._plot
         if not axes.get_xlabel():
             axes.set_xlabel(named(plot.xlabel, plot.xunit))
@@ -314,7 +314,7 @@ def _all_axes(made: Any) -> list[Axes]:
     axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
     if not axes or not all(isinstance(each, Axes) for each in axes):
         raise TypeError(
-            f"LivePlot.make_axes has to return Axes, or an array or dict of them, not {made!r}"
+            f"LivePlot.make_axes must return Axes, or an array or dict of them, not {made!r}"
         )
     return axes
 

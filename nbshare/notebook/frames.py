@@ -1,4 +1,4 @@
-"""When to draw the picture of a running map, and how it gets into the notebook."""
+"""When to draw the plot of a run, and how it gets into the notebook."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
-_MAX_PAUSE_S = 2.0  # if the user wants no longer interval
+_MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
 _LOOK_S = 0.05  # between looks for new results
-_SOON_S, _SOON_WHEN_FULL_S = 0.5, 2.5  # a map that ends so soon has its last frame only
+_SOON_S, _SOON_WHEN_FULL_S = 0.5, 2.5  # a run that ends so soon shows only its last frame
 
 
 class LiveFrames:
-    """Pictures of fixed size, each in the place of the one before; the last one stays as a PNG.
+    """Frames of fixed size, each replacing the one before; the last one stays as a PNG.
 
     Parameters
     ----------
     job
-        The running map.
+        The job of the run.
     plot
         As for `nbshare.parallel_map`; not None.
     in_background
-        Whether the user may be drawing meanwhile.
+        Whether the user may be drawing at the same time.
     """
 
     def __init__(self, job: Job, plot: Plot, *, in_background: bool) -> None:
@@ -49,7 +49,7 @@ class LiveFrames:
         if self._figure is None:
             from nbshare.notebook.figure import LiveFigure  # loads matplotlib
 
-            # matplotlib has one style for all threads: in the background the user's stays.
+            # matplotlib has one style for all threads: in the background, keep the user's.
             in_users_style = self._in_background
             self._figure = LiveFigure(self._job, self._plot, in_users_style=in_users_style)
         figure, began = self._figure, time.monotonic()
@@ -73,9 +73,9 @@ class LiveFrames:
         return self._job.n_done != self._n_done or not self._is_complete
 
     def _ends_soon(self) -> bool:
-        """Whether a first frame would take up more than its share of what is left of the map.
+        """Whether a first frame would take more than its share of the time left.
 
-        That shows when results have come for a while; the start of workers tells nothing.
+        Known only when results have arrived for a while; the start of workers says nothing.
         """
         n_done, n_tasks, now = self._job.n_done, self._job.n_tasks, time.monotonic()
         if n_tasks is None:

@@ -1,4 +1,4 @@
-"""``plot="image"``: the results so far as one picture, at the cost of the new ones only."""
+"""``plot="image"``: the results so far as one image, at the cost of the new ones only."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from nbshare.notebook.live_plot import LivePlot
 
 _BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
-_MAX_SIDE = 1024  # no picture has more pixels a side than a screen shows of it
+_MAX_SIDE = 1024  # pixels per side: a screen shows no more
 _MAX_SCALARS = 2**16
-_MAX_RATIO = 4  # of the sides of an image whose axes have one scale: else a strip
+_MAX_RATIO = 4  # of the sides, if both axes have the same scale; beyond, it is a strip
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
 _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How results of one shape become one picture.
+    """How results of one shape become one image.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Layout:
 
 
 def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
-    """Choose the picture for n results of a shape; CannotDrawError if there is none."""
+    """Choose the layout for n results of a shape; raise CannotDrawError if there is none."""
     x, y = plot.x, plot.y
     if len(shape) == 0 and x is not None and y is not None:
         if len(x) * len(y) != n:
             raise CannotDrawError(
                 f"LivePlot(x=..., y=...) has {len(x)} columns and {len(y)} rows, which does "
-                f"not make {n} items. The map goes on without the picture."
+                f"not make {n} items. The run continues without this plot."
             )
         extent = _extent(plot, len(y), len(x))
         return Layout(n, extent, _aspect(plot, extent), "x", "y", len(x))
@@ -74,7 +74,7 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
         return Layout(1, extent, aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
-        f"(H, W, 3 or 4); these have the shape {shape}. The map goes on without the picture; "
+        f"(H, W, 3 or 4); these have the shape {shape}. The run continues without it; "
         "plot=callable(ax, partial) draws anything."
     )
 
@@ -88,7 +88,7 @@ def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Litera
 
 
 def _extent(plot: LivePlot, height: int, width: int) -> tuple[float, float, float, float]:
-    """Return the left, right, lower and upper edge of an image whose first row is on top."""
+    """Return the left, right, lower and upper edge; the first row is on top."""
     left, right = _edges("x", plot.x, width)
     top, bottom = _edges("y", plot.y, height)
     return left, right, bottom, top
@@ -104,8 +104,8 @@ def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
     if len(places) != size or not np.allclose(steps, step, rtol=1e-3) or not step:
         raise CannotDrawError(
             f"LivePlot({name}=...) of an image needs {size} evenly spaced coordinates; it has "
-            f"{len(places)}, {places.min():g} to {places.max():g}. The map goes on without the "
-            "picture."
+            f"{len(places)}, {places.min():g} to {places.max():g}. The run continues without "
+            "this plot."
         )
     return float(places[0]) - step / 2, float(places[-1]) + step / 2
 
@@ -174,7 +174,7 @@ class ImagePainter(Painter):
             self._cells[mine] = reduce(self._cells[mine], reduce.reduceat(rows, firsts, axis=0))
 
     def _pixels(self) -> Array:
-        """Return the picture; NaN where there is no result yet."""
+        """Return the image; NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
             shown = self._cells / (counts if self._plot.reduction == "mean" else counts > 0)

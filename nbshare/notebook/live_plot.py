@@ -1,4 +1,4 @@
-"""LivePlot: what is drawn of a map's results while they come in, in the user's terms."""
+"""LivePlot: how the user describes a plot of the results of a run."""
 
 from __future__ import annotations
 
@@ -25,52 +25,53 @@ Draw: TypeAlias = Callable[[Any, Any], object]
 
 
 class CannotDrawError(Exception):
-    """These results do not suit the plot; the message tells the user what would."""
+    """These results do not suit the plot; the message says which ones would."""
 
 
 class LivePlot:
-    """What is drawn of a map's results while they come in.
+    """Describe a plot that shows the results of a run while they arrive.
 
-    Given to `parallel_map` as ``plot=``; ``plot="line"`` is short for ``plot=LivePlot("line")``.
+    Pass it to `parallel_map` as ``plot=``; ``plot="line"`` is short for ``plot=LivePlot("line")``.
     To draw something else, subclass it: override `draw`, and `make_axes` for several axes.
 
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
-        ``"line"``: results against the items, if those are numbers or dates, else against their
-        index; open where results are still missing. Results of up to 8 elements make a line each.
-        ``"image"``: an image for results that are images (H, W) or colour images (H, W, 3 or 4),
-        brought together by `reduction`; rows below each other for results (k,); numbers as pixels.
-        ``"hist"``: how often which value has come.
-        ``callable(ax, partial)``: draws into matplotlib Axes, cleared before each frame, the
-        results so far: a masked array of shape ``(n, *shape)``, or a list with `nbshare.MISSING`.
+        ``"line"``: results against the items if these are numbers or dates, else against their
+        index, with gaps where results are missing. Results of up to 8 elements get a line each.
+        ``"image"``: results that are images (H, W) or colour images (H, W, 3 or 4) are combined
+        into one by `reduction`; results (k,) become rows of the image, numbers its pixels.
+        ``"hist"``: a histogram of the results.
+        ``callable(ax, partial)``: draws the results so far into matplotlib Axes, which are cleared
+        before each frame. `partial` is a masked array of shape ``(n, *shape)``, or a list with
+        `nbshare.MISSING` in its gaps.
     x : array_like, shape (n,), optional
-        Numbers or dates. Of a line, what the results are drawn against: one value per item. Of an
-        image, the coordinates of its columns, evenly spaced.
+        Numbers or dates. For a line, the x values: one per item. For an image, the coordinates of
+        its columns, evenly spaced.
     y : array_like, optional
         Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
         ``len(y)`` rows of ``len(x)`` items. If `xunit` and `yunit` are the same, both axes have
-        the same scale, unless that would make a strip.
+        the same scale, unless the image would become a narrow strip.
     title : str, optional
-        Above a plot that stands alone. Default: the label of the progress display.
+        Title of a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional
-        What the results are, and their unit: at the y axis of a line, the x axis of a histogram,
+        Name and unit of the results: shown at the y axis of a line, the x axis of a histogram, and
         the colour bar of an image.
     xlabel, xunit : str, optional
-        Of the x axis of a line or image.
+        Name and unit of the x axis of a line or an image.
     ylabel, yunit : str, optional
-        Of the y axis of an image.
+        Name and unit of the y axis of an image.
     value : callable, optional
-        ``value(result)`` gives what is drawn of one result, a number or an array: ``np.angle``,
-        or ``lambda result: result["energy"]``. Called here, once per result.
+        ``value(result)`` returns the number or array to draw for one result: ``np.angle``, or
+        ``lambda result: result["energy"]``. Called in the notebook process, once per result.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
-        How a stack of images becomes one; how results of more than 8 elements become one number
-        of a line.
+        How images are combined into one, and how a result of more than 8 elements becomes one
+        number of a line.
     bins : int, optional
-        Bars of a histogram. Default: as ``bins="auto"`` of NumPy, at most 100.
+        Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
     interval : float, default 0.25
-        Seconds from one frame to the next at least. Frames are further apart where drawing would
-        take more than 15 % of the time, or 5 % where workers fill all CPUs.
+        Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time (5 %
+        if the workers use all CPUs), so frames that are slow to draw are further apart.
 
     Raises
     ------
@@ -79,17 +80,18 @@ class LivePlot:
 
     See Also
     --------
-    parallel_map
+    parallel_map : draws plots with ``plot=``.
+    explore : shows one result at a time.
 
     Notes
     -----
-    Of complex results the magnitude is drawn, of timedeltas the seconds, of bools 0 and 1.
-    nbshare's own plots have no background, in greys that are readable in light and dark themes. A
-    function of yours draws on white in the same style, or in yours if you have changed
-    ``matplotlib.rcParams``.
-    All drawing happens in the thread that waits for the map, with matplotlib's Agg and without
-    pyplot. One LivePlot may be given to several maps, also at once: what belongs to a picture is
-    kept elsewhere. `draw` should not change `self`.
+    Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1.
+    nbshare's own plots have a transparent background, and greys that are readable in light and
+    dark themes. Your own function draws on white in the same style, or in your style if you have
+    changed ``matplotlib.rcParams``.
+    Drawing happens in the thread that waits for the run, with matplotlib's Agg backend and without
+    pyplot. One LivePlot can be used for several runs, also at the same time, so `draw` should not
+    change `self`.
 
     Examples
     --------
@@ -99,7 +101,14 @@ class LivePlot:
     >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
     SharedArray([1., 2., 3.])
 
-    Axes of one's own:
+    Results that are numbers, as an image with axes in kilometres:
+
+    >>> x_km, y_km = [0, 1, 2], [0, 1]
+    >>> plot = LivePlot("image", x=x_km, y=y_km, xunit="km", yunit="km", label="height", unit="m")
+    >>> parallel_map(math.sqrt, range(6), plot=plot).shape
+    (6,)
+
+    Axes of your own:
 
     >>> class MeanAndSpread(LivePlot):
     ...     def make_axes(self, figure):
@@ -160,31 +169,31 @@ class LivePlot:
         Parameters
         ----------
         figure : matplotlib Figure or SubFigure
-            Empty; 760 × 440 pixels where the plot stands alone, at 100 dots per inch.
+            An empty figure; 760 × 440 pixels at 100 dots per inch if the plot stands alone.
 
         Returns
         -------
         Axes, array or dict of Axes
-            What `draw` gets.
+            Passed to `draw`.
         """
         return figure.add_subplot()
 
     def draw(self, axes: Any, partial: Any) -> None:
-        """Draw one frame; to be overridden.
+        """Draw one frame; override it to draw your own.
 
         Parameters
         ----------
-        axes
-            What `make_axes` has returned, cleared.
+        axes : Axes, array or dict of Axes
+            The axes that `make_axes` returned, cleared.
         partial : numpy.ma.MaskedArray or list
-            The results so far, of shape ``(n, *shape)``, masked where they are missing; a list
-            has `nbshare.MISSING` there.
+            The results so far: an array of shape ``(n, *shape)``, masked where results are
+            missing, or a list with `nbshare.MISSING` in its gaps.
         """
         cast(Draw, self.kind)(axes, partial)
 
     @property
     def is_drawn_by_user(self) -> bool:
-        """Whether `draw` makes the picture, not one of nbshare's kinds."""
+        """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
         return callable(self.kind) or type(self).draw is not LivePlot.draw
 
 
@@ -194,12 +203,12 @@ Plot: TypeAlias = (
 
 
 def as_plots(plot: Any) -> list[LivePlot]:
-    """Return what ``plot=`` asks for, one LivePlot for each picture.
+    """Return one LivePlot for each plot that ``plot=`` asks for.
 
     Raises
     ------
     TypeError, ValueError
-        If it asks for something else.
+        ``plot=`` has another type or value.
     """
     if isinstance(plot, list | tuple):
         if not 1 <= len(plot) <= MAX_PLOTS:
@@ -226,7 +235,7 @@ def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "biufMm":
         raise TypeError(
-            f"{name}= has to be one-dimensional, of numbers or dates (numpy.datetime64); it is an "
+            f"{name}= must be one-dimensional, of numbers or dates (numpy.datetime64), not an "
             f"array of shape {array.shape} and dtype {array.dtype}."
         )
     return array

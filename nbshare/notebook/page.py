@@ -1,14 +1,14 @@
-"""The page that shows a row: it asks how the run is, and may have it stopped.
+"""The browser page that shows a run: it asks for its state, and can stop it.
 
-A display that is only replaced stands still once the page has been loaded anew, says "running" for
-ever after the kernel has been restarted, and takes the focus from a button with every change. So a
-script in the row asks instead, three times a second, and changes what differs::
+An output that is only replaced freezes when the page is reloaded, says "running" for ever after a
+kernel restart, and takes the focus from its button with every change. So a script in the output
+asks three times a second, and changes only the differences::
 
     script in the row ─► server's web socket ─► control thread ─► PageLink.answer, PageLink.press
 
-The control channel has a thread of its own in every ipykernel since 6.0: it is there while a cell
-runs, while a picture is drawn, and after an interrupt. A page without that script (an export, one
-that does not trust the notebook, another front end) never asks, and gets new outputs.
+The control channel has a thread of its own in every ipykernel since 6.0: it answers while a cell
+runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
+does not trust the notebook, another front end) never asks, and gets new outputs.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ __all__ = ["PageLink"]
 
 _ASK, _STOP = "nbshare_rows", "nbshare_stop"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
-_MOST_ENDED = 100  # rows whose last state is kept, for pages that have not heard of it
+_MOST_ENDED = 100  # displays whose last state is kept, for pages that ask later
 
 _links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
 _ended: dict[str, str] = {}  # likewise: the markup of the last state
-_stopped_cell = -1  # the last one in which a map was stopped
+_stopped_cell = -1  # the last one in which a run was stopped
 _lock = threading.Lock()
 
 
 class PageLink:
-    """What a page may ask of a row.
+    """Answers the requests of a page about one run.
 
     Parameters
     ----------
     job
-        The map.
+        The job of the run.
     output
-        Where its row is shown.
+        The output that shows it.
     draw
-        Returns the row's present markup; for any thread.
+        Returns the present markup; safe from any thread.
     in_loop
-        Whether the cell waits for the map, and may have more of them to come.
+        Whether the cell waits for the run, and may start more of them.
 
     Attributes
     ----------
     script : str
-        Follows the row; empty where no page can ask.
+        Follows the run; empty where no page can ask.
     is_followed : bool
         Whether a page has asked. From then on nothing is sent before the last state.
     is_pressed : bool
@@ -65,8 +65,8 @@ class PageLink:
 
     Notes
     -----
-    `answer` and `press` are called in the kernel's control thread, all else in the one that waits
-    for the map.
+    `answer` and `press` are called in the kernel's control thread, all else in the thread that
+    waits for the run.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ class PageLink:
         if (kernel_id := _kernel_id()) is not None:
             arguments = kernel_id, self._id, job.label, _ASK, _STOP
             self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
-            _ended.pop(self._id, None)  # of the map that has had the output before
+            _ended.pop(self._id, None)  # of the run that used the output before
             _links[self._id] = self
 
     def end(self, html: str) -> None:
         """Keep the markup of the last state."""
-        self._draw = lambda: html  # the row, and with it its job, is not needed any more
+        self._draw = lambda: html  # releases the display, and with it its job
         if self.script:
             _ended[self._id] = html
             for old in list(_ended)[:-_MOST_ENDED]:
                 del _ended[old]
 
     def answer(self) -> dict[str, Any]:
-        """Return what the page is to show."""
+        """Return the answer to the page."""
         self.is_followed = True
         return {"html": self._draw(), "is_over": False}
 
     def press(self) -> bool:
-        """End the map; returns False if it was over.
+        """Stop the run; return False if it was over.
 
-        The first map of a cell that is stopped gives its partial results, and the cell goes on;
-        the next one is interrupted, and with it the cell: the user wants to get out of a loop.
+        The first Stop in a cell returns partial results, and the cell continues. The second one
+        interrupts the cell: the user wants to leave a loop.
         """
         global _stopped_cell
         if self._job.state not in LIVE:
@@ -119,11 +119,11 @@ class PageLink:
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text).replace("<", "\\u003c")  # else a label might end the script
+    return json.dumps(text).replace("<", "\\u003c")  # or a label could end the script
 
 
 def _kernel_id() -> str | None:
-    """Return what the server calls this kernel, ready for pages; None if there is no server."""
+    """Return the server's id of this kernel, ready for pages; None without a server."""
     if not has_server():
         return None
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
@@ -142,7 +142,7 @@ def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
 
 
 def _state_of(name: str) -> dict[str, Any] | None:
-    """Return what a row shows; None if there is none."""
+    """Return the job that an output shows; None if there is none."""
     if name in _ended:
         return {"html": _ended[name], "is_over": True}
     link = _links.get(name)

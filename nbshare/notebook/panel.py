@@ -1,18 +1,17 @@
-"""The panel of `nbshare.explore`: sliders and buttons, and a picture that is also saved.
+"""The panel of `nbshare.explore`: sliders and buttons, and a plot that is also saved.
 
 On a page of Jupyter's server three outputs follow each other in the cell::
 
     words and style   for the notebook's file
-    the panel         ipywidgets, as long as its kernel lives
-    the picture       an ordinary PNG: what the file keeps
+    the panel         ipywidgets, until the kernel ends
+    the plot          an ordinary PNG: saved in the file
 
-A style hides the last one while the panel is there, and the panel's place when it is gone, where
-JupyterLab would write "Error displaying widget". Other front ends get panel and picture as two
-forms of one output. Where no page shows widgets there is the picture, and a sentence.
+A style hides the last one while the panel exists. Without the panel it hides the panel's place,
+where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
+forms of one output. Where no page shows widgets, there is the plot and a sentence.
 
-Moving a slider only notes what is wanted. One thread for each panel draws, so that a slider that is
-dragged costs no more than the pictures that can be seen: a quick one while it moves, a sharp one
-when it rests, which is also the one that is saved.
+Moving a slider only records the wanted result. One thread per panel draws: a quick plot while the
+slider moves, a sharp one when it rests, which is also saved.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["show_panel", "text_of"]
 
-_INTERVAL_S = 0.1  # between two pictures, and between looks at a job that runs
-_REST_S = 0.4  # after a move: then a sharp picture is worth its time
-_STALE_S = 3.0  # the file's picture is no older while the other one moves
+_INTERVAL_S = 0.1  # between two plots, and between looks at a running job
+_REST_S = 0.4  # after a move: then a sharp plot is worth its time
+_STALE_S = 3.0  # the saved plot is at most this old while the slider moves
 _PLAY_MS = 200  # between items, of the Play button
 
 _WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
@@ -48,7 +47,7 @@ _STYLE = f"""<style>
 
 
 def text_of(value: Any) -> str:
-    """Return a value of an axis as a slider shows it."""
+    """Format a value of an axis for its slider."""
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
 
 
@@ -58,11 +57,11 @@ class Axis:
     Parameters
     ----------
     name
-        At its left.
+        Shown at its left.
     values
-        What it shows; None: the number of the item.
+        The values to show; None: the index of the item.
     on_move
-        Called when it has been moved.
+        Called after each move.
     """
 
     def __init__(self, name: str, values: Any, on_move: Callable[[], None]) -> None:
@@ -86,27 +85,27 @@ class Axis:
 
     @property
     def place(self) -> int:
-        """Where it is, from 0 on."""
+        """Its position, from 0 on."""
         return int(getattr(self._slider, self._trait))
 
     def move(self, place: int) -> None:
-        """Move it, as far as it goes."""
+        """Move it, within its range."""
         setattr(self._slider, self._trait, min(max(place, 0), self._play.max))
 
     def reach(self, n: int) -> None:
-        """Have it go over so many places."""
+        """Set its number of positions."""
         self._play.max = n - 1
         if self._trait == "value":
             self._slider.max = n - 1
 
 
 class Panel:
-    """The widgets, the picture that is saved, and the thread that draws.
+    """The widgets, the saved plot, and the thread that draws.
 
     Parameters
     ----------
     view
-        What there is to see.
+        The results to show.
     """
 
     def __init__(self, view: View) -> None:
@@ -131,16 +130,16 @@ class Panel:
         self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
         self._also: dict[str, Any] = {"application/vnd.jupyter.widget-view+json": widget}
-        self._present = np.zeros(0, bool)  # when it was last looked
-        self._shown: tuple[int, bool] | None = None  # item, and whether it was there
+        self._present = np.zeros(0, bool)  # at the last look
+        self._shown: tuple[int, bool] | None = None  # item, and whether it had arrived
         self._moved_at = self._saved_at = 0.0
-        self._is_ours, self._is_over = False, False  # the move of a slider; all of it
+        self._is_ours, self._is_over = False, False  # the move of a slider; the panel
         self._has_news = threading.Event()
         self.move(view.first)
 
     def display(self) -> None:
-        """Show it in the cell that is running, and follow what happens."""
-        for before in begun_before(self):  # the same cell shows this one now
+        """Show it in the running cell, and keep it up to date."""
+        for before in begun_before(self):  # the same cell shows the new one
             before.close()
         if front_end() == "jupyter":
             words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
@@ -151,7 +150,7 @@ class Panel:
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
-        """Take it away, as another one comes in its place."""
+        """Remove it: another one replaces it."""
         self._is_over = True
         self._has_news.set()
         self._all.close()
@@ -162,7 +161,7 @@ class Panel:
         return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
 
     def _note_move(self) -> None:
-        if not self._is_ours:  # the user wants to see this one
+        if not self._is_ours:  # the user has chosen this one
             self._follow.value = False
         self._moved_at = time.monotonic()
         self._has_news.set()
@@ -182,7 +181,7 @@ class Panel:
             time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
 
     def _look(self, *, is_running: bool) -> None:
-        """Bring the panel up to date."""
+        """Update the panel."""
         source = self._view.source
         if not is_running:
             self._end_live()
@@ -196,7 +195,7 @@ class Panel:
         words = self._view.name(item)
         if source.state != "done":
             words += f" · {source.n_done} of {source.n_tasks or '?'} done, {source.state}"
-        self._words.value = words  # last: the picture is there
+        self._words.value = words  # last: the plot is ready
         is_due = now - self._moved_at > _REST_S or now - self._saved_at > _STALE_S
         if self._saved_at < self._moved_at and is_due:
             self._save(self._saved.update)
@@ -222,7 +221,7 @@ class Panel:
         self._follow.layout.display = self._stop.layout.display = "none"
 
     def _save(self, show: Callable[..., object]) -> None:
-        """Draw a sharp picture, here and for the notebook's file."""
+        """Draw a sharp plot, here and for the notebook's file."""
         self._saved_at = time.monotonic()
         data, metadata = self._draw(sharp=True).bundle
         show({**data, **self._also}, metadata=metadata, raw=True)
@@ -236,7 +235,7 @@ class Panel:
 
 
 def show_panel(view: View) -> None:
-    """Show a panel in the cell that is running; where nobody can use one, a picture."""
+    """Show a panel in the running cell, or a plot where widgets do not work."""
     if front_end() is not None and not is_static():
         Panel(view).display()
         return

@@ -1,4 +1,4 @@
-"""Where the prints of workers appear: with those of the caller."""
+"""Where the output of workers appears: with the caller's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 __all__ = ["Printer"]
 
-# A page with megabytes of text becomes slow. So much may come at once, and so much a second.
+# A page with megabytes of text becomes slow. Limits for one burst, and per second.
 _BURST = 300_000  # characters
 _PER_SECOND = 30_000
-_TAIL = 2_000  # the end of what is not shown is
+_TAIL = 2_000  # of hidden text, the end is shown
 
 
 class Printer:
-    """Writes to the streams of the thread that makes it, as they are now.
+    """Writes to the present streams of the thread that creates it.
 
-    A notebook shows no more than a page can bear, and then the end, and how much was left out.
+    A notebook shows as much as a page can hold, then the number of hidden characters, and the end.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Printer:
 
     @property
     def is_here(self) -> bool:
-        """Whether one that was made now would write to the same places."""
+        """Whether a new one would write to the same places."""
         streams = self._streams
         return streams["stdout"].is_in(sys.stdout) and streams["stderr"].is_in(sys.stderr)
 
@@ -35,30 +35,30 @@ class Printer:
         self._streams[name].write(text)
 
     def close(self) -> None:
-        """Say what was left out."""
+        """Write how much was left out."""
         for stream in self._streams.values():
             stream.close()
 
 
 class _Stream:
-    """One of the streams, be it a kernel's, a terminal's, a file, or none."""
+    """One of the streams: a kernel's, a terminal's, a file, or none."""
 
-    # A map that prints nothing should not even set them.
+    # A run that prints nothing should not even set them.
     _allowed, _counted_at = 0.0, -3600.0
     _n_hidden = 0  # characters
     _tail = ""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        # ipykernel's: of which cell a print is.
+        # ipykernel's: the cell that a print belongs to.
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
-        """Whether it is that one, in the same cell."""
+        """Whether it is this stream, in the same cell."""
         return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:
-        """Write, or count what is too much."""
+        """Write, or count what exceeds the limit."""
         if not self._is_kernel or self._may_write(len(text)):
             self._tell_hidden()
             self._write(text)
@@ -67,7 +67,7 @@ class _Stream:
             self._tail = (self._tail + text)[-_TAIL:]
 
     def close(self) -> None:
-        """Write the end of what was too much."""
+        """Write the end of the hidden text."""
         tail = self._tail
         if self._n_hidden > len(tail):  # it begins in the middle of a line
             tail = tail.partition("\n")[2]
@@ -83,7 +83,7 @@ class _Stream:
         now = time.monotonic()
         self._allowed += (now - self._counted_at) * _PER_SECOND
         self._allowed, self._counted_at = min(self._allowed, _BURST), now
-        # When some were left out it is for a second at least: else every other line would tell.
+        # After hiding some, hide for a second at least: a notice after every other line is no help.
         may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
         self._allowed -= n if may else 0
         return may
@@ -91,7 +91,7 @@ class _Stream:
     def _tell_hidden(self) -> None:
         if self._n_hidden > 0:
             self._write(
-                f"[{self._n_hidden:,} characters of prints left out here: too many for a page]\n"
+                f"[{self._n_hidden:,} characters of output left out here: too many for a page]\n"
             )
         self._n_hidden, self._tail = 0, ""
 
@@ -99,7 +99,7 @@ class _Stream:
         if self.stream is None or not text:
             return
         if self._is_kernel and self.stream.parent_header != self._parent:
-            # The cell has ended, and ours may be any thread: a message of our own says whose it is.
+            # The cell is over, and this may be any thread: our own message names the cell.
             self.stream.flush()  # what came before it
             session, where = self.stream.session, self.stream.pub_thread
             content = {"name": self.stream.name, "text": text}

@@ -1,12 +1,12 @@
-"""The row of a map in a notebook: one output, whose last state is what gets saved.
+"""The progress display in a notebook: one output, whose last state is saved.
 
-tqdm's own widget is saved in the .ipynb as "0%" for ever. A row is drawn in one of three forms:
+tqdm's own widget is saved in the .ipynb as "0%" for ever. The display has three forms:
 
 ``live``   with a Stop button, for a page that asks (`nbshare.notebook.page`)
 ``saved``  for the notebook's file, while such a page shows the other: it runs, and no figures
 ``last``   one line, when the run is over
 
-Until a page asks, and where none can, outputs are replaced with what is live, without the button.
+Until a page asks, and where none can, the output is replaced with ``live`` without the button.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
 _N_SLOWEST = 3
-# As wide as a picture; it begins where code and prints do.
+# As wide as a plot; aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
-_HEIGHT, _BAR = 24, 4  # px: while it runs and afterwards, so that nothing jumps; of that the bar
+_HEIGHT, _BAR = 24, 4  # px: the same during and after the run, so nothing jumps; and the bar in it
 
-# The theme's colours, right on light and dark pages, and Okabe and Ito's where there is none.
+# The theme's colours, for light and dark pages; without a theme, Okabe and Ito's.
 _BLUE = "--jp-brand-color1", "#0072B2"
 _GREEN = "--jp-success-color1", "#009E73"
 _ORANGE = "--jp-warn-color1", "#D55E00"
 _RED = "--jp-error-color1", "#B2182B"
 _GREY = "--jp-ui-font-color2", "#757575"
 _TEXT = "--jp-ui-font-color1", "inherit"
-# Mark and colour, always next to the state's word. No triangle: that is a fold.
+# Mark and colour, always next to the state's word. No triangle: that means a fold.
 _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "starting": ("○", _BLUE),
     "running": ("●", _BLUE),
@@ -51,8 +51,8 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "failed": ("✗", _RED),
 }
 _TEXTS = "now", "reports", "stage"  # columns of text
-_GAP = "&nbsp;" * 3  # in the markup, as all that keeps words apart: GitHub strips styles
-# The names go into a second line, which is hidden, where there is no room for them.
+_GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
+# Without room for the names, they wrap into a second line, which is hidden.
 _HINT = (
     '<div style="flex:0 1 auto;height:{height}px;overflow:hidden">&#8203;'
     '<span style="display:inline-block;white-space:nowrap">{names}</span></div><div>&nbsp;▾</div>'
@@ -73,12 +73,12 @@ class NotebookRow:
     job
         The map.
     in_background
-        Whether cells go on meanwhile.
+        Whether other cells run at the same time.
     """
 
     def __init__(self, job: Job, *, in_background: bool) -> None:
         self._job = job
-        self._timed = not is_static()  # else nothing that differs from one run to the next
+        self._timed = not is_static()  # if not, leave out what differs from run to run
         self._pace, self._lock = Pace(job), threading.Lock()
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
@@ -87,7 +87,7 @@ class NotebookRow:
         self._n_left_behind = sum(other.running() for other in before)
 
     def draw(self, *, final: bool) -> float:
-        """Send the row if it differs from the one that is shown."""
+        """Send the display if it has changed."""
         bundle = self._bundle(final=final)
         if final:
             self._page.end(bundle["text/html"])
@@ -97,7 +97,7 @@ class NotebookRow:
         return _INTERVAL_S
 
     def _live(self) -> str:
-        """Return the markup for a page that asks; for any thread."""
+        """Return the markup for a page that asks; safe from any thread."""
         words = self._words()
         is_live = self._job.state in LIVE
         stop = ""
@@ -107,7 +107,7 @@ class NotebookRow:
         return self._markup(words, stop=stop)
 
     def _bundle(self, *, final: bool) -> dict[str, str]:
-        if self._page.is_followed and not final:  # this is for the notebook's file
+        if self._page.is_followed and not final:  # for the notebook's file
             plain = self._line(Words("running when saved", "", [])).strip()
             says = html.escape(plain)
             markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
@@ -116,7 +116,7 @@ class NotebookRow:
             markup = self._markup(words)
             stages = stage_lines(self._job) if self._timed else []
             plain = "\n".join([self._line(words), *stages])
-        if not final:  # a script keeps it up to date, where a page runs it
+        if not final:  # a script updates it, on pages that run scripts
             markup = f"<div>{markup}{self._page.script}</div>"
         return {"text/html": markup, "text/plain": plain}
 
@@ -137,7 +137,7 @@ class NotebookRow:
         return f"{_look(words)[0]} {label}{words}"
 
     def _markup(self, words: Words, *, stop: str = "") -> str:
-        """Return one line; while it runs a bar below it; and what is folded under both."""
+        """Return one line, a bar while it runs, and the details folded under both."""
         mark, colour = _look(words)
         label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
         details = [html.escape(each) for each in words.details if not each.endswith(" %")]
@@ -160,7 +160,7 @@ class NotebookRow:
             )
         else:
             line += bar
-        says = html.escape(self._line(words))  # in the first line: JupyterLab folds outputs to it
+        says = html.escape(self._line(words))  # the first line: JupyterLab folds outputs to it
         return (
             f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
             'font-variant-numeric:tabular-nums">'
@@ -183,7 +183,7 @@ class NotebookRow:
         )
 
     def _stages(self) -> str:
-        """Return a table of a pipeline's stages: where the queue is full, and who is busy."""
+        """Return a table of a pipeline's stages, with their queues and how busy they are."""
         stages = self._job.stages
         names = [(html.escape(s.name), s.workers, s.n_blocks) for s in stages]
         if not self._timed:
@@ -193,7 +193,7 @@ class NotebookRow:
         return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
     def _fold(self, activity: Sequence[WorkerActivity] | None) -> tuple[str, str]:
-        """Return what is there for those who ask, the workers and the failures, and its name."""
+        """Return the details, workers and failures, and their name."""
         job = self._job
         parts = [("stages", self._stages())] if job.stages else []
         if self._timed and (job.n_done or activity is not None):
@@ -201,7 +201,7 @@ class NotebookRow:
             parts.append((_workers(job.n_workers), table))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
-        if job.errors and job.state != "failed":  # that one is raised
+        if job.errors and job.state != "failed":  # that error is raised
             parts.append(("failures", _failures(job)))
         return ", ".join(name for name, _ in parts), "".join(part for _, part in parts)
 
@@ -245,7 +245,7 @@ class NotebookRow:
         return self._item(items[0], worker.text)
 
     def _item(self, index: int, text: str) -> str:
-        if self._job.stages:  # whose items are blocks: the text names the stage
+        if self._job.stages:  # the items are blocks: the text names the stage
             return f"block {index} {html.escape(text)}"
         if text == str(index):
             return f"item {index}"
@@ -259,7 +259,7 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
 
 
 def _column(piece: str, *, keeps_place: bool) -> str:
-    """Keep words on one line; while figures change, also what follows in its place."""
+    """Keep words on one line; while numbers change, keep what follows in place."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
     return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 
@@ -298,7 +298,7 @@ def _cut(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return an HTML table; its cells are markup already."""
+    """Return an HTML table of cells that are already markup."""
     figures = "text-align:right;white-space:nowrap"
     styles = ["text-align:left" if name in _TEXTS else figures for name in head]
 
@@ -312,7 +312,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:
-    """Return a style; pages that do not trust the notebook strip the variable of the two."""
+    """Return a style; on untrusted pages the variable is stripped, and the fallback counts."""
     variable, plain = colour
     return f"{name}:{plain};{name}:var({variable},{plain})"
 

@@ -1,4 +1,4 @@
-"""What nbshare's own plots share: each result is read once, as numbers; limits, labels, colours."""
+"""The common part of nbshare's plots: results as numbers, each read once; limits, labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbshare.notebook.live_plot import LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-_BUDGET_S = 0.15  # of one refresh; what is left over comes with the next
+_BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -33,22 +33,22 @@ Array = NDArray[np.float64]
 
 
 class Painter:
-    """What draws a plot into its axes.
+    """Draws a plot into its axes.
 
     Parameters
     ----------
     axes
-        Empty ones.
+        Empty Axes.
     plot
-        What they are to show.
+        The plot to draw.
     inputs
-        The items of the map.
+        The items of the run.
     partial, present
-        Its first results: an array, or a list with gaps; and which of them are there.
+        The results so far, an array or a list with gaps; and a flag for each that has arrived.
     """
 
-    palette: Image | None = None  # all colours of the picture, if they are known
-    limits: tuple[float, float] | None = None  # of the values, if not where these results are
+    palette: Image | None = None  # all colours of the plot, if they are known
+    limits: tuple[float, float] | None = None  # of the values; None: from these results
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -56,7 +56,7 @@ class Painter:
         self._axes, self._plot, self._inputs = axes, plot, inputs
         self._n = len(present)
         self._taken = np.zeros(self._n, bool)  # which results have been read
-        self._sample: tuple[slice, ...] = ()  # what is read of each
+        self._sample: tuple[slice, ...] = ()  # the part of each that is read
         first = self._read(partial, np.flatnonzero(present)[:1])
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._n_elements = math.prod(self._shape)
@@ -67,9 +67,9 @@ class Painter:
         dress(axes)
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Bring the axes up to date.
+        """Update the axes.
 
-        Returns how many results they show, and what of them: a text with ``{}`` for their count.
+        Return the number of results shown, and a text with ``{}`` for that number.
         """
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self._taken)
@@ -80,7 +80,7 @@ class Painter:
             if part.shape[1:] != self._shape:
                 raise self._refusal("arrays of several shapes")
             rows = as_floats(part[(slice(None), *self._sample)])
-            with uninterrupted():  # else they might be added again
+            with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
                 self._taken[items] = True
             if time.monotonic() >= until:
@@ -88,7 +88,7 @@ class Painter:
         return int(np.count_nonzero(self._taken)), self._show(final=final)
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Have all results read again, to be shown on a scale with these limits."""
+        """Read all results again, and show them on a scale with these limits."""
         self.limits, self._taken[:] = limits, False
 
     def _span(
@@ -97,15 +97,15 @@ class Painter:
         return self.limits or span(finite, percentiles)
 
     def _add(self, items: NDArray[np.intp], rows: Array) -> None:
-        """Keep what is to be shown of some results."""
+        """Read the values of some results."""
         raise NotImplementedError
 
     def _show(self, *, final: bool) -> str:
-        """Show what has been kept; return what it is."""
+        """Show the values read so far; return what they are."""
         raise NotImplementedError
 
     def _name(self, prefix: str = "") -> str:
-        """Return what the results are called, by the user or else by us, with their unit."""
+        """Return the name of the results, the user's or a default, with their unit."""
         name = "|result|" if self._dtype.kind == "c" else "result"
         unit = "s" if self._dtype.kind == "m" else ""
         return named(self._plot.label or prefix + name, self._plot.unit or unit)
@@ -143,8 +143,8 @@ class Painter:
     def _refusal(self, what: str) -> CannotDrawError:
         needed = "real numbers or arrays of them, all of one shape"
         return CannotDrawError(
-            f"plot={self._plot.kind!r} needs results that are {needed}; these are {what}. The map "
-            "goes on without the picture; LivePlot(value=...) draws a part of each result, "
+            f"plot={self._plot.kind!r} needs results that are {needed}; these are {what}. The run "
+            "continues without this plot; LivePlot(value=...) draws a part of each result, "
             "plot=callable(ax, partial) draws anything."
         )
 
@@ -162,19 +162,19 @@ def as_floats(part: NDArray[Any]) -> Array:
 
 
 def named(label: str, unit: str) -> str:
-    """Return the text at an axis."""
+    """Return the label of an axis."""
     return f"{label} ({unit})" if label and unit else label or unit
 
 
 def write_dates(axis: Axis) -> None:
-    """Write the numbers of an axis as dates."""
+    """Format the numbers of an axis as dates."""
     locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
     axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
 
 
 def dress(axes: Axes) -> None:
-    """Draw in greys what is around the data."""
+    """Draw everything around the data in grey."""
     axes.set_facecolor("none")
     axes.tick_params(color=TICKS, labelcolor=GREY, labelsize=9)
     axes.spines[:].set_color(FRAME)
@@ -183,18 +183,18 @@ def dress(axes: Axes) -> None:
 
 
 def span(finite: Array, percentiles: tuple[float, float] = (0, 100)) -> tuple[float, float]:
-    """Return where the data begin and end, or where most of them do; never one number twice."""
+    """Return the range of all or most of the data; its ends always differ."""
     low, high = np.percentile(finite, percentiles).tolist()
-    if low == high:  # nearly everything is one value: show the few others
+    if low == high:  # nearly all values are equal: show the others
         low, high = float(finite.min()), float(finite.max())
     margin = (abs(low) / 10 or 0.5) if low == high else 0.0
     return low - margin, high + margin
 
 
 def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
-    """Return limits around a range that move in steps, so that axes and colours seldom do.
+    """Return limits around a range, in steps, so that axes and colours rarely change.
 
-    They depend on the data alone: the last frame has those of the frame before.
+    They depend on the data alone, so the last frame keeps those of the frame before.
     """
     margin *= high - low
     ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low - margin, high + margin)

@@ -590,7 +590,7 @@ def test_make_axes_has_to_return_axes():
         def draw(self, axes, partial):
             pass
 
-    with pytest.raises(TypeError, match="has to return Axes"):
+    with pytest.raises(TypeError, match="must return Axes"):
         render(played(images(4), 1), Forgetful())
 
 
