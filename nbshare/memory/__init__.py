@@ -1,4 +1,4 @@
-"""Bytes that several processes map: segments, and how much of them this machine can hold."""
+"""Shared memory: segments that several processes map, and how much fits this machine."""
 
 from nbshare.memory.budget import ALIGNMENT, aligned, usable_cpus
 from nbshare.memory.copying import as_bytes, meanwhile, start_meanwhile

@@ -1,9 +1,9 @@
-"""How much memory may still be allocated, and how many CPUs may be used.
+"""How much memory can still be allocated, and how many CPUs can be used.
 
-A memfd never reports that memory is short: the kernel's OOM killer ends a process instead, and
-since the pages count in nobody's resident size it is often a bystander. So the room is read
-before anything large is allocated. Containers, batch systems and systemd slices bound a process by
-control groups (cgroups).
+A memfd never reports that memory is short: the kernel's OOM killer ends a process instead, often an
+innocent one, because these pages count in no resident size. So the free memory is read before
+anything large is allocated. Containers, batch systems and systemd slices limit a process by control
+groups (cgroups).
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ __all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "relie
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
 MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
-QUOTA_S = (
-    5.0  # that a quota of CPUs is good for: a reading costs 100 µs, and it hardly ever changes
-)
-SHARE = 0.9  # of what is available may be used; the rest is for everyone's next small request
+QUOTA_S = 5.0  # before the CPU quota is read again: it costs 100 µs, and rarely changes
+SHARE = 0.9  # of the available memory may be used; the rest is for small requests
 
-# Called when memory is short, to give back what is kept for convenience only.
+# Called when memory is short, to free caches.
 reliefs: list[Callable[[], None]] = []
 
 _reading = (-1.0, 0)  # (when, bytes left); a race between threads costs one reading too many
@@ -48,29 +46,29 @@ def check_room(nbytes: int) -> None:
         left = available()
     if nbytes > SHARE * left:
         raise OutOfMemoryError(
-            f"{in_words(nbytes)} of shared memory were asked for, {in_words(left)} are available "
+            f"{in_words(nbytes)} of shared memory were requested, {in_words(left)} are available "
             "on this machine or in its container. Use a smaller dtype, fewer or smaller results, "
-            "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to have arrays on a "
+            "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on "
             "disk."
         )
     _reading = (when, left - nbytes)
 
 
 def available() -> int:
-    """Bytes that can be allocated now: the least of the machine's and of each cgroup's room."""
+    """Bytes that can be allocated now: the minimum over the machine and each cgroup."""
     return min([_machine_room(), *_cgroup_rooms()])
 
 
 def free_in(folder: str) -> int:
-    """Bytes that can still be had in a directory."""
+    """Free bytes in a directory."""
     status = os.statvfs(folder)
-    # A file system without bounds, or on a network, may say that it has no blocks at all.
+    # A file system without limits, or on a network, may report no blocks at all.
     return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62
 
 
 @cache
 def is_memory(folder: str) -> bool:
-    """Whether what lies in a directory takes memory."""
+    """Return whether files in a directory take memory."""
     device = os.stat(folder).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError), open("/proc/self/mountinfo") as file:
@@ -99,7 +97,7 @@ def _cgroup_rooms() -> Iterator[int]:
         with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
             room = int(_setting(folder, limit)) - int(_setting(folder, usage))
             entries = dict(map(str.split, _setting(folder, "memory.stat").splitlines()))
-            # A cache of files gives way to a program's memory.
+            # The kernel drops cached files when a program needs memory.
             yield max(0, room + int(entries.get(cache, 0)))
 
 
@@ -109,7 +107,7 @@ def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 
 def in_words(nbytes: int) -> str:
-    """Return a size for people."""
+    """Format a size in bytes."""
     if nbytes < 1 << 20:
         return f"{nbytes / (1 << 10):.0f} KiB"
     return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"
@@ -118,8 +116,8 @@ def in_words(nbytes: int) -> str:
 def ancestors(controller: str) -> Iterator[tuple[int, str]]:
     """Iterate over this process's cgroup and those above it, as (cgroup version, folder).
 
-    The limits of each apply. In a container the path may be the host's: folders that do not exist
-    are the caller's to pass over.
+    The limits of each apply. In a container the path may be the host's: the caller skips folders
+    that do not exist.
     """
     try:
         with open("/proc/self/cgroup") as file:
@@ -158,7 +156,7 @@ def usable_cpus() -> int:
 
 @lru_cache(maxsize=1)
 def _least_quota(_period: float) -> float:
-    """Return the least quota of the cgroups, in CPUs; read once in a period."""
+    """Return the smallest CPU quota of the cgroups, in CPUs; cached for a while."""
     return min(_quotas(), default=math.inf)
 
 

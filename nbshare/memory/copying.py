@@ -1,7 +1,7 @@
 """Copying large data into a segment: in pieces, by several threads.
 
-Several, because one core does not saturate the memory bus, least of all while the kernel makes
-fresh pages; in pieces, so that an interrupt need not wait for all of it.
+Several threads, because one CPU does not saturate the memory bus, least of all while the kernel
+makes fresh pages. In pieces, because an interrupt waits for the present piece.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbshare.memory.budget import LARGE, usable_cpus
 
 __all__ = ["Job", "copy_jobs", "meanwhile", "run", "start_meanwhile", "write_jobs"]
 
-PIECE = 16 << 20  # bytes: some 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
+PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
@@ -31,7 +31,7 @@ meanwhile: list[Callable[[], None]] = []
 
 
 def start_meanwhile(nbytes: int) -> None:
-    """Start what calls need besides, if so many bytes are about to be copied for them."""
+    """Start the workers during a copy, if so many bytes are worth it."""
     if nbytes >= LARGE:
         for start in meanwhile:
             start()
@@ -54,7 +54,7 @@ def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Jo
 
 
 def run(jobs: list[Job]) -> None:
-    """Run jobs, in several threads if there are enough of them; the list is used up."""
+    """Run jobs, in several threads if there are enough; the list is consumed."""
     left, failures = iter(jobs), list[BaseException]()  # the threads share the iterator
 
     def help_out(is_busy: Any) -> None:
@@ -67,19 +67,19 @@ def run(jobs: list[Job]) -> None:
                 jobs.clear()
 
     # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
-    # its lock itself: one that begins late, or never, is waited for by nobody, and finds no job.
+    # its lock itself, so one that begins late or never delays nobody.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, usable_cpus(), len(jobs) // 2) - 1):
             helpers.append(_thread.allocate_lock())
-            with suppress(RuntimeError):  # no more threads are allowed: those that run do it
+            with suppress(RuntimeError):  # no more threads are allowed: the others do it
                 _thread.start_new_thread(help_out, (helpers[-1],))
         for job in left:
             job()
-        for is_busy in helpers:  # until they end what they have begun, on slow memory or disks too
+        for is_busy in helpers:  # until they finish their pieces, on slow memory or disks too
             with is_busy:
                 pass
-    except BaseException:  # an interrupt waits for the pieces under way, but not for ever
+    except BaseException:  # an interrupt waits for the present pieces, but not for ever
         jobs.clear()
         for is_busy in helpers:
             if is_busy.acquire(timeout=LONGEST_S):
@@ -91,7 +91,7 @@ def run(jobs: list[Job]) -> None:
 
 def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
     """View a contiguous array or buffer as bytes."""
-    # Not by memoryview alone: datetime64 and other dtypes have no buffer format of their own.
+    # Not by memoryview alone: datetime64 and other dtypes have no buffer format.
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return np.frombuffer(part, np.uint8)

@@ -1,12 +1,12 @@
-"""Descriptors that are closed with the object that has them, and cannot be lost on the way to it.
+"""Descriptors that are closed with their owner, and cannot be lost on the way to it.
 
 Python looks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can come when
-the file is open and nobody has its number yet; in a ``__del__`` that closes it, Python would even
-swallow the interrupt. So here a file is opened and given to its owner inside one call of C, and
+the file is open and its number is not stored yet; in a ``__del__`` that closes it, Python would
+even swallow the interrupt. So a file is opened and stored in its owner inside one call of C, and
 closed by one.
 
-Few may be open at the same time. If one too many is wanted, the soft limit is raised to the hard
-one; processes that are started later inherit it.
+The number of open files is limited. When it is reached, the soft limit is raised to the hard one;
+processes that are started later inherit it.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ class Descriptor(Protocol):
         """Close it now."""
 
 
-# Such objects are made for a system's event queues, but take over any descriptor, and that they
-# close it is all that is wanted of them. Windows has neither, and no arrays yet.
+# These objects are made for a system's event queues, but can own and close any descriptor. Windows
+# has neither, and no arrays yet.
 _Queue: Any = getattr(select, "epoll", None) or getattr(select, "kqueue", None)
 
 owned: Callable[[int], Descriptor] = getattr(_Queue, "fromfd", None)  # type: ignore[assignment]
-"""Take a descriptor over."""
+"""Take over a descriptor."""
 
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
-    """Return the descriptor that a function of C opens, which takes one argument or more."""
+    """Open a descriptor with a function of C that takes one argument or more; return it."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))
 
 
 def with_room(action: Callable[[], T]) -> T:
-    """Do what opens files; if too many are open, raise the limit and do it again.
+    """Call a function that opens files; if too many are open, raise the limit and retry.
 
     Raises
     ------
     TooManyFilesError
-        If too many are open all the same.
+        Too many are open even then.
     """
     for _ in range(2):
         try:
@@ -69,7 +69,7 @@ def with_room(action: Callable[[], T]) -> T:
 
 
 def raise_limit() -> None:
-    """Allow this process as many open files as it may allow itself."""
+    """Raise the limit of open files to the hard limit."""
     with suppress(ImportError, OSError, ValueError):
         import resource  # late: not on every system
 
@@ -79,7 +79,7 @@ def raise_limit() -> None:
 
 
 def too_many() -> TooManyFilesError:
-    """Return the error of a process that has as many files open as it may."""
+    """Return the error for too many open files."""
     return TooManyFilesError(
         errno.EMFILE,
         f"too many open files: this process may have {os.sysconf('SC_OPEN_MAX')} (ulimit -n). An "

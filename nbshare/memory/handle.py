@@ -1,13 +1,13 @@
-"""A handle: how a process that is not ours finds a segment, and makes sure it is the right one.
+"""A handle: how other processes find a segment, and check that it is the right one.
 
-Our own workers are sent the descriptor itself. Anybody else (another pool's worker, a queue's
+Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
 reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
-sender may have ended, its descriptor number may mean another file and its process number another
-process. So a handle says the file's name, which is random, and its inode.
+sender may have ended, and its numbers may mean another file or process. So a handle has the file's
+random name and its inode.
 
 A reference under way keeps its memory: ``queue.put(nbshare.zeros(...))`` leaves the caller without
-a reference before the reader has even started. So whoever pickles a reference holds the segment,
-and whoever has arrived at it writes a byte into the sender's file of receipts.
+a reference before the reader has even started. So the sender of a reference holds the segment, and
+the receiver writes a byte into the sender's file of receipts.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from nbshare.memory.segment import Mode, Segment, known_segments
 __all__ = ["Handle", "handle_of", "open_handle"]
 
 
-HOLD_S = 600.0  # a reference that nobody has loaded after that time may find its memory gone
+HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held
 
 Receipt = tuple[int, int, str, int]  # descriptor, inode and name of the sender's file; place in it
 
 
 class Receipts:
-    """The segments that this process holds for receivers under way.
+    """Segments that this process holds until their receivers have them.
 
     Notes
     -----
-    Safe from any thread. A thread looks for receipts while there is something to wait for.
+    Safe from any thread. A thread looks for receipts while some are expected.
     """
 
     def __init__(self) -> None:
@@ -64,14 +64,14 @@ class Receipts:
         return fd, os.fstat(fd).st_ino, name_of(fd), place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
-        """Tell the sender of a reference that it has arrived."""
+        """Tell the sender that a reference has arrived."""
         fd, inode, name, place = receipt
-        with suppress(OSError):  # if the sender is gone nobody waits for it
+        with suppress(OSError):  # if the sender is gone, no receipt is needed
             file = _opened(sender, fd, inode, name, os.O_WRONLY)
             os.pwrite(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
-        """In a forked child: what is under way is the parent's."""
+        """In a forked child: pending references are the parent's."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
@@ -94,7 +94,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Handle(NamedTuple):
-    """Where a segment can be found, and what proves that it is the one."""
+    """Where to find a segment, and how to recognise it."""
 
     pid: int
     namespace: int  # of process numbers: in another one they mean other processes
@@ -102,12 +102,12 @@ class Handle(NamedTuple):
     inode: int
     name: str  # of the file
     mode: Mode
-    receipt: Receipt | None  # None: the sender keeps the segment by itself
+    receipt: Receipt | None  # None: the sender keeps the segment anyway
 
 
 def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
-    """Return a handle, and hold the segment here until its receiver has arrived."""
-    segment.was_kept_elsewhere = True  # nobody will tell when the last view is gone there
+    """Return a handle, and hold the segment until the receiver has mapped it."""
+    segment.was_kept_elsewhere = True  # no message says when the last view there is gone
     return Handle(
         pid=os.getpid(),
         namespace=_namespace(),
@@ -125,14 +125,14 @@ def open_handle(handle: Handle) -> Segment:
     Raises
     ------
     StaleReferenceError
-        If it cannot be had: the sender has ended or let go of it, belongs to another user, or
-        lives in another container. Never another file in its place.
+        It cannot be opened: the sender has ended or freed it, belongs to another user, or runs in
+        another container. Another file is never mapped instead.
     """
     segment = known_segments.get(handle.name)
     if segment is None:
         segment = Segment.attach(_open(handle), handle.mode)
         segment.was_kept_elsewhere = True
-        assert segment.name == handle.name  # asking makes it known here
+        assert segment.name == handle.name  # reading the name records it here
     if handle.receipt is not None:
         receipts.acknowledge(handle.pid, handle.receipt)
     return segment
@@ -154,13 +154,13 @@ def _open(handle: Handle) -> Descriptor:
         ) from None
     except (FileNotFoundError, ProcessLookupError):
         raise StaleReferenceError(
-            f"the array's owner, process {handle.pid}, has ended or let go of it. Keep the array "
+            f"the array's owner, process {handle.pid}, has ended or freed it. Keep the array "
             "in the sender until it has been received, or send a copy: numpy.array(x)."
         ) from None
 
 
 def _opened(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
-    """Open a descriptor of another process, if it is of the file that is meant."""
+    """Open a descriptor of another process, if it is of the right file."""
     # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
     found = opened(os.open, f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
     if (os.fstat(found.fileno()).st_ino, name_of(found.fileno())) != (inode, name):

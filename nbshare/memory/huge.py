@@ -1,9 +1,9 @@
 """Huge pages: fresh memory costs half as much, and is read as fast as a process's own.
 
-By itself Linux gives them to shared memory only where an administrator has said so
-(``shmem_enabled``), and hardly any has. But a process may ask for them: of each one page is
-touched, and the kernel puts a huge one in its place. They serve a mapping that lies on their
-boundaries, for which the kernel is left one gap that is just right.
+By default Linux gives them to shared memory only if an administrator enables it
+(``shmem_enabled``), which is rare. But a process can ask for them: it touches one small page of
+each, and the kernel replaces it with a huge one. The mapping must be aligned to huge pages, so the
+kernel is left one gap of exactly the right place and size.
 
 References
 ----------
@@ -29,26 +29,26 @@ from nbshare.memory.budget import aligned
 
 __all__ = ["make_huge", "on_boundaries"]
 
-SMALLEST = 4 << 20  # bytes of a mapping; below, what is gained is less than half a millisecond
-LARGEST = 32 << 20  # of a huge page: of larger ones, as some ARM machines have, few would be filled
+SMALLEST = 4 << 20  # bytes of a mapping; below, the gain is less than half a millisecond
+LARGEST = 32 << 20  # of a huge page: larger ones, as on some ARM machines, would rarely be full
 SETTINGS = "/sys/kernel/mm/transparent_hugepage"
-# Bytes per second; small pages come at about that rate. Huge ones do at five times that, unless
-# memory is fragmented, or the host of a virtual machine has taken them back and brings them anew.
-# Those that come more slowly cost more than all that reads them gains.
+# Bytes per second, about the rate of small pages. Huge ones are five times faster, unless memory is
+# fragmented, or the host of a virtual machine must fetch them again. Slower ones cost more than
+# they gain.
 SLOWEST = 1.5e9
-PATIENCE_S = 6e-3  # with one that is slow among many: the host brings it in 5 ms
-PAUSE_S = 60.0  # after they have been slow or have failed: to find that out may take 15 ms
+PATIENCE_S = 6e-3  # for a slow one among many: the host fetches it in 5 ms
+PAUSE_S = 60.0  # after a slow or failed attempt, which may take 15 ms
 MADV_COLLAPSE = 25  # from linux/mman.h
 _FAILED: Any = ctypes.c_void_p(-1).value  # as mmap(2) says it
 
 T = TypeVar("T")
 
-_resume_at = -math.inf  # on the monotonic clock; until then huge pages are not asked for
+_resume_at = -math.inf  # on the monotonic clock; until then huge pages are not requested
 
 
 @cache
 def _page_bytes() -> int:
-    """Return the size of a huge page; 0 if the machine has none, or is not to use them."""
+    """Return the size of a huge page; 0 if there are none, or they are switched off."""
     try:
         with open(f"{SETTINGS}/enabled") as enabled, open(f"{SETTINGS}/hpage_pmd_size") as size:
             n_bytes = 0 if "[never]" in enabled.read() else int(size.read())
@@ -68,12 +68,12 @@ def _libc() -> Any:
 
 
 def on_boundaries(nbytes: int, map_it: Callable[[], T]) -> T:
-    """Have `nbytes` mapped by `map_it`, on the boundaries of huge pages if that is possible.
+    """Map `nbytes` with `map_it`, aligned to huge pages if possible.
 
     Notes
     -----
-    Safe from any thread. If one that maps something at the same moment takes the gap, or if the
-    kernel prefers another one that fits, the mapping is elsewhere and has small pages.
+    Safe from any thread. If another thread takes the gap at the same moment, or the kernel prefers
+    another gap, the mapping is elsewhere and has small pages.
     """
     page = _page_bytes()
     if not page or nbytes < max(SMALLEST, page):
@@ -81,7 +81,7 @@ def on_boundaries(nbytes: int, map_it: Callable[[], T]) -> T:
     nbytes = aligned(nbytes, mmap.PAGESIZE)
     libc = _libc()
     with uninterrupted():
-        # Not to be read or written, so it counts as nobody's memory.
+        # Not readable or writable, so it takes no memory.
         begin = libc.mmap(None, nbytes + page, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if begin == _FAILED:  # a limit of the address space
             return map_it()
@@ -89,15 +89,15 @@ def on_boundaries(nbytes: int, map_it: Callable[[], T]) -> T:
         libc.munmap(gap, nbytes)
         try:
             return map_it()
-        finally:  # what lies before the gap, and after it
-            libc.munmap(begin, gap - begin)  # of nothing it is refused
+        finally:  # the parts before the gap, and after it
+            libc.munmap(begin, gap - begin)  # a length of 0 is refused
             libc.munmap(gap + nbytes, begin + page - gap)
 
 
 def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
-    """Give a fresh shared mapping huge pages, but for what fills none; whether it has them.
+    """Give a fresh shared mapping huge pages, except for its ends; return whether it has them.
 
-    Where they do not come as quickly as small ones, the memory is as good as before.
+    If they are slower than small ones, the memory stays as it was.
     """
     page = _page_bytes()
     fits = page and memory.nbytes >= max(SMALLEST, page) and _address(memory) % page == 0
@@ -119,9 +119,9 @@ def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
     for offset in range(0, len(memory), page):
         if _is_paused():
             return
-        memory.item(offset)  # where nothing is, nothing collapses
+        memory.item(offset)  # a huge page needs a small one to begin with
         has_failed = _libc().madvise(begin + offset, page, MADV_COLLAPSE)
-        # Of the CPU's time, since others may have the CPU too.
+        # CPU time, since other processes may use the CPU too.
         is_slow = time.thread_time() - began_s > PATIENCE_S + (offset + page) / SLOWEST
         if has_failed or is_slow:
             _resume_at = time.monotonic() + PAUSE_S

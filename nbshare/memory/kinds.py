@@ -1,4 +1,4 @@
-"""The kinds of memory that processes can share, and which is taken. Each is a file without a name.
+"""The kinds of memory that processes can share, and the choice of one. Each is an unnamed file.
 
 ======  ======================  ====================  ===================================
 kind    made of                 room                  others cannot write to it because of
@@ -8,20 +8,19 @@ named   a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
 file    a file in a directory   the directory's       read-only descriptors
 ======  ======================  ====================  ===================================
 
-Without a seal, a process of the same user that means to can still write: it changes the file's
-mode and opens the descriptor anew through ``/proc``. A bug will not, malice may. Read-only
-descriptors are opened through ``/proc``, so without it a memfd is the only kind.
+Without a seal, a process of the same user can still write on purpose: it changes the file's mode
+and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
+opened through ``/proc``, so without it a memfd is the only kind.
 
-A file in a directory loses its name the moment it is made, so nothing can be left behind: other
-processes get its descriptor, or open it through ``/proc``. Names are random, so that they prove
-what a descriptor means.
+A file in a directory loses its name immediately, so nothing can be left behind: other processes get
+its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
 
-The environment variable ``NBSHARE_MEMORY`` says ``memfd``, ``named``, ``file`` (in the directory
-for temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
-whenever memory is made. Without it the first kind is taken that the system allows, in the order of
-the table; which is said once, if it is not the first.
+The environment variable ``NBSHARE_MEMORY`` is ``memfd``, ``named``, ``file`` (in the directory for
+temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
+whenever memory is made. Without it, the first kind in the table that the system allows is used,
+with one warning if it is not the first.
 
-Linux is tested; other systems are not, and Windows is not built yet.
+Linux is tested, other systems are not; Windows is not supported yet.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ __all__ = [
 SETTING = "NBSHARE_MEMORY"
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no word against the kind
+SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # does not mean that the kind fails
 
-# From linux/fcntl.h: the module fcntl lacks the last one, and is not on every system.
+# From linux/fcntl.h: the module fcntl lacks the last one, and some systems lack the module.
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
-# Bytes allocated at once: a signal undoes the allocation under way, and a timer's signals would
-# keep a large one from ever being done.
+# Bytes per allocation: a signal undoes the present one, and a timer's signals could undo a large
+# one for ever.
 PIECE = 64 << 20
 
 _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
@@ -72,10 +71,10 @@ _is_hushed = False
 
 
 class Memfd(NamedTuple):
-    """Anonymous memory: never has a name, and can be sealed."""
+    """Anonymous memory: it never has a name, and can be sealed."""
 
     setting: str = "memfd"  # what a user calls it
-    folder: str = ""  # whose room it takes
+    folder: str = ""  # whose space it takes
 
     def open(self) -> Descriptor:
         """Make an empty file."""
@@ -83,14 +82,14 @@ class Memfd(NamedTuple):
         return opened(os.memfd_create, _new_name(), flags)
 
     def reserve(self, fd: int, nbytes: int) -> None:
-        """Give it a size that nobody can take from it, so that no access to it can fail."""
+        """Give it a fixed size, so that no access can fail."""
         import fcntl  # late: not on every system
 
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:
-        """Let no other process write to it from now on."""
+        """Make it read-only for other processes."""
         import fcntl
 
         with suppress(OSError):  # Linux before 5.1 has no such seal
@@ -98,7 +97,7 @@ class Memfd(NamedTuple):
 
 
 class MappedFile(NamedTuple):
-    """A file without a name; its room is its own, and whoever may write may change its size."""
+    """An unnamed file; its space is allocated, and its writers can change its size."""
 
     setting: str
     folder: str
@@ -111,23 +110,23 @@ class MappedFile(NamedTuple):
         path = os.path.join(self.folder, _new_name())
         with uninterrupted():
             file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-            with suppress(FileNotFoundError):  # somebody swept
+            with suppress(FileNotFoundError):  # swept by another process
                 os.unlink(path)
         return file
 
     def reserve(self, fd: int, nbytes: int) -> None:
-        """Give it a size, and have its room."""
+        """Give it a size, and allocate its space."""
         if nbytes > budget.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
         if hasattr(os, "posix_fallocate"):
-            # Without it a full directory would kill whoever touches a page (SIGBUS).
+            # Without it, touching a page in a full directory would kill the process (SIGBUS).
             for start in range(0, nbytes, PIECE):
                 os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
     def protect(self, fd: int) -> None:
-        """Let no other process write to it from now on, unless it means to."""
-        with suppress(OSError):  # not every file system has modes
+        """Make it read-only for other processes, except on purpose."""
+        with suppress(OSError):  # some file systems have no modes
             os.fchmod(fd, 0o400)
 
 
@@ -140,14 +139,14 @@ def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
     Returns
     -------
     tuple of Kind, Descriptor and int
-        Fresh zeros, of whole pages, and how many bytes they are.
+        The kind, fresh zeroed memory in whole pages, and its size in bytes.
 
     Raises
     ------
     OutOfMemoryError
-        If the machine, its container or the directory has not that much left.
+        The machine, its container or the directory has too little left.
     OSError
-        If no kind, or not the one that was asked for, can be had here.
+        No kind works here, or not the requested one.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
     kind = _chosen(os.environ.get(SETTING, ""), _temporary())
@@ -160,13 +159,13 @@ def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
 
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
-    # Not by the setting: that is where large data lie, maybe on a network.
+    # Not by the setting: that is for large data, maybe on a network.
     return _chosen("", _temporary()).open()
 
 
 @cache
 def _chosen(setting: str, temporary: str) -> Kind:
-    """Return the first kind that a setting allows, and the system too."""
+    """Return the first kind that both the setting and the system allow."""
     reasons: list[str] = []
     code = 0
     for kind in _allowed(setting, temporary):
@@ -174,21 +173,21 @@ def _chosen(setting: str, temporary: str) -> Kind:
             file = kind.open()
             reserve(kind, file.fileno(), mmap.PAGESIZE)
         except (OSError, ImportError, AttributeError) as error:
-            code = getattr(error, "errno", errno.ENOSYS)  # this system's Python has not the call
+            code = getattr(error, "errno", errno.ENOSYS)  # Python lacks the call on this system
             if code in SHORT:
                 raise
             reasons.append(f"{kind.setting}: {getattr(error, 'strerror', os.strerror(code))}")
         else:
             if reasons and not _is_hushed:
                 warn(
-                    f"arrays lie in shared memory of the kind {kind.setting!r}, since others "
-                    f"cannot be had ({'; '.join(reasons)}). All works, large arrays may be made "
-                    "more slowly. To choose it yourself, without this warning, set "
+                    f"arrays use shared memory of the kind {kind.setting!r}, because others "
+                    f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
+                    "slower. To choose it yourself, without this warning, set "
                     f"{SETTING}={kind.setting}.",
                     MemoryFallbackWarning,
                 )
             return kind
-    remedy = "Unset it to have one chosen that works, or set it" if setting else f"Set {SETTING}"
+    remedy = "Unset it to use one that works, or set it" if setting else f"Set {SETTING}"
     raise OSError(
         code,
         f"{SETTING}={setting}: no memory of this kind can be made here ({'; '.join(reasons)}). "
@@ -197,13 +196,13 @@ def _chosen(setting: str, temporary: str) -> Kind:
 
 
 def hush() -> None:
-    """Say nothing of fall-backs in this process: its owner has."""
+    """Do not warn of fallbacks in this process: its owner has."""
     global _is_hushed
     _is_hushed = True
 
 
 def is_chosen(kind: Kind | None) -> bool:
-    """Whether memory of a kind may be used where some is made now: the setting may have changed."""
+    """Return whether the present setting allows memory of a kind."""
     setting = os.environ.get(SETTING, "")
     return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
 
@@ -216,7 +215,7 @@ def _allowed(setting: str, temporary: str) -> list[Kind]:
     """Return the kinds that a setting allows, the best one first."""
     if os.name == "nt":
         raise NotBuiltYetError(
-            "arrays in shared memory are not built for Windows yet. Use nbshare in WSL, the "
+            "arrays in shared memory do not work on Windows yet. Use nbshare in WSL, the "
             "Windows Subsystem for Linux."
         )
     known: dict[str, Kind] = {
@@ -230,7 +229,7 @@ def _allowed(setting: str, temporary: str) -> list[Kind]:
     if setting and setting not in known:
         raise ValueError(
             f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "
-            "absolute path, and nothing at all, to have one chosen that works."
+            "absolute path, or leave it unset to use one that works."
         )
     return [known[setting]] if setting else list(known.values())
 
@@ -241,7 +240,7 @@ def reserve(kind: Kind, fd: int, nbytes: int) -> None:
     Raises
     ------
     OutOfMemoryError
-        If there is no room, or if a file may not be so large.
+        There is no room, or a file may not be so large.
     """
     try:
         kind.reserve(fd, nbytes)
@@ -254,7 +253,7 @@ def reserve(kind: Kind, fd: int, nbytes: int) -> None:
         elif error.errno in FULL:
             free = budget.in_words(budget.free_in(kind.folder))
             why = (
-                f"were asked for, {free} are free in {kind.folder}. Make room, or set "
+                f"were requested, {free} are free in {kind.folder}. Make room, or set "
                 f"{SETTING}=file:DIRECTORY with a directory that has more"
             )
         else:
@@ -263,8 +262,8 @@ def reserve(kind: Kind, fd: int, nbytes: int) -> None:
 
 
 def has_proc() -> bool:
-    """Whether descriptors lead to their files here."""
-    return os.path.exists("/proc/self/fd")  # asked each time: it may be unmounted
+    """Return whether ``/proc`` leads from descriptors to files here."""
+    return os.path.exists("/proc/self/fd")  # checked each time: it may be unmounted
 
 
 def name_of(fd: int) -> str:
@@ -279,10 +278,10 @@ def _new_name() -> str:
 
 @cache
 def _sweep(folder: str) -> None:
-    """Remove what processes have left that are gone: killed before they could do it themselves.
+    """Remove files of processes that were killed before they could do it.
 
     Once per process and folder. Another process number space (a container's, another machine's)
-    may share the folder: at worst a name goes that was about to go.
+    may share the folder: at worst, a name is removed that was about to be.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Which process somebody was, and whether it still is."""
+"""The identity of a process, and whether it is still running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _known: Identity = (0, 0)
 
 
 def identity() -> Identity:
-    """Return who this process is; the start is 0 where there is no ``/proc``."""
+    """Return the identity of this process; the start is 0 without ``/proc``."""
     global _known
     pid = os.getpid()
     if _known[0] != pid:  # the first time, and after a fork
@@ -27,18 +27,18 @@ def identity() -> Identity:
 
 
 def state_of(pid: int) -> str:
-    """Return the letter that tells what a process is doing, as ``ps`` has it.
+    """Return the state of a process as a letter, as in ``ps``.
 
     Raises
     ------
     OSError
-        If there is no such process, or no ``/proc``.
+        There is no such process, or no ``/proc``.
     """
     return _status(pid)[0].decode()
 
 
 def is_out_of_time(pid: int) -> bool:
-    """Whether a process, dead but not reaped yet, has used the CPU time that it may (ulimit -t)."""
+    """Return whether a dead process, not reaped yet, reached its CPU limit (ulimit -t)."""
     with suppress(OSError, ValueError):  # no such process, no /proc, no limit
         with open(f"/proc/{pid}/limits") as file:
             limit_s = float(next(line for line in file if "cpu time" in line).split()[4])
@@ -50,7 +50,7 @@ def is_out_of_time(pid: int) -> bool:
 def has_ended(who: Identity) -> bool:
     """Return whether a process, with all its threads, will never touch memory again.
 
-    When in doubt it has not: whoever asks will take what it held.
+    In doubt False, since the caller will reuse its memory.
     """
     pid, start = who
     try:
@@ -60,8 +60,7 @@ def has_ended(who: Identity) -> bool:
         return True
     except OSError:  # another user's, no /proc, no descriptor left
         return False
-    # A dead process whose parent has not looked yet is still there; of several threads the first
-    # may be over before the others are.
+    # A dead process exists until its parent reaps it; its first thread may end before the others.
     is_dead = status[0] in (b"Z", b"X") and int(status[17]) <= 1
     return is_dead or (start != 0 and int(status[19]) != start)
 

@@ -1,6 +1,6 @@
 """A segment: memory that several processes map.
 
-It is a file of one of the kinds in `nbshare.memory.kinds`, had by its descriptor. It has no name,
+It is a file of one of the kinds in `nbshare.memory.kinds`, held by its descriptor. It has no name,
 so nothing can be left behind: the kernel frees it when the last process that holds its descriptor
 or a mapping ends, however it ends.
 """
@@ -30,7 +30,7 @@ __all__ = ["Mode", "Segment", "View", "known_segments", "segment_of"]
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-# CPython 3.11 and 3.12 tell its number nowhere else than at this byte of the object, on 64 bits.
+# CPython 3.11 and 3.12 keep its number only at this byte of the object, on 64 bits.
 _IS_KNOWN = sys.implementation.name == "cpython" and mmap.mmap.__basicsize__ == 80
 _NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
@@ -39,7 +39,7 @@ Mode = Literal["r+", "r", "c"]
 
 
 class View:
-    """Arrays of a piece of memory, all of which hold its `root`.
+    """Arrays in a piece of memory; all of them hold its `root`.
 
     Parameters
     ----------
@@ -49,8 +49,7 @@ class View:
     Attributes
     ----------
     root : ndarray
-        All of it, as bytes. A weak reference to it tells when nobody sees the memory any more
-        through this view.
+        All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
     """
 
     def __init__(self, memory: Any) -> None:
@@ -66,7 +65,7 @@ class View:
     ) -> npt.NDArray[Any]:
         """Return a part as a plain ndarray; `offset` and `strides` in bytes."""
         if 0 in shape:
-            offset = 0  # of a view without elements NumPy may set it beyond the memory
+            offset = 0  # for an empty view, NumPy may set it beyond the memory
         return np.ndarray(shape, dtype, buffer=self.root, offset=offset, strides=strides)
 
 
@@ -74,13 +73,13 @@ class Segment(mmap.mmap):
     """Mapped shared memory that knows its descriptor.
 
     Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
-    any view leads back to its segment (`segment_of`). It is never unmapped by hand: closing a map
-    under a live array is a segmentation fault.
+    any view leads back to its segment (`segment_of`). It is never unmapped explicitly: closing a
+    mapping under a live array is a segmentation fault.
 
     Attributes
     ----------
     fd : int
-        The descriptor that it is mapped from; closed when the object is gone.
+        The descriptor that it is mapped from; closed with this object.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
@@ -88,18 +87,18 @@ class Segment(mmap.mmap):
     mode : {"r+", "r", "c"}
         As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
     kind : Kind or None
-        What it is made of; None if another process made it.
+        Its kind; None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
     n_borrowed : int
-        Workers that have been sent the segment and have not confirmed that it is unmapped.
+        Number of workers that received the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
-        Whether some process kept a view of it longer than the call: it may not be used again.
+        Whether a process kept a view of it longer than the call: then it is not reused.
 
     Notes
     -----
-    Creating and attaching are safe from any thread. The end may come inside any allocation of any
-    thread: it takes no lock, and runs no Python, which would swallow an interrupt.
+    Creating and attaching are safe from any thread. It may be freed inside any allocation of any
+    thread: this takes no lock, and runs no Python, which would swallow an interrupt.
     """
 
     fd: int
@@ -124,11 +123,11 @@ class Segment(mmap.mmap):
             if error.errno != errno.ENOMEM:
                 raise
             raise OutOfMemoryError(
-                f"{budget.in_words(nbytes)} more cannot be mapped into this process; a limit of "
-                "its address space (ulimit -v) may be in the way"
+                f"{budget.in_words(nbytes)} more cannot be mapped into this process; check "
+                "the limit of its address space (ulimit -v)"
             ) from None
         self._file, self.fd = file, file.fileno()
-        if _NUMBER_AT:  # of two descriptors the mapping's own is enough
+        if _NUMBER_AT:  # the mapping's own descriptor is enough
             number = ctypes.c_int.from_address(id(self) + _NUMBER_AT).value
             if os.path.sameopenfile(number, self.fd):
                 self._file, self.fd = None, number
@@ -139,12 +138,12 @@ class Segment(mmap.mmap):
 
     @classmethod
     def create(cls, nbytes: int) -> Self:
-        """Fresh, zeroed, writable memory; pages come into being when first touched.
+        """Create zeroed, writable memory; pages are allocated when first touched.
 
         Raises
         ------
         OutOfMemoryError
-            If the machine or its container has not that much left.
+            The machine or its container has too little left.
         """
         kind, file, size = new_file(nbytes)
         self = cls(file, size, "r+")
@@ -159,15 +158,15 @@ class Segment(mmap.mmap):
         *,
         sealed: bool = True,
     ) -> Self:
-        """Memory holding `parts` (offset, buffer or array).
+        """Create memory holding `parts` (offset, buffer or array).
 
-        If `sealed`, nobody else can ever write to it: the caller's own mapping stays writable,
-        every later mapping and descriptor is read-only by the kernel's hand, as far as the kind of
-        memory allows (`nbshare.memory.kinds`).
+        If `sealed`, only the caller's own mapping stays writable. The kernel makes every later
+        mapping and descriptor read-only, as far as the kind of memory allows
+        (`nbshare.memory.kinds`).
         """
         self = cls.create(nbytes)
         assert self.kind is not None
-        # A file's pages were made with it.
+        # A file's pages were allocated with it.
         is_huge = not self.kind.folder and make_huge(View(self).root)
         self.refill(parts, are_fresh=not is_huge)
         if sealed:
@@ -178,8 +177,8 @@ class Segment(mmap.mmap):
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
         """Write `parts` through this mapping: the only way once the segment is sealed.
 
-        If the pages `are_fresh`, by write(2) where that is possible: it costs half of what page
-        faults through a mapping do.
+        If the pages `are_fresh`, use write(2) if possible: it costs half of the page faults through
+        a mapping.
         """
         jobs: list[copying.Job] = []
         for offset, part in parts:
@@ -193,10 +192,10 @@ class Segment(mmap.mmap):
 
     @classmethod
     def attach(cls, file: Descriptor | int, mode: Mode) -> Self:
-        """Map a segment whose descriptor was opened or received; takes the descriptor over.
+        """Map a segment from an opened or received descriptor, and take over the descriptor.
 
-        Only of what nbshare has made, which nobody shrinks: reading past its end would kill this
-        process (SIGBUS).
+        Only for files of nbshare, which are never made smaller: reading past the end would kill
+        this process (SIGBUS).
 
         Parameters
         ----------
@@ -209,12 +208,12 @@ class Segment(mmap.mmap):
         return cls(file, os.fstat(file.fileno()).st_size, mode)
 
     def grown(self, needed: int, nbytes: int) -> Segment:
-        """Make the file larger; returns a mapping of all of it, beside this one.
+        """Make the file larger; return a mapping of all of it, next to this one.
 
         Parameters
         ----------
         needed : int
-            Bytes that will be used, by which it is decided whether there is room.
+            Bytes that will be used: there must be room for these.
         nbytes : int
             The new size, `needed` or more.
 
@@ -257,15 +256,15 @@ class Segment(mmap.mmap):
         """Open a descriptor through which the segment can only be read."""
         if has_proc():
             return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        return opened(os.dup, self.fd)  # of a memfd: read-only by its seal, or by good will
+        return opened(os.dup, self.fd)  # a memfd is read-only by its seal
 
 
-# The segments of this process that have been asked for their name, by it.
+# The segments of this process whose name has been read, by name.
 known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 
 
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
-    """Find the segment that an array lies in, and the offset of its first element in bytes.
+    """Find the segment of an array, and the offset of its first element in bytes.
 
     Follows the chain of bases, so any view of any class is recognised. None for other arrays.
     """
@@ -273,6 +272,6 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     while not isinstance(base, Segment):
         if base is None:
             return None
-        # Not ndarrays alone: stride tricks put an object of their own in between.
+        # Not only ndarrays: stride tricks put another object in between.
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address

@@ -1,7 +1,7 @@
 """Files of the user that `numpy.memmap` maps: workers map them too, so nothing is copied.
 
-A file may be larger than the memory. Workers see it as it is: what anybody writes to it later is
-seen, also through a mapping and before it is flushed, since all mappings share the page cache.
+A file may be larger than the memory. Workers see later changes too, also those through a mapping
+and before a flush, since all mappings share the page cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nbshare.errors import StaleReferenceError
 
 __all__ = ["UserFile", "file_of"]
 
-LEAST = 1 << 20  # bytes of an array; below, a copy takes less time than a look at the mappings
+LEAST = 1 << 20  # bytes of an array; a smaller one is copied faster than its mapping is found
 
 
 class UserFile(NamedTuple):
@@ -35,7 +35,7 @@ class UserFile(NamedTuple):
         Raises
         ------
         StaleReferenceError
-            If it is gone or shorter than before, or if its path leads to another file.
+            It is gone or shorter than before, or its path leads to another file.
         """
         if (memory := _mapped.get(self)) is not None:
             return memory
@@ -53,11 +53,11 @@ class UserFile(NamedTuple):
             ) from None
 
 
-# While an array in it lives: thousands of views of one file are one mapping and one descriptor.
+# Kept while an array uses it: thousands of views of one file share a mapping and a descriptor.
 _mapped: weakref.WeakValueDictionary[UserFile, np.memmap[Any, Any]] = weakref.WeakValueDictionary()
 
-# The file of each mapping, and the address where the file's first byte would be: to find out takes
-# some tenths of a millisecond. While the mapping lives, no other file gets its inode.
+# The file of each mapping, and the address where the file's first byte would be: finding it takes a
+# few tenths of a millisecond. While the mapping exists, no other file gets its inode.
 _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
 
 # In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
@@ -83,7 +83,7 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
 
 
 def _find(mapping: Any) -> tuple[UserFile, int]:
-    # The kernel knows: the path that a memmap remembers may lead to another file by now.
+    # Ask the kernel: the path in the memmap may lead to another file by now.
     address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     with open("/proc/self/maps", "rb") as rows:
         for first, end, offset, inode, path in re.findall(ROW, rows.read()):

@@ -1,17 +1,17 @@
 """Warm segments: memory of a call that has ended, kept for the next one.
 
-Fresh pages are the real cost of shared memory: copying into them takes eight times as long as
-into pages that are there, and on a virtual machine whose host took them back forty times. So the
-inputs and outputs of calls are *leased*: when the last view of such a segment goes, the segment
-returns here, and the next call of about that size gets it.
+Fresh pages are the real cost of shared memory: copying into them takes eight times as long as into
+existing pages, and forty times on a virtual machine whose host took them back. So the inputs and
+outputs of calls are *leased*: when the last view of such a segment goes, the segment returns here,
+and the next call of about that size gets it.
 
-A segment is used again only if no other process can still see it: it never left our own workers,
-and each of them has said that its mapping is gone, or has ended. Any other is dropped; a fork of
-this process sees all that were there.
+A segment is reused only if no other process can still see it: only our own workers had it, and each
+has ended or confirmed that its mapping is gone. Others are dropped; so are all that a fork of this
+process sees.
 
-Small ones are pieces of a *slab*: a segment of its own costs each 100 µs, a descriptor and a page.
-No piece is used twice, so a piece is as fresh and zero as a segment, and whoever still sees an old
-one harms nobody. A piece keeps the whole slab alive, which is small.
+Small ones are pieces of a *slab*: a separate segment costs 100 µs, a descriptor and a page. No
+piece is used twice, so a piece is as fresh and zero as a segment, and old views are harmless. A
+piece keeps its whole slab alive, which is small.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from nbshare.memory.segment import Segment
 
 __all__ = ["Slab", "WarmPool", "array_slab", "pool", "slab"]
 
-SLAB = 1 << 18  # bytes; pages cost nothing before they are touched
-LARGEST_PIECE = 1 << 15  # bytes; above, a segment of its own costs little beside its pages
-SMALL = 1 << 20  # bytes; below, a fresh segment costs less than keeping books
+SLAB = 1 << 18  # bytes; untouched pages cost nothing
+LARGEST_PIECE = 1 << 15  # bytes; above, the cost of a segment is small compared with its pages
+SMALL = 1 << 20  # bytes; below, a fresh segment costs less than reuse
 IDLE_S = 30.0  # kept that long; a notebook's next cell mostly comes sooner
-TRIM_S = 1.0  # between looks at what has come back: an unused segment stays no longer uncounted
-SHARE = 0.25  # of what is available may be kept at most
+TRIM_S = 1.0  # between looks at returned segments: an unused one is counted by then
+SHARE = 0.25  # of the available memory may be kept
 
 Lease = npt.NDArray[np.uint8]
 
 
 class Slab:
-    """Gives out pieces of zeroed memory.
+    """Hands out pieces of zeroed memory.
 
     Parameters
     ----------
     is_kept : bool
-        Whether the present slab is kept for the next piece while nobody has one.
+        Whether to keep the present slab while no piece of it is in use.
 
     Notes
     -----
-    Safe from any thread, and from finalizers and signal handlers: it takes no lock. Two that take a
-    piece at the same time cut from different slabs, and one of these is not cut from any more.
+    Safe from any thread, and from finalizers and signal handlers: it takes no lock. Two threads at
+    the same time cut from different slabs; one of these is then not used further.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -66,11 +66,11 @@ class Slab:
             os.register_at_fork(after_in_child=self.drop)
 
     def take(self, nbytes: int) -> tuple[Segment, int]:
-        """Return a segment and the offset of `nbytes` in it that are zero and nobody else's."""
+        """Return a segment and the offset of `nbytes` in it, zeroed and unused."""
         if nbytes > LARGEST_PIECE:
             return Segment.create(nbytes), 0
         try:
-            present, offset = self._present.pop()  # from now on nobody else has it
+            present, offset = self._present.pop()  # no other thread has it now
             segment = present()
         except IndexError:
             segment, offset = None, 0
@@ -81,22 +81,22 @@ class Slab:
         return segment, offset
 
     def drop(self) -> None:
-        """Cut no more pieces from the present slab: in a forked child it is the parent's."""
+        """Stop using the present slab: in a forked child it is the parent's."""
         self._present.clear()
         self._kept = None
 
 
 slab = Slab(is_kept=True)  # of calls
-array_slab = Slab(is_kept=False)  # of users' arrays: beyond their end may be others' only
+array_slab = Slab(is_kept=False)  # of users' arrays, apart from those of calls
 
 
 class WarmPool:
-    """Gives out segments and takes them back by itself.
+    """Hands out segments, and gets them back when their last view is gone.
 
     Notes
     -----
-    Safe from any thread. A lease may end inside any allocation of any thread: all that happens then
-    is that a deque is appended to, and no Python is run, which would swallow an interrupt.
+    Safe from any thread. A lease may end inside any allocation of any thread: this only appends to
+    a deque, and runs no Python, which would swallow an interrupt.
     """
 
     def __init__(self) -> None:
@@ -127,16 +127,16 @@ class WarmPool:
         segment = self._take(nbytes, sealed=sealed)
         if segment is None:
             return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
-        lease = self._lease(segment)  # before an interrupt can come
+        lease = self._lease(segment)  # before any interrupt
         try:
             segment.refill(parts)
         except BaseException:
-            segment.was_kept_elsewhere = True  # a thread that copies may not have ended yet
+            segment.was_kept_elsewhere = True  # a copying thread may still be running
             raise
         return lease
 
     def drop(self) -> None:
-        """Free all that is kept; lent memory is freed with its last view."""
+        """Free all kept segments; lent ones are freed with their last view."""
         with self._lock:
             self._collect()
             self._kept.clear()
@@ -173,7 +173,7 @@ class WarmPool:
         return lease
 
     def _trim(self) -> None:
-        """Drop what has been idle for too long, as long as there is something to look after."""
+        """Drop segments that have been idle for too long; run while there are any."""
         while True:
             time.sleep(TRIM_S)
             with self._lock:
@@ -185,19 +185,19 @@ class WarmPool:
                     return
 
     def before_fork(self) -> None:
-        """Give up for reuse what the child will see as well; holds the lock until after."""
+        """Before a fork: drop all segments that the child will see; hold the lock."""
         self._lock.acquire()
         self._kept.clear()
         for _, segment in self._leases.values():
             segment.was_kept_elsewhere = True
 
     def after_fork(self) -> None:
-        """Go on in the child, without the thread that has stayed behind."""
+        """Continue in the child, which does not have the thread."""
         self._is_trimming = False
         self._lock.release()
 
     def _collect(self) -> None:
-        """Take in what has come back, within bounds; the oldest goes first."""
+        """Collect returned segments, within limits; drop the oldest first."""
         now, came = time.monotonic(), bool(self._returned)
         with uninterrupted():
             while self._returned:

@@ -174,7 +174,7 @@ def test_an_owner_that_has_ended_is_a_clear_error():
         "sys.stdout.buffer.write(bytes(P.dumps(nbshare.zeros(9))))"
     )
     sent = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-    with pytest.raises(StaleReferenceError, match="has ended or let go"):
+    with pytest.raises(StaleReferenceError, match="has ended or freed it"):
         pickle.loads(sent)
 
 
@@ -200,7 +200,7 @@ def test_a_recycled_descriptor_is_never_taken_for_the_array(recycle):
     stale = handle._replace(fd=os.dup(handle.fd), name="nbshare-" + "0" * 16)
     recycle(stale)
     try:
-        with pytest.raises(StaleReferenceError, match="let go"):
+        with pytest.raises(StaleReferenceError, match="freed it"):
             open_handle(stale)
     finally:
         os.close(stale.fd)

@@ -652,7 +652,7 @@ owner = subprocess.Popen([sys.executable, "-c", {LETS_GO!r}], stdin=-1, stdout=-
 sent = pickle.load(owner.stdout)
 for how, reference in zip(tasks.STALE, sent, strict=True):
     text = tasks.refusal(reference)
-    assert "let go" in text and "numpy.array" in text, (how, text)
+    assert "freed it" in text and "numpy.array" in text, (how, text)
 owner.communicate(timeout=10)
 for reference in sent:
     assert "has ended" in tasks.refusal(reference)

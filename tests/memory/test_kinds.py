@@ -184,7 +184,7 @@ except MemoryError as error:
 """
     printed = program(code, SMALL_SHM, TMPDIR=str(tmp_path), **{SETTING: setting})
     if setting == "named":
-        assert "200 MiB of shared memory were asked for" in printed
+        assert "200 MiB of shared memory were requested" in printed
         assert "64 MiB are free in /dev/shm" in printed
     else:
         assert printed == f"True {setting}{f':{tmp_path}' if setting == 'file' else ''}\n"

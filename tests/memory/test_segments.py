@@ -207,14 +207,14 @@ except PermissionError:
         """Another file under the descriptor's number is not taken for the array."""
         segment = Segment.create(8)
         unknown_here = {"name": "nbshare-1-" + "0" * 14}  # else it would not be looked for
-        with pytest.raises(StaleReferenceError, match="let go"):
+        with pytest.raises(StaleReferenceError, match="freed it"):
             open_handle(handle_of(segment)._replace(**{**unknown_here, **forged}))
 
     def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
         """When its owner has ended the memory is gone, which is said."""
         code = "from test_segments import make\nprint(repr(tuple(make())))"
         values = eval(program(code, **{SETTING: kind}))
-        with pytest.raises(StaleReferenceError, match="has ended or let go"):
+        with pytest.raises(StaleReferenceError, match="has ended or freed it"):
             open_handle(type(handle_of(Segment.create(8)))(*values))
 
     # ---------------------------------------------------------------- nothing is left
