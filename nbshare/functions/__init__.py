@@ -1,1 +1,1 @@
-"""The function that a worker can import: where it comes from, and whether it is fresh."""
+"""How workers import the function of a call, in its present version."""

@@ -62,7 +62,7 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     ValueError
         The file is not a ``.py`` file.
     Exception
-        Whatever the module raises while it is imported. The module from before then stays.
+        Any error of the module during its import. The previous module then stays.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     Not safe while other threads run functions of the module: they miss its names while a changed
     file is imported again.
     """
-    from pathlib import Path  # late: it takes 6 ms, which workers do without
+    from pathlib import Path  # late: 6 ms, and workers do not need it
 
     file = Path(path).expanduser().resolve()
     if file.suffix != ".py":
@@ -105,15 +105,15 @@ def imported_files() -> dict[str, str]:
 
 
 def register_files(paths: Mapping[str, str]) -> None:
-    """Make modules importable by name that live in these files."""
+    """Make the modules of these files importable by name."""
     if not any(finder is _FileFinder for finder in sys.meta_path):
-        # First: another module of that name further down must not be taken in its place.
+        # First: no other module of that name may take its place.
         sys.meta_path.insert(0, _FileFinder)
     _paths.update(paths)
 
 
 def other_module(file: Path) -> str | None:
-    """Where the plain name of a file leads, if it means another module already."""
+    """Return what the plain name of a file already means, if that is another module."""
     known = sys.modules.get(file.stem)
     try:
         spec = find_spec(file.stem)
@@ -124,7 +124,7 @@ def other_module(file: Path) -> str | None:
     folders = (spec and spec.submodule_search_locations) or ()  # of a package without __init__
     places = [getattr(known, "__file__", None), spec and spec.origin, *folders]
     place = next(filter(None, places), "a module without a file")
-    # A folder of that name beside the file means nothing to Python as soon as the file is there.
+    # Python prefers the file to a folder of that name next to it.
     return None if os.path.realpath(place) in (str(file), str(file.with_suffix(""))) else place
 
 
@@ -145,7 +145,7 @@ def _execute(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     new = module_from_spec(spec)
-    # In the same object, as importlib.reload does: its functions are new for all who imported it.
+    # In the same object, like importlib.reload: all who imported it see the new functions.
     module = sys.modules.setdefault(name, new)
     names, before, fresh = vars(module), dict(vars(module)), dict(vars(new))
     try:
@@ -160,7 +160,7 @@ def _execute(name: str) -> ModuleType:
         if isinstance(error, SystemExit):
             raise ImportError(  # noqa: TRY004
                 f"{spec.origin} ends the program as soon as it is imported ({error!r}); put what "
-                'only a script is to do below: if __name__ == "__main__":'
+                'only a script should do below: if __name__ == "__main__":'
             ) from error
         raise
     return module

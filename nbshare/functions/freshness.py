@@ -1,8 +1,8 @@
-"""Source files as they are when a call begins: workers import these, however late they do.
+"""Source files as they are when a call begins, for workers that import them later.
 
-Workers that import a file at different moments must not run different versions of it, nor one that
-is half saved, though it is edited meanwhile. So the owner keeps the bytes of all files that it or a
-worker has imported before the call, and workers import what it has kept.
+A file may be edited while workers import it at different times. They must not run different or
+half-saved versions. So the owner keeps the bytes of all files that it or a worker imported before
+the call, and workers import these.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ LENGTH = 8  # bytes that tell how many come
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is edited or replaced."""
+    """The metadata that changes when a file is edited or replaced."""
 
     mtime_ns: int
     size: int
     inode: int
-    ctime_ns: int  # new also where a copy keeps the mtime of its source
+    ctime_ns: int  # changes even if a copy keeps the mtime of its source
 
 
-# Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms to say so.
+# Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms.
 _LIBRARY = os.path.dirname(os.__file__)
 _VERSION = os.path.join(sys.platlibdir, os.path.basename(_LIBRARY))
 STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-dynload")
@@ -72,15 +72,15 @@ _read: dict[str, Stamp | None] = {}  # source files that were compiled here
 
 
 def note_reading(path: str, stamp: Stamp | None) -> None:
-    """Note what a file was like that is about to be read: an edit after that is then seen."""
+    """Record the stamp of a file before it is read, so that a later edit is noticed."""
     _read[path] = stamp
 
 
 def is_installed(path: str) -> bool:
     """Whether a module belongs to the standard library or to site-packages.
 
-    What is a link there, a package's folder or a single module, is elsewhere, and edited; links
-    within a package's folder are not looked for.
+    A linked folder or module there is elsewhere, and may be edited; links within a package's folder
+    are not checked.
     """
     folder = os.path.dirname(path)
     return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))
@@ -116,14 +116,14 @@ class ImportLog:
 
 
 class Source(NamedTuple):
-    """A file as it was."""
+    """The kept contents of a file."""
 
     stamp: Stamp
     data: bytes
 
 
 class Snapshot:
-    """Source files as the owner found them, for all workers.
+    """Source files as the owner read them, for all workers.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class Snapshot:
 
     def __init__(self, file: Descriptor) -> None:
         self._file, self._fd = file, file.fileno()
-        # How far it has been read, and what is there; at once, since another thread may read, too.
+        # The position read so far, and the sources: set together, since other threads may read.
         self._seen: tuple[int, Mapping[str, Source | None]] = 0, {}
 
     def fileno(self) -> int:
@@ -147,13 +147,13 @@ class Snapshot:
         return self._fd
 
     def close(self) -> None:
-        """Give the memory back; processes that have it keep theirs."""
+        """Free the memory; other processes keep their descriptors."""
         self._file.close()
 
     def sources(self) -> Mapping[str, Source | None]:
         """Return the files by path; None for those that could not be kept."""
         end, sources = self._seen
-        with suppress(OSError):  # the program has closed what it does not know
+        with suppress(OSError):  # the program has closed our descriptor
             while size := int.from_bytes(os.pread(self._fd, LENGTH, end), "little"):
                 sources = {**sources, **pickle.loads(os.pread(self._fd, size, end + LENGTH))}
                 end += LENGTH + size
@@ -161,22 +161,22 @@ class Snapshot:
         return sources
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Keep files as they are now, in the place of what was kept of them."""
+        """Keep files as they are now, replacing older versions."""
         end, _ = self._seen
         left, sources = MOST - end, {}
         for path in paths:
             sources[path] = source = _source(path, left)
             left -= len(source.data) if source else 0
         data = pickle.dumps(sources)
-        with suppress(OSError):  # there is no room: they are just not kept
-            os.ftruncate(self._fd, end)  # what did not fit last time must not pass for a length
+        with suppress(OSError):  # no room: they are not kept
+            os.ftruncate(self._fd, end)  # a partial record must not be read as a length
             if os.pwrite(self._fd, data, end + LENGTH) == len(data):
                 os.pwrite(self._fd, len(data).to_bytes(LENGTH, "little"), end)  # now it can be read
         self.sources()
 
 
 def own_files() -> list[str]:
-    """Return the source files of the modules that this process has imported and that are edited."""
+    """Return the source files of imported modules that users may edit."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return [path for path in files if path and path.endswith(".py") and not is_installed(path)]
 
@@ -197,11 +197,11 @@ _snapshot: Snapshot | None = None  # in a worker
 
 
 def use_snapshot(fd: int) -> None:
-    """Have this process import files as a snapshot has them."""
+    """Make this process import files from a snapshot."""
     global _snapshot
     _snapshot = Snapshot(owned(fd))
 
 
 def source_of(path: str) -> Source | None:
-    """Return a source file as this process is to import it; None: as it is."""
+    """Return the kept version of a source file; None: import it as it is."""
     return None if _snapshot is None else _snapshot.sources().get(path)

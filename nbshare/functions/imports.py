@@ -1,4 +1,4 @@
-"""How a worker imports: the same files as its caller, as they are now."""
+"""How a worker imports: the same files as its caller, in the same version."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from nbshare.functions.freshness import (
 
 __all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
 
-# The times in a cache are whole seconds: it would hide an edit within the second of the last
-# import. One that was written so long after its source was changed was made of this version, unless
-# that took longer: compiling takes 1 µs a byte.
+# A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
+# cache written this long after its source is of this version, unless compiling took longer (1 µs
+# per byte).
 SETTLED_NS = 2_000_000_000
 SETTLED_NS_PER_BYTE = 10_000
 
 
 class FreshLoader(SourceFileLoader):
-    """Loads the source of what is not installed as it is, and bytecode only where that is sure."""
+    """Loads the present source of users' files, and bytecode only if it is surely current."""
 
     def path_stats(self, path: Any) -> Any:
-        """Return what decides whether the cache is valid."""
+        """Return the metadata that validates the cache."""
         if not is_installed(path) and not _is_settled(path):
             raise OSError("without these, the bytecode cache is not read")
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents, of a source as all workers import it."""
+        """Return the file's contents; for a source, the version that all workers import."""
         source = source_of(path)
         if source is None:
             return super().get_data(path)
@@ -52,19 +52,19 @@ class FreshLoader(SourceFileLoader):
         return source.data
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Write a cache, of what is installed: workers leave nothing behind beside users' files."""
+        """Write a cache for installed modules only: workers leave nothing next to users' files."""
         if is_installed(self.path):
             super().set_data(path, data, _mode=_mode)
 
 
 def _is_settled(path: str) -> bool:
-    """Whether the cached bytecode of a source, if it is valid, is that of this version."""
+    """Return whether valid cached bytecode is of the present version."""
     now, given = stamp_of(path), source_of(path)
     note_reading(path, now)
     if now is None or (given is not None and given.stamp != now):
         return False
     try:
-        # Who copies a file, or switches a link, may give it back the time of another version.
+        # A copied file, or a switched link, may have the time of another version.
         changed_ns = max(os.stat(path).st_ctime_ns, os.lstat(path).st_ctime_ns, now.mtime_ns)
         settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
         return os.stat(cache_from_source(path)).st_mtime_ns > settled_ns
@@ -73,10 +73,10 @@ def _is_settled(path: str) -> bool:
 
 
 class _StandardLibraryFirst:
-    """Finds modules of the standard library before any file of that name in the import path.
+    """Finds standard modules before any file of that name in the import path.
 
-    The caller has mostly imported them before the notebook's folder came into its path, a worker
-    has not: there a random.py beside the notebook would take random's place.
+    The caller usually imported them before the notebook's folder was in its path; a worker did not.
+    There a random.py next to the notebook would replace random.
     """
 
     overridden: Collection[str] = ()
@@ -94,7 +94,7 @@ class _StandardLibraryFirst:
 
 
 class _Fresh:
-    """A finder, of Python's or such as an editable install's, with loaders of ours."""
+    """Another finder, such as Python's or an editable install's, with our loaders."""
 
     def __init__(self, finder: Any) -> None:
         self._finder = finder
@@ -110,7 +110,7 @@ class _Fresh:
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:
-    """Set a worker's import up; `overridden` are the caller's own modules of standard names."""
+    """Set up a worker's imports; `overridden`: standard names of the caller's own modules."""
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return
@@ -120,11 +120,11 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
 
 
 def overridden_names() -> list[str]:
-    """Return the names of the standard library that mean another module in this process."""
+    """Return the standard module names that mean another module in this process."""
     return _overridden_names(len(sys.modules))
 
 
-@lru_cache(1)  # going through all modules takes as long as sending a call
+@lru_cache(1)  # a look at all modules takes as long as sending a call
 def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
     names = []
     for name in sys.stdlib_module_names & sys.modules.keys():

@@ -2,7 +2,7 @@
 
 A function or class of a module file runs in a worker as the file is now:
 
-- The one that its name leads to is sent by name.
+- The definition that its name refers to is sent by name.
 - An old version of it, from before the module was loaded again, is sent by name too: it becomes
   the new one.
 - Another definition, such as the original of a decorated function, is sent by value while the file
@@ -37,14 +37,14 @@ __all__ = [
     "value_pickler",
 ]
 
-# The names of the caller's script; it has the second too in a process that multiprocessing spawned.
+# The names of the caller's script; the second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle an object: by reference, or by value what belongs to ``__main__`` or has no name.
+    """Pickle an object: by reference, or by value if it is of ``__main__`` or has no name.
 
-    A class of ``__main__`` that has come by value goes back as itself: cloudpickle knows it again.
+    A class of ``__main__`` that was sent by value comes back as itself: cloudpickle recognises it.
     """
     return dumps_apart(value, sys.maxsize)[0]
 
@@ -65,7 +65,7 @@ def dumps_apart(value: Any, threshold: int) -> tuple[bytes, list[memoryview]]:
 
 
 def kept_apart(buffers: list[memoryview], threshold: int) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return what a pickler asks of each buffer: those of `threshold` bytes and more are kept."""
+    """Return the buffer callback of a pickler: it keeps buffers of `threshold` bytes and more."""
 
     def is_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -77,27 +77,27 @@ def kept_apart(buffers: list[memoryview], threshold: int) -> Callable[[pickle.Pi
 
 
 def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
-    """Return the pickle that ``attempt(by_value)`` makes: by reference, if that will do.
+    """Return the pickle that ``attempt(by_value)`` makes: by reference, if possible.
 
-    It will not if it fails, or if it may refer to ``__main__`` by name: workers never run the
-    caller's. By value what belongs to that, or has no name, can be sent, but all takes longer.
+    It is not if that fails, or if the pickle may refer to ``__main__`` by name, which workers never
+    run. Objects of ``__main__`` or without a name can be sent by value, but this takes longer.
     """
     data = MAIN.encode()
-    with suppress(Exception):  # whatever an object's __reduce__ raises
+    with suppress(Exception):  # an object's __reduce__ may raise anything
         data = attempt(False)
     return attempt(True) if may_name_main(data) else data
 
 
 def may_name_main(data: bytes) -> bool:
-    """Return whether a pickle may refer to ``__main__`` by name: then it is to be by value."""
-    is_spawned = SPAWNED_MAIN in sys.modules  # else one look through what may be long will do
+    """Return whether a pickle may refer to ``__main__`` by name: then it must be sent by value."""
+    is_spawned = SPAWNED_MAIN in sys.modules  # if not, one search of a long pickle is enough
     return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
 
 
 @cache
 def value_pickler() -> Any:
     """Return the class of picklers that send by value what workers cannot import."""
-    from cloudpickle import Pickler, register_pickle_by_value  # late: 15 ms that most calls save
+    from cloudpickle import Pickler, register_pickle_by_value  # late: it takes 15 ms
 
     if SPAWNED_MAIN in sys.modules:
         register_pickle_by_value(sys.modules[SPAWNED_MAIN])
@@ -111,12 +111,12 @@ def value_pickler() -> Any:
 
 
 def _by_name(obj: Any) -> Any:
-    """Return how to send a function or class of a file that was loaded again since; else nothing.
+    """Return how to send a function or class whose file was loaded again; else nothing.
 
     Raises
     ------
     UnsendableError
-        If the file has changed so that neither name nor value would be the present version.
+        The file has changed, and neither name nor value gives the present version.
     """
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
@@ -131,7 +131,7 @@ def _by_name(obj: Any) -> Any:
     form, codes = _definition(obj, path)
     new_form, new_codes = _definition(found, path)
     is_loaded_again = not any(code is new for code in codes for new in new_codes)
-    # Of several definitions nobody knows which one the name led to.
+    # With several definitions, the right one is unknown.
     is_only = [code.co_qualname for code in in_file].count(qualname) == 1
     if form == new_form and is_loaded_again and is_only and (codes or isinstance(obj, type)):
         return _named, (name, qualname)
@@ -139,12 +139,12 @@ def _by_name(obj: Any) -> Any:
         return NotImplemented
     raise UnsendableError(
         f"the file {path!r} has changed since {qualname!r} was imported, and has no definition of "
-        "that name that must be its new version. Import the module again and use what it has now."
+        "that name that is surely its new version. Import the module again and use the new one."
     )
 
 
 def _named(name: str, qualname: str) -> Any:
-    """Return what a module has under a name; None if there is nothing."""
+    """Return the object of a name in a module; None if there is none."""
     found: Any = sys.modules.get(name) or import_module(name)
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -152,7 +152,7 @@ def _named(name: str, qualname: str) -> Any:
 
 
 def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
-    """Return what two versions of a definition have in common, and the code that is in the file."""
+    """Return the common key of all versions of a definition, and the code in the file."""
     wrappers: list[Any] = []
     inner = inspect.unwrap(obj, stop=wrappers.append)
     form = len(wrappers), isinstance(inner, type), getattr(inner, "__qualname__", None)
@@ -165,6 +165,6 @@ def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
 def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
     """Return the code of all functions and classes in a file."""
     codes = [loader.source_to_code(source, loader.path)]
-    for code in codes:  # it grows meanwhile
+    for code in codes:  # it grows in the loop
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
     return codes

@@ -19,9 +19,9 @@ def resolve(func: Any) -> Callable[..., Any]:
     Raises
     ------
     TypeError
-        If it is not callable.
+        It is not callable.
     ValueError, FileNotFoundError, AttributeError
-        If the string names no file or no function in it.
+        The string names no file, or no function in it.
     """
     if isinstance(func, str):
         return _from_file(func)
@@ -61,7 +61,7 @@ def bind_arguments(
     Raises
     ------
     TypeError
-        If it does not, before any worker has started.
+        It does not; raised before any worker starts.
     """
     try:
         signature = inspect.signature(func)
@@ -87,7 +87,7 @@ def bind_arguments(
 def _cure(
     signature: inspect.Signature, n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str]
 ) -> str:
-    """Return what to do about arguments that do not fit a signature."""
+    """Return advice for arguments that do not fit a signature."""
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     twice = [p.name for p in positional[:n_iterables] if p.name in shared]
@@ -108,7 +108,7 @@ def _cure(
 
 
 def label_of(func: Any) -> str:
-    """Return the name that progress and messages show."""
+    """Return the name for progress display and messages."""
     while isinstance(func, functools.partial):
         func = func.func
     return str(getattr(func, "__name__", None) or type(func).__name__)
