@@ -6,11 +6,11 @@ _is_worker = False
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker, so that a nested map runs inline."""
+    """Return whether this process is a worker; nested calls then run inline."""
     return _is_worker
 
 
 def become_worker() -> None:
-    """Note that it is."""
+    """Mark this process as a worker."""
     global _is_worker
     _is_worker = True

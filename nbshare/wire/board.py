@@ -1,4 +1,4 @@
-"""The board of a call, in shared memory: who takes which items, and what is done.
+"""The board of a call, in shared memory: which worker has which items, and what is done.
 
 ::
 
@@ -20,10 +20,10 @@ and each page::
     attempts per item: how often it has failed, or its worker died   (likewise)
     numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
 
-Workers claim chunks by themselves, as large as their items are quick, under a file lock, which the
-kernel releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one
-writer at a time, and on x86-64 others see writes in their order: a result first, then its ``done``
-byte. No chunk is of two pages.
+Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
+releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
+a time, and on x86-64 writes become visible in order: a result first, then its ``done`` byte. A
+chunk never spans two pages.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW 
 NOT_KNOWN = -1  # as TOTAL
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
-# In `views`: nobody has loaded the block; one worker has; it sees it no more; several have.
+# In `views`: no worker has loaded the block; one has; it has released it; several have.
 UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
 
 NUMBER_BYTES = 8
-# Of the words `attempts`: the count, and a mark of items one of which has ended its worker.
+# Of the words `attempts`: the count, and a mark of items that may have killed their worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 HEADER_WORDS = 16
-RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and those are claimed first
-PAGE_ITEMS = 1 << 14  # where the number of items is not known
+RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
+PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
@@ -78,7 +78,7 @@ PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
 SLOWEST = 12  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
-FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text: all that is left
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
 SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
 
 NOT_TOLD = 0  # as FRACTION
@@ -87,14 +87,14 @@ CUT = "…".encode()
 NO_ITEM = -1
 ONE = 0  # as ITEM_STOP: the one after ITEM
 
-# A chunk is meant to take this long. A claim costs 1.2 µs, so 20 ms make it negligible, and at the
-# end no worker is left alone with more than that.
+# Target time of a chunk. A claim costs 1.2 µs, negligible in 20 ms, and at the end no worker runs
+# alone for longer.
 CHUNK_S = 0.02
-GROWTH = 8  # from one chunk to the next at most: a few quick items do not mean that all are
-# Between looks for items that are still being packed; the longest per worker, so that all of them
-# together look some thousand times a second.
+GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
+# Between looks for items that are still being packed; the longest is per worker, so all together
+# look about a thousand times a second.
 WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
-LOAD_S = 1e-3  # items that are loaded together, if they take no longer, are not shared out
+LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
 LEAST_S = 2e-5  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
 
 
@@ -104,7 +104,7 @@ class Page:
     Parameters
     ----------
     memory : memoryview
-        From its first byte on.
+        The memory, from its first byte on.
     first, n : int
         The items.
     """
@@ -115,11 +115,11 @@ class Page:
         self._places = page_layout(n)[0]
         self.done = self._array(np.uint8, (n,), self._places[0])
 
-    # Most calls do without some of these.
+    # Most calls do not need all of these.
 
     @cached_property
     def where(self) -> npt.NDArray[np.int64]:
-        """Where items lie that have come to a feed."""
+        """Places of the items of a feed."""
         return self._array(np.int64, (self.n,), self._places[1])
 
     @cached_property
@@ -129,12 +129,12 @@ class Page:
 
     @cached_property
     def index(self) -> npt.NDArray[np.int64]:
-        """Where results are that lie in logs."""
+        """Places of the results in logs."""
         return self._array(np.int64, (4, self.n), self._places[3])
 
     @cached_property
     def attempts(self) -> npt.NDArray[np.int32]:
-        """How often items have failed."""
+        """Number of failures per item."""
         return self._array(np.int32, (self.n,), self._places[4])
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -142,7 +142,7 @@ class Page:
         return self._array(dtype, (self.n,), self._places[5])
 
 
-# Twice for each call, and small ones are much alike.
+# Called twice per call, and small boards are alike.
 
 
 @lru_cache(16)
@@ -154,7 +154,7 @@ def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
         n_slots * SLOT_WORDS * 8,
     ]
     offsets, end = _placed(sizes)
-    # Pages of an open board are given back to the system, which takes whole pages of its own.
+    # Pages of an open board are freed, which works for whole system pages only.
     return *offsets, aligned(end, mmap.PAGESIZE if n_tasks is None else 64)
 
 
@@ -181,15 +181,15 @@ class Board:
     segment : Segment
         Made by `Board.create`, or attached in a worker.
     offset : int
-        Where in it the board lies, in bytes.
+        Offset of the board in it, in bytes.
     n_tasks : int or None
-        Number of items; None if nobody knows. Then the board has the segment for itself.
+        Number of items; None if unknown. Then the board has the segment for itself.
     n_slots : int
         Number of workers that may take part (replacements included).
 
     Notes
     -----
-    Pages are added and given back by one thread of the owner.
+    One thread of the owner adds and frees pages.
     """
 
     def __init__(self, segment: Segment, offset: int, n_tasks: int | None, n_slots: int) -> None:
@@ -200,10 +200,10 @@ class Board:
         self.is_open = n_tasks is None
         self.page_items = n_tasks or (PAGE_ITEMS if n_tasks is None else 1)
         self._places = board_layout(n_tasks, n_slots)
-        # Words as in a memoryview are Python's numbers: NumPy's take three times as long.
+        # A memoryview gives Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self._pages: dict[int, Page] = {}
-        self._n_pages_gone = 0  # that the owner has given back
+        self._n_pages_gone = 0  # that the owner has freed
 
     @classmethod
     def create(cls, n_tasks: int | None, n_slots: int) -> Self:
@@ -222,13 +222,13 @@ class Board:
 
     @property
     def place(self) -> tuple[int, int | None, int]:
-        """What a worker makes it from, beside the segment."""
+        """What a worker needs to attach it, next to the segment."""
         return self.offset, None if self.is_open else self.n_tasks, self.n_slots
 
     # ------------------------------------------------------------------------ pages
 
     def page(self, i: int) -> Page:
-        """Return the page of an item that is there."""
+        """Return the page of an existing item."""
         k = i // self.page_items
         return self._pages.get(k) or self._map_page(k)
 
@@ -242,7 +242,7 @@ class Board:
         return page
 
     def forget_pages(self) -> None:
-        """Let go of the pages that a worker has mapped; it is at another one."""
+        """Release the mapped pages of a worker; it needs another one."""
         if len(self._pages) > 1:
             self._pages.clear()
 
@@ -254,7 +254,7 @@ class Board:
         return list(self._pages.values())
 
     def extend(self, n: int) -> None:
-        """Have pages for so many items more than are there."""
+        """Add pages for so many more items."""
         nbytes = page_layout(self.page_items)[1]
         start, stop = self.n_there, self.n_there + n
         for k in range(start // self.page_items, (stop - 1) // self.page_items + 1):
@@ -265,24 +265,24 @@ class Board:
                 self._map_page(k)
 
     def drop_page(self, page: Page) -> None:
-        """Give back a page, all of whose items are done and whose results nobody needs."""
+        """Free a page whose items are all done, and whose results are not needed."""
         k = page.first // self.page_items
         nbytes = page_layout(self.page_items)[1]
         del self._pages[k]
         self._n_pages_gone += 1
-        with suppress(OSError):  # not every kind of memory can
+        with suppress(OSError):  # not possible for every kind of memory
             self.segment.madvise(mmap.MADV_REMOVE, self._places[-1] + k * nbytes, nbytes)
 
     # ------------------------------------------------------------------------ items
 
     @property
     def n_there(self) -> int:
-        """Number of items that have come."""
+        """Number of items so far."""
         return self.header[N_THERE]
 
     @property
     def n_tasks(self) -> int:
-        """Number of items, as far as it is known."""
+        """Number of items, as far as known."""
         total = self.header[TOTAL]
         return self.header[N_THERE] if total == NOT_KNOWN else total
 
@@ -292,15 +292,15 @@ class Board:
         return self.header[TOTAL] != NOT_KNOWN
 
     def publish(self, n: int) -> None:
-        """Have workers see so many more items."""
+        """Make so many more items visible to workers."""
         self.header[N_THERE] += n
 
     def close(self, n: int | None = None) -> None:
-        """Say that no more will come than are there, or than the first `n`."""
+        """Close the board: no more items follow those there, or the first `n`."""
         self.header[TOTAL] = self.header[N_THERE] if n is None else n
 
     def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
-        """Return the pages of some items that have not been given back, and which of theirs."""
+        """Return the pages of some items that have not been freed, and the items of each."""
         parts = []
         for page in self.pages:
             low, high = max(start - page.first, 0), min(stop - page.first, page.n)
@@ -309,7 +309,7 @@ class Board:
         return parts
 
     def are_done(self, start: int, stop: int) -> bool:
-        """Whether all of some items are done."""
+        """Return whether all of some items are done."""
         for page, low, high in self.parts(start, stop):  # noqa: SIM110 - a generator eats Ctrl-C
             if not page.done[low:high].all():
                 return False
@@ -321,7 +321,7 @@ class Board:
         return int(page.done[i - page.first])
 
     def fail(self, i: int) -> None:
-        """Note that an item has failed for good."""
+        """Mark an item as finally failed."""
         page = self.page(i)
         page.done[i - page.first] = FAILED
 
@@ -336,16 +336,16 @@ class Board:
         return done
 
     def n_done(self) -> int:
-        """Count the results that are there; 20 µs for a million."""
+        """Count the present results; 20 µs for a million."""
         n_gone = self._n_pages_gone * self.page_items
         return n_gone + sum(int(np.count_nonzero(page.done)) for page in self.pages)
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
+        """Return a flag per item: whether its result is there."""
         return np.isin(self.done(), (IN_OUTPUT, IN_LOG))
 
     def n_done_in(self, start: int, stop: int) -> int:
-        """Count the results that are there of a chunk that is being run."""
+        """Count the results of a chunk that is running."""
         # Items of a chunk are done in their order.
         if start >= stop:
             return 0
@@ -353,14 +353,14 @@ class Board:
         return int(np.count_nonzero(page.done[start - page.first : stop - page.first]))
 
     def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Return the words `attempts` of items one of which has failed, for the caller to count."""
+        """Return the words `attempts` of items after a failure, for the caller to count."""
         self.header[HURT] = 1
         page = self.page(start)
         return page.attempts[start - page.first : stop - page.first]
 
     def has_failed(self, start: int, stop: int) -> bool:
-        """Whether one of these items, which are of one page, has failed before."""
-        # The flag saves the common case from reading, hence allocating, pages of `attempts`.
+        """Return whether one of these items, all of one page, has failed before."""
+        # The flag avoids reading, and so allocating, pages of `attempts` in the common case.
         if not self.header[HURT]:
             return False
         page = self.page(start)
@@ -375,17 +375,17 @@ class Board:
 
     @property
     def n_unclaimed(self) -> int:
-        """Number of items that nobody has claimed; ranges given back count as one."""
+        """Number of unclaimed items; ranges given back count as one."""
         return self.n_tasks - self.header[NEXT] + self.header[RETURNED]
 
     def has_waiting(self) -> bool:
-        """Whether some of the items that are there have been neither claimed nor withdrawn."""
+        """Whether some items have been neither claimed nor withdrawn."""
         return bool(self.header[RETURNED]) or not self.are_done(self.header[NEXT], self.n_there)
 
     def withdraw(self, i: int) -> bool:
-        """Mark an item as failed that nobody has claimed; returns whether it was so.
+        """Mark an unclaimed item as failed; return whether it was unclaimed.
 
-        Under the lock; chunks have to be of one item.
+        Under the lock; every chunk must have one item.
         """
         if self.is_claimed(i) or self.state(i):
             return False
@@ -415,7 +415,7 @@ class Board:
     # ---------------------------------------------------------------------- results
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
-        """Return what kind of results the call has: the first who asks decides, for good."""
+        """Return the kind of results of the call; the first worker that asks decides."""
         if not self.header[KIND]:
             with lock:
                 if not self.header[KIND]:
@@ -423,7 +423,7 @@ class Board:
         return self.header[KIND]
 
     def has_prints(self) -> bool:
-        """Whether a worker has printed what may not have been read yet."""
+        """Whether there may be unread output of a worker."""
         return bool(self.header[PRINTED])
 
     # ------------------------------------------------------------------------ slots
@@ -442,16 +442,16 @@ class Board:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is in an item, or has anything to tell of one."""
+        """Whether no worker runs an item, or has a message about one."""
         return bool((self.slots[:, ITEM] == NO_ITEM).all())
 
     def clear_slot(self, slot: int) -> None:
-        """Make a slot ready for another worker."""
+        """Reset a slot for another worker."""
         self.slots[slot] = 0
         self.slots[slot, ITEM] = NO_ITEM
 
     def items_of(self, slot: int) -> range:
-        """Return the items that a worker is in the middle of: one, several tiny ones, or none."""
+        """Return the items that a worker is running: one, several tiny ones, or none."""
         start, stop = self.row(slot)[ITEM : ITEM_STOP + 1]
         if start == NO_ITEM:
             return range(0)
@@ -459,7 +459,7 @@ class Board:
         return range(start + self.n_done_in(start, stop), stop)
 
     def unbegun(self, slot: int) -> range:
-        """Return what a worker that died had claimed and not begun."""
+        """Return the items that a dead worker had claimed and not begun."""
         item, after, _, start, stop = self.row(slot)[ITEM : CHUNK_STOP + 1]
         if item != NO_ITEM:
             start = after or item + 1
@@ -467,7 +467,7 @@ class Board:
 
 
 class Claims:
-    """A worker's claims of chunks of items.
+    """Claims chunks of items for a worker.
 
     Parameters
     ----------
@@ -478,14 +478,14 @@ class Claims:
     lock : context manager
         Held while a chunk is claimed.
     n_workers : int
-        Who share what is left.
+        Number of workers that share the remaining items.
     chunksize : int or None
         None: chosen by measured time.
     block_of : callable, optional
-        Returns the items that are loaded together with one: where a chunk of several such blocks
-        ends between two of them, no other worker has to load one too.
+        Returns the items that are loaded together with one. Chunks end between such blocks, so no
+        block is loaded by two workers.
     wait : callable
-        Waits for more items, for some seconds; returns whether it is worth waiting any longer.
+        ``wait(seconds)`` waits for more items, and returns whether to continue waiting.
 
     Attributes
     ----------
@@ -518,7 +518,7 @@ class Claims:
         self._last = 0
 
     def claim(self, item_s: float) -> range:
-        """Take the next chunk, when there is one; empty when nothing is left.
+        """Take the next chunk, waiting for one if necessary; empty when nothing is left.
 
         `item_s`: seconds per item lately.
         """
@@ -546,7 +546,7 @@ class Claims:
             else:
                 start, n_there = board.next_claim(), header[N_THERE]
                 if start >= n_there:
-                    header[NEXT] = start  # what is left has been withdrawn
+                    header[NEXT] = start  # all others have been withdrawn
                     return range(0) if start == total else None
                 stop = self._stop(start, n_there, max(n_there, total), item_s)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
@@ -566,8 +566,8 @@ class Claims:
         n_left = n_known - start
         block = range(start, start + 1) if self._block_of is None else self._block_of(start)
         by_time = CHUNK_S / item_s if item_s > 0 else 1
-        # Half of an even share of what is left: chunks shrink towards the end, so that all
-        # workers finish together.
+        # Half of an even share of the rest: chunks shrink towards the end, so all workers finish
+        # together.
         share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
         if by_time * LOAD_S > len(block) * CHUNK_S:
             share = max(share, len(block))
@@ -580,20 +580,20 @@ class Claims:
 
 
 def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
-    """Let others claim what a worker that died had claimed, and what is to be tried again."""
+    """Give back the items that a dead worker had claimed, and those to try again."""
     if not items:
         return
     header, returned = board.header, board.returned
     with lock:
         n = header[RETURNED]
-        # It may have died in the middle of its claim, so that nothing has been taken away yet.
+        # It may have died in the middle of its claim, before it took anything.
         if items.start < header[NEXT] and items.start not in returned[:n, 0]:
             returned[n] = items.start, items.stop
             header[RETURNED] = n + 1
 
 
 class FileLock:
-    """A lock between processes, on one byte of a file, which the kernel releases if they die.
+    """A lock between processes, on a byte of a file; the kernel releases it if its holder dies.
 
     The file is opened once per process and never mapped or closed: closing any descriptor of it
     would drop the lock. It does not exclude threads of one process.
@@ -603,7 +603,7 @@ class FileLock:
     fd : int
         Of the file.
     byte : int
-        Its place in it; the file need not be as long.
+        Its offset; the file may be shorter.
     """
 
     def __init__(self, fd: int, byte: int) -> None:
@@ -624,25 +624,25 @@ def busy_since(row: Sequence[int]) -> float | None:
 
 
 def has_begun(row: Sequence[int]) -> bool:
-    """Whether a worker has turned to the call."""
+    """Return whether a worker has started on the call."""
     return bool(row[PID])
 
 
 def idle_since(row: Sequence[int]) -> float | None:
-    """Return since when a worker has had nothing to do, in s of the monotonic clock, or None.
+    """Return when a worker became idle, in s of the monotonic clock, or None.
 
-    A worker that has the function, that is, and is in no item.
+    Only for a worker that has loaded the function and runs no item.
     """
     return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
 
 
 def loading_since(row: Sequence[int]) -> float | None:
-    """Return since when a worker loads the function, in s of the monotonic clock, or None."""
+    """Return when a worker began to load the function, in s of the monotonic clock, or None."""
     return row[BEGUN] / 1e9 if row[BEGUN] and not row[LOADED] else None
 
 
 def reported(row: Sequence[int]) -> tuple[float | None, str]:
-    """Read what the item that a worker is in has reported: fraction, if any, and text."""
+    """Read the report of the item that a worker runs: fraction, if any, and text."""
     if row[REPORTED] != row[SINCE]:
         return None, ""
     fraction = None if row[FRACTION] == NOT_TOLD else (row[FRACTION] - 1) / MILLIONTHS

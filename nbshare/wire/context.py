@@ -1,8 +1,8 @@
-"""What workers take over from the caller: where it stands, what it has set, a share of its CPUs.
+"""The settings that workers take over from the caller, and their share of the CPUs.
 
-BLAS, OpenMP and their like take all CPUs by themselves, and so would each of the workers: many
-times more threads than CPUs, which makes all of them slow. So a worker's share is the CPUs over the
-workers, unless the caller's environment says how many it wants.
+BLAS, OpenMP and similar libraries use all CPUs, and in every worker: many times more threads than
+CPUs, which slows all of them down. So the CPUs are divided among the workers, unless the caller's
+environment sets a number.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ __all__ = [
 
 
 class Context(NamedTuple):
-    """What a worker takes over from its caller."""
+    """The settings that a worker takes over from its caller."""
 
-    # For a worker's life, since modules are imported under them: a change needs new workers.
+    # Fixed for a worker, since modules are imported under them: a change needs new workers.
     environ: dict[str, str]
     path: list[str]
     # For a call: pickled import path, working directory, warning filters, umask, affinity.
     settings: bytes
 
 
-_last: tuple[Any, Context] = None, Context({}, [], b"")  # what was found, and what it means
+_last: tuple[Any, Context] = None, Context({}, [], b"")  # the settings, raw and as a Context
 
 
 def current_context() -> Context:
-    """Return the caller's context of this moment."""
+    """Return the caller's present context."""
     global _last
-    managers: Any = sys.modules.get("multiprocessing.managers")  # whose proxies need the key
+    managers: Any = sys.modules.get("multiprocessing.managers")  # their proxies need the key
     found = {
         "environ": encoded_environ(),
         **settings(),
@@ -62,7 +62,7 @@ def current_context() -> Context:
 
 
 def _context(found: dict[str, Any]) -> Context:
-    # '' means the working directory of the moment; workers are told which one that is.
+    # '' means the present working directory; workers receive its path.
     path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
     # A category defined in the notebook does not exist in a worker.
     filters = [f for f in found["warnings"] if getattr(f[2], "__module__", "") != "__main__"]
@@ -72,7 +72,7 @@ def _context(found: dict[str, Any]) -> Context:
 
 
 def settings() -> dict[str, Any]:
-    """Return what is taken over, as it is in this process."""
+    """Return these settings as they are in this process."""
     return {
         "path": list(sys.path),
         "umask": _umask(),
@@ -83,7 +83,7 @@ def settings() -> dict[str, Any]:
 
 
 def encoded_environ() -> dict[Any, Any]:
-    """Return a copy of the environment as the system has it: decoding it would take 30 µs."""
+    """Return a copy of the encoded environment: decoding it would take 30 µs."""
     return dict(getattr(os.environ, "_data", os.environ))
 
 
@@ -98,13 +98,13 @@ def _affinity() -> set[int] | None:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
-_umasks = [0o077]  # the one of the last look; before the first, one that opens nothing
+_umasks = [0o077]  # the umask at the last look; at first the strictest one
 
 
 def _umask() -> int:
-    # It can only be read by setting it, so it is set to what it was at the last look: nobody sees
-    # that, if it has not changed. If it has, what was found is set again, all in one call of C,
-    # which neither another thread of Python nor an interrupt comes into.
+    # It can only be read by setting it, so it is set to its last known value: no visible change, if
+    # it is the same. If not, it is restored in the same call of C, which no Python thread or
+    # interrupt can split.
     guess = _umasks[-1:]
     guess.extend(map(os.umask, islice(guess, 2)))
     _umasks[0] = guess[1]
@@ -121,14 +121,14 @@ VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
-# What workers and their server begin with: a process with several threads must not fork.
+# Workers and their server begin with one thread: with several, a process must not fork.
 ONE_THREAD = dict.fromkeys(VARIABLES, "1")
 
-_n_now = 1  # threads of the libraries that are loaded
+_n_now = 1  # threads of the loaded libraries
 
 
 def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) -> int:
-    """Return the threads that each of the workers may have."""
+    """Return the number of threads per worker."""
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         if environ.get(name, "").isdecimal() and int(environ[name]) > 0:
             return int(environ[name])
@@ -136,15 +136,15 @@ def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) 
 
 
 def thread_variables(n: int) -> dict[str, str]:
-    """Return the variables of a process whose libraries are to have `n` threads when loaded."""
+    """Return the environment variables for libraries with `n` threads."""
     return dict.fromkeys(VARIABLES, str(n))
 
 
 def limit_threads(n: int) -> None:
-    """Have at most `n` threads in the libraries that are loaded; in a worker."""
+    """Limit the loaded libraries to `n` threads; in a worker."""
     global _n_now
     if n != _n_now:
-        from threadpoolctl import threadpool_limits  # late: mostly there is nothing to change
+        from threadpoolctl import threadpool_limits  # late: usually there is nothing to change
 
         threadpool_limits(n)
         _n_now = n

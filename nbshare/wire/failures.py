@@ -1,4 +1,4 @@
-"""How a failure in a worker travels to the caller: as itself where it can."""
+"""How a failure in a worker travels to the caller: as the same exception if possible."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ __all__ = [
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
-MAX_LINES = 40  # of a traceback's beginning and end each
+MAX_LINES = 40  # of the beginning and the end of a traceback, each
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Where the frames between a worker's loop and the user's function are: tasks and stages are there,
-# and what loads function and items.
+# Modules between a worker's loop and the user's function: tasks, stages, and loading.
 _ROOMS = tuple(
     os.path.join(_PACKAGE, room, "") for room in ("worker", "wire", "arrays", "functions")
 )
 
 
 class Failure(NamedTuple):
-    """What is known of one failed task."""
+    """The description of one failed task."""
 
-    item: int  # its index; -1 if it happened before any
+    item: int  # its index; -1 before the first item
     item_repr: str  # cut
-    pickled: bytes | None  # the exception, if it survives the way there and back
+    pickled: bytes | None  # the exception, if it can be pickled and unpickled
     type_name: str
     text: str
-    traceback: str  # of the worker, without the engine's own frames
+    traceback: str  # of the worker, without the engine's frames
 
 
 def describe(error: BaseException, index: int, item: str) -> Failure:
-    """Describe an exception that an item raised, whose text is given; in the worker.
+    """Describe an exception that an item raised; in the worker.
 
     Never raises.
     """
@@ -90,7 +89,7 @@ def rebuild(failure: Failure, name: str, worker: int | None) -> BaseException:
 
 
 def raised_by_source(error: BaseException, index: int) -> BaseException:
-    """Return the error of a map whose iterable raised one in place of an item."""
+    """Return the error of a run whose iterable raised one."""
     where = f"when item {index} was taken from the iterable"
     if not isinstance(error, Exception):  # SystemExit must not end the caller
         return _task_error(describe(error, index, ""), where)
@@ -110,8 +109,8 @@ def _task_error(failure: Failure, where: str) -> TaskError:
 
 
 def leave(error: BaseException | None) -> NoReturn:
-    """End a process that a function has forked, and that comes back from it; maybe by an error."""
-    status = int(error is not None or not is_worker())  # of a program that runs items itself, 1
+    """End a process that a function forked, when it returns or raises there."""
+    status = int(error is not None or not is_worker())  # 1 in a program that runs items itself
     with suppress(BaseException):
         if isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -123,7 +122,7 @@ def leave(error: BaseException | None) -> NoReturn:
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return an error, with a note on what to do about read-only memory or a file that is gone."""
+    """Return an error, with advice about read-only memory or a missing file."""
     if issubclass(type(error), ValueError) and "read-only" in _text(error):
         noted(
             error,
@@ -140,7 +139,7 @@ def explained(error: BaseException) -> BaseException:
 
 
 def timed_out(worker: int, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
-    """Say that a worker was ended because item `i`, called `name`, took too long."""
+    """Return the error for an item `i`, called `name`, that took too long."""
     return TaskTimeoutError(
         f"{name} took longer than timeout={timeout_s:g} s; worker {worker}, which worked on it, "
         "was ended",
@@ -151,7 +150,7 @@ def timed_out(worker: int, timeout_s: float, name: str, i: int) -> TaskTimeoutEr
 def death_of(
     worker: int, status: int | None, why: str, doing: str, i: int = -1
 ) -> errors.WorkerDiedError:
-    """Say how a worker ended while it was `doing` something, in the middle of item `i` or of none.
+    """Return the error of a worker that ended while `doing` something, in item `i` or none.
 
     `why` is that of `nbshare.engine.process.WorkerProcess`.
     """
@@ -167,8 +166,8 @@ def death_of(
     elif status >= 0:
         how = f"exited with status {status}"
         hint = (
-            " The function, or a library, ended the process (sys.exit does not, os._exit and "
-            "os.exec do)."
+            " The function, or a library, ended the process (os._exit and os.exec do, "
+            "sys.exit does not)."
         )
     else:
         name = _name_of_signal(-status)
@@ -188,7 +187,7 @@ def death_of(
 def _name_of_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # most of the real-time signals have none
+    except ValueError:  # real-time signals have none
         return f"signal {number}"
 
 
@@ -198,9 +197,9 @@ def text_of(args: Sequence[Any]) -> str:
 
 
 def safe_repr(item: Any) -> str:
-    """Return a repr of at most 200 characters, whatever the object does."""
+    """Return a repr of at most 200 characters; never raise."""
     try:
-        # The repr of a long string is as long; that of an array is summarised by NumPy.
+        # The repr of a long string is long; NumPy summarises that of an array.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
     except BaseException:  # noqa: BLE001 - a user's __repr__
         return f"<{type(item).__qualname__} whose repr fails>"
@@ -219,7 +218,7 @@ def _pickled(error: BaseException) -> bytes | None:
         return None
     try:
         data = dumps(error)
-        # Many exceptions can be pickled and not unpickled: better found out here than there.
+        # Many exceptions can be pickled but not unpickled: find out here.
         if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
             return None
     except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
@@ -234,7 +233,7 @@ def _format(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
         parts = [*traceback.format_tb(frames), type(error).__name__]
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
-    if len(lines) > 2 * MAX_LINES:  # of a recursion the ends tell most
+    if len(lines) > 2 * MAX_LINES:  # the ends of a recursion say most
         lines[MAX_LINES:-MAX_LINES] = ["  …"]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""How items come to a call: in blocks, while workers run those before them.
+"""How items arrive at a call: in blocks, while workers run earlier ones.
 
 ::
 
@@ -8,18 +8,17 @@
     …                                                  items.packed(i, column)
     feed.sweep()             room of blocks that are done
 
-A function of some 0.1 µs is through with an object in the time that its pickle takes: packing all
-of a list first would leave the other cores idle for half of the map. And of a generator nobody
-knows the end.
+A function of about 0.1 µs takes as long as pickling its item: packing a whole list first would
+leave the other CPUs idle for half of the run. And the end of a generator is unknown.
 
-A block is some items that are pickled together: a header, a pickle for each column, and large
-buffers beside them. The board says for each item where its block lies. The segment is made larger
-when it is full, so a worker that is led beyond what it has mapped maps it again. When the items of
-a block are done its room is used for others, unless a worker may still see an array in it.
+A block is a few items that are pickled together: a header, a pickle per column, and large buffers
+next to them. The board has the place of each item's block. The segment is made larger when it is
+full; a worker that needs a part beyond its mapping maps it again. When the items of a block are
+done, its space is reused, unless a worker may still see an array in it.
 
-Workers are sent no other segment later: arrays in shared memory are named by handle, and the caller
-keeps the items until they are done. Where the first items are no arrays, those that come later are
-copied into the pickles, so that no worker sees memory of a block whose items are done.
+Workers receive no other segment later: arrays in shared memory are sent by handle, and the caller
+keeps the items until they are done. If the first items are not arrays, later arrays are copied into
+the pickles, so no worker sees memory of a block whose items are done.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ __all__ = ["FedItems", "ItemFeed"]
 FIRST_BYTES = 256 << 10  # of the segment
 GROWTH = 1.5
 WORD = 8  # bytes
-# Words of a block's header, which is behind its pickles; then offset and bytes of each column's.
-# All offsets count from where the first block begins that was written with it.
+# Words of a block's header, which follows its pickles; then offset and bytes of each column.
+# Offsets count from the first block of the same write.
 FIRST, N, HAS_VIEWS, OFFSET = range(4)
 N_WORDS = 4
 MOST_GATHERED = 64 << 10  # bytes, before they are written
@@ -51,7 +50,7 @@ PAUSE = 8  # blocks, between looks for those that are done
 
 
 class _Block(NamedTuple):
-    """Items that are not done."""
+    """The items of a block that is not done."""
 
     first: int
     n: int
@@ -72,9 +71,9 @@ class ItemFeed:
     Attributes
     ----------
     segment : Segment
-        Where the blocks lie.
+        The memory of the blocks.
     nbytes : int
-        How much those take that are not known to be done.
+        Bytes of the blocks that are not known to be done.
 
     Notes
     -----
@@ -88,21 +87,21 @@ class ItemFeed:
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item
         self._sweep_at = PAUSE
-        self._is_plain: bool | None = None  # whether the first items are no arrays
+        self._is_plain: bool | None = None  # whether the first items are not arrays
         self._arena = Arena(by_handle=True)
         self._added: list[_Block] = []
         self._wheres: list[int] = []  # of the headers
         self._begin = self._n_added = 0  # bytes, and items
 
     def append(self, columns: Sequence[Sequence[Any]], step: int | None = None) -> None:
-        """Pack items, in blocks of `step`, and have workers see them.
+        """Pack items in blocks of `step`, and make them visible to workers.
 
         Raises
         ------
         UnsendableError
-            If one cannot be pickled; those of the blocks before it are there.
+            An item cannot be pickled; earlier blocks have been added.
         OutOfMemoryError
-            If there is no room for them.
+            There is no room for them.
         """
         n = len(columns[0])
         step = step or n
@@ -118,16 +117,16 @@ class ItemFeed:
         self._board.publish(self.flush())
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Pack the next items as a block, which is written by `flush`; returns the first.
+        """Pack the next items as a block, to be written by `flush`; return the first.
 
         Raises
         ------
         UnsendableError
-            If one cannot be pickled; then none of the block is there.
+            An item cannot be pickled; then none of the block is added.
         """
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
-        arena.begin_part()  # what blocks share would be gone with the first of them
+        arena.begin_part()  # shared parts would be freed with the first block
         words = [word for column in columns for word in self._pack(arena, column, first)]
         start = arena.nbytes
         words = [first, n, arena.has_views, aligned(start), *words]
@@ -139,12 +138,12 @@ class ItemFeed:
         return first
 
     def flush(self) -> int:
-        """Write what was added; returns how many items they are, which may be published then.
+        """Write the added blocks; return the number of items, which may then be published.
 
         Raises
         ------
         OutOfMemoryError
-            If there is no room for it; then it is not there.
+            There is no room; then the blocks are not added.
         """
         nbytes, parts = self._arena.contents()
         added, wheres, n = self._added, self._wheres, self._n_added
@@ -172,15 +171,15 @@ class ItemFeed:
         return Arena(copies_all=bool(self._is_plain), by_handle=True)
 
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
-        """Pickle a column; returns where it lies in the arena, and its size in bytes."""
+        """Pickle a column; return its offset in the arena, and its size in bytes."""
         packed = arena.pack_block(items, "item", first)
-        if packed.buffers:  # then that of what says where they lie, too
+        if packed.buffers:  # then also pickle their places
             span = arena.pack(packed, "where an item lies").pickle
             return span.offset, -span.nbytes
         return packed.pickle.offset, packed.pickle.nbytes
 
     def _take(self, nbytes: int) -> int:
-        """Return where there is room."""
+        """Return the offset of free space."""
         offset = self._room.take(nbytes)
         if offset is None:
             before = self.segment.nbytes
@@ -191,15 +190,15 @@ class ItemFeed:
         return offset
 
     def sweep(self) -> None:
-        """Have the room of blocks for others whose items are done; the items are kept no longer."""
+        """Reuse the space of blocks that are done, and release their items."""
         for first in list(self._blocks):
             self.drop(first)
         self._sweep_at = 2 * len(self._blocks) + PAUSE
 
     def drop(self, first: int) -> None:
-        """Do so for one block, if it is done and has not been dropped before.
+        """Do this for one block, if it is done and has not been dropped.
 
-        Its room is kept as long as a worker may see an array in it; its items are not.
+        Its space is kept while a worker may see an array in it; its items are not.
         """
         block, board = self._blocks.get(first), self._board
         if block is None or not board.state(first):
@@ -215,11 +214,11 @@ class ItemFeed:
             self.nbytes -= block.stop - block.start
 
     def has_any_of(self, page: Page) -> bool:
-        """Whether there are blocks that are not done with, of items of a page."""
+        """Return whether some blocks of a page are still in use."""
         return any(page.first <= first < page.first + page.n for first in self._blocks)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
-        """Return an item that is not done, None if it is not kept."""
+        """Return an item that is not done; None if it is not kept."""
         for block in list(self._blocks.values()):
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
@@ -227,7 +226,7 @@ class ItemFeed:
 
 
 class FedItems:
-    """A worker's side: loads items of blocks.
+    """The worker's side: loads items of blocks.
 
     Parameters
     ----------
@@ -244,7 +243,7 @@ class FedItems:
         self._n_columns = n_columns
         self._block = range(0)
         self._columns: list[list[int]] = []  # of the block: offset and bytes
-        self._of_block = inputs  # what loads them
+        self._of_block = inputs  # loads them
         self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
 
     def block_of(self, i: int) -> range:
@@ -255,7 +254,7 @@ class FedItems:
         return range(first, first + n)
 
     def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
-        """Return where a column of the block of item `i` lies, and what loads it."""
+        """Return the place of a column of the block of item `i`, and the inputs that load it."""
         if i not in self._block:
             self._turn_to(i)
         offset, nbytes = self._columns[column]
@@ -276,12 +275,12 @@ class FedItems:
             self._may_be_seen.append((weakref.ref(view.root), page, place))
 
     def rest(self) -> None:
-        """Let go of the block; no item is run at the moment."""
+        """Release the block; no item is running."""
         self._block, self._columns, self._of_block = range(0), [], self._inputs
         self._note_views()
 
     def _note_views(self) -> None:
-        """Tell of which blocks nothing is seen here any more."""
+        """Mark the blocks of which this worker has no views any more."""
         seen = self._may_be_seen
         self._may_be_seen = []
         for ref, page, place in seen:
@@ -306,7 +305,7 @@ class _Room:
         self._free = [(0, nbytes)]  # start and bytes, in their order
 
     def take(self, nbytes: int) -> int | None:
-        """Take the first place that is large enough; returns where it begins."""
+        """Take the first place that is large enough; return its offset."""
         nbytes = aligned(nbytes)
         for k, (start, size) in enumerate(self._free):
             if size >= nbytes:
@@ -318,7 +317,7 @@ class _Room:
         return None
 
     def give(self, start: int, nbytes: int) -> None:
-        """Give a place back."""
+        """Free a place."""
         free, size = self._free, aligned(nbytes)
         k = bisect.bisect(free, (start,))
         if k < len(free) and free[k][0] == start + size:

@@ -1,12 +1,12 @@
 """Messages between processes: Python objects and descriptors over a local socket.
 
-``SOCK_SEQPACKET`` keeps the bounds of messages, so nothing is ever half read, and a send either
-goes through at once or fails: a process that has stopped reading cannot block the sender.
+``SOCK_SEQPACKET`` keeps messages whole, so none is ever half read, and a send either succeeds
+immediately or fails: a process that has stopped reading cannot block the sender.
 """
 
 from __future__ import annotations
 
-import _socket  # what `socket` makes of it takes 2 ms to import, and all workers wait for that
+import _socket  # `socket` takes 2 ms to import, and all workers would wait
 import errno
 import os
 import pickle
@@ -26,7 +26,7 @@ __all__ = ["Channel", "channel_pair"]
 
 INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
 MAX_FDS = 200  # a packet; the kernel takes 253
-ARRIVE_S = 2.0  # in which descriptors on their way are received: who is to do it starts in 5 ms
+ARRIVE_S = 2.0  # until descriptors in flight are received: a receiver starts in 5 ms
 PAUSE_S = 0.001
 
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
@@ -43,7 +43,7 @@ class Channel:
 
     Notes
     -----
-    Sending and receiving are for one thread each.
+    One thread may send, and one receive.
     """
 
     def __init__(self, sock: _socket.socket) -> None:
@@ -65,7 +65,7 @@ class Channel:
         Raises
         ------
         OSError
-            If the other end is gone or, with ``wait=False``, does not read its messages.
+            The other end is gone or, with ``wait=False``, does not read its messages.
         """
         flags = _SEND if wait else _SEND | _DONT_WAIT
         data = pickle.dumps(message, protocol=5)
@@ -79,21 +79,21 @@ class Channel:
             self._send_packet(_FDS_ONLY, rest[:MAX_FDS], flags)
             del rest[:MAX_FDS]
         self._send_packet(kind + data, rest, flags)
-        del segment  # its descriptor is needed until here
+        del segment  # needed until here for its descriptor
 
     def receive(
         self, *, wait: bool = True, timeout_s: float | None = None
     ) -> tuple[Any, list[int]]:
-        """Return the next message and its descriptors, which the receiver closes.
+        """Return the next message and its descriptors; the caller closes these.
 
         Raises
         ------
         EOFError
-            If the other end is gone.
+            The other end is gone.
         BlockingIOError
-            With ``wait=False``, if there is none.
+            With ``wait=False``: there is no message.
         TimeoutError
-            If there is none for `timeout_s` seconds.
+            There was no message for `timeout_s` seconds.
         """
         if timeout_s is not None:
             poll = select.poll()
@@ -124,8 +124,8 @@ class Channel:
             try:
                 self._sock.sendmsg([data], rights, flags)
             except OSError as error:
-                # Of one user's, who has no privileges, no more than `ulimit -n` may be on their
-                # way. Those who have yet to start take theirs in some milliseconds.
+                # An ordinary user may have at most `ulimit -n` descriptors in flight. Starting
+                # processes take theirs within a few milliseconds.
                 now = time.monotonic()
                 until_s = until_s or now + ARRIVE_S
                 if error.errno != errno.ETOOMANYREFS or now > until_s:
@@ -145,7 +145,7 @@ class Channel:
                 os.close(fd)
             raise too_many()
         if fds and fds[-1] + MAX_FDS > os.sysconf("SC_OPEN_MAX"):
-            raise_limit()  # those of a packet that find no room are lost
+            raise_limit()  # descriptors beyond the limit are lost
         return data, list(fds)
 
     def close(self) -> None:
@@ -154,8 +154,8 @@ class Channel:
 
 
 def channel_pair() -> tuple[Channel, Channel]:
-    """Return our end, and the other process's end to hand over and close."""
+    """Return our end, and the end to pass to the other process and close."""
     ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for sock in ours, theirs:
-        sock.setblocking(True)  # whatever socket.setdefaulttimeout says
+        sock.setblocking(True)  # despite socket.setdefaulttimeout
     return Channel(ours), Channel(theirs)

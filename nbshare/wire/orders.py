@@ -1,6 +1,6 @@
-"""What workers are told: of a call, and what to do with its items.
+"""Orders for workers: the call, and the task for its items.
 
-Apart from what they do then, which their owner need not import.
+Separate from the code that carries them out, which the owner need not import.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = [
     "run_task",
 ]
 
-# Long imports are legal: from then on they are shown, and warned of once. Tests set less.
+# Long imports are allowed: after this time they are shown, with one warning. Tests set less.
 LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
-STREAMS = ("stdout", "stderr")  # for which they are born with pipes
+STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
 
-N_WEIGHED = 8  # of many, which are the items of a chunk, and much alike
+N_WEIGHED = 8  # of many items in a chunk, which are usually alike
 
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
 
 class Policy(NamedTuple):
-    """What a call does about failures, and with chance."""
+    """How a call treats failures and random numbers."""
 
     on_error: Literal["raise", "return"] = "raise"
     retries: int = 0  # per item
@@ -53,12 +53,12 @@ class Policy(NamedTuple):
 
     @property
     def returns_errors(self) -> bool:
-        """Whether a call goes on after failures."""
+        """Whether a call continues after failures."""
         return self.on_error == "return"
 
 
 class Fixed(NamedTuple):
-    """What is the same for all items: where it lies in the inputs that it was packed into."""
+    """The parts that are the same for all items, by their places in the inputs."""
 
     func: Packed
     shared: Packed | None
@@ -67,7 +67,7 @@ class Fixed(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What all workers of a call are told."""
+    """The order for all workers of a call."""
 
     settings: bytes  # of the caller's, see `nbshare.wire.context`
     n_threads: int  # of BLAS and the like
@@ -83,7 +83,7 @@ class Order(NamedTuple):
 
 
 class CallMessage(NamedTuple):
-    """What one worker is told; descriptors come beside it: board, inputs, maybe events."""
+    """The order for one worker; its descriptors follow: board, inputs, maybe events."""
 
     call: int
     slot: int
@@ -91,14 +91,14 @@ class CallMessage(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """The ring buffers before and behind one stage."""
+    """The ring buffers before and after one stage."""
 
     source: RingBuffer | None  # None: it is the loader
-    sink: RingBuffer | None  # None: what it returns are the results
+    sink: RingBuffer | None  # None: it returns the results of the call
 
 
 class Task(NamedTuple):
-    """A function and what it is called with."""
+    """A function and its arguments."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -114,7 +114,7 @@ class Task(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """About how much of it has to be copied."""
+        """Approximate bytes to copy."""
         return nbytes_of((*self.args, *self.kwargs.values()))
 
 
@@ -124,12 +124,12 @@ def run_task(task: Task) -> Any:
 
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
-    """Call a function for several items: one task of a map with a chunksize."""
+    """Call a function for several items: a task of `Executor.map` with a chunksize."""
     return [func(*args) for args in items]
 
 
 def nbytes_of(item: Any, depth: int = 3) -> int:
-    """Return about how much memory an item takes; of what is no array or text, not much."""
+    """Estimate the memory of an item in bytes; only arrays and texts count much."""
     if depth and isinstance(item, tuple | list):
         some = item[:N_WEIGHED]
         nbytes = sum(nbytes_of(part, depth - 1) for part in some)

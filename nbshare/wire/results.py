@@ -1,14 +1,13 @@
-"""How results travel: what an output array holds, and entries of logs for all that fits none.
+"""How results travel: in an output array, or else as entries of logs.
 
-Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, a
-segment of its worker's: the pickle and the large buffers in it, each in its place. Arrays come out
-of a log as views of it, without another copy::
+Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, which
+is a segment of its worker: the pickle and its large buffers. Arrays come out of a log as views of
+it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
-An entry without large buffers is the pickle alone. Results of tiny items are pickled together, as a
-list, their batch: a bytearray in it is the pickle of one that may not, or cannot, be loaded with
-others.
+An entry without large buffers is only the pickle. Results of tiny items are pickled together as a
+list, their batch: a bytearray in it is the pickle of a result that must be loaded separately.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
 
 
 class OutputSpec(NamedTuple):
-    """What one result looks like."""
+    """The dtype and shape of one result."""
 
     dtype: np.dtype[Any] | None  # None: objects, which go to the logs
     shape: tuple[int, ...]
@@ -61,23 +60,23 @@ class OutputSpec(NamedTuple):
     is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
 
     def holds(self, value: Any) -> bool:
-        """Whether an output of this kind holds a result as it is."""
+        """Return whether an output of this kind holds a result unchanged."""
         if self.dtype is None:
             return False
         if type(value) is self.number is not int:  # ints are of two dtypes
             return True
-        if type(value) is np.ndarray and value.dtype == self.dtype:  # soon found out
+        if type(value) is np.ndarray and value.dtype == self.dtype:  # quick to check
             return bool(value.shape == self.shape)
         found = spec_for(value)
-        # NumPy takes None for float64 where dtypes are compared.
+        # NumPy takes None for float64 when it compares dtypes.
         return found.dtype is not None and found[:2] == self[:2]
 
 
 OBJECTS = OutputSpec(None, (), None)
 NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
-# Kinds of results that workers agree on by themselves: objects, and numbers, which have room on the
-# board. With arrays one of them has to ask the caller, which takes the time of some hundred tiny
+# Kinds of results that workers agree on without the caller: objects, and numbers, which fit the
+# board. For arrays, one worker has to ask the caller, which takes as long as some hundred tiny
 # items.
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
@@ -90,17 +89,17 @@ KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
 
 
 def spec_for(value: Any) -> OutputSpec:
-    """Return the output that a first result asks for."""
+    """Return the output spec for a first result."""
     if type(value) in NUMBERS:
         if type(value) is not int or -(1 << 63) <= value < 1 << 63:
             return NUMBERS[type(value)]
         dtype = np.asarray(value).dtype
         return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), int)
     if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
-        # Of strings and records only arrays are stacked: single ones are objects to their users.
+        # Only arrays of strings and records are stacked: single ones are objects to users.
         is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
         if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
-            # As NumPy stacks them: of native byte order.
+            # In native byte order, as NumPy stacks them.
             return OutputSpec(np.promote_types(value.dtype, value.dtype), value.shape, None)
     return OBJECTS
 
@@ -114,7 +113,7 @@ class LogReader:
         self._last: tuple[tuple[LogKey, int], Any] = (0, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Take a worker's next log; the one before it gets no more results."""
+        """Add a worker's next log; its previous one gets no more results."""
         self._present[key >> 32] = key
         self._logs[key] = log
 
@@ -123,16 +122,16 @@ class LogReader:
         return [key for key in list(self._logs) if self._present[key >> 32] != key]
 
     def drop(self, key: LogKey) -> None:
-        """Keep a log no longer, all of whose results have been taken."""
+        """Drop a log whose results have all been taken."""
         del self._logs[key]
         self._last = (0, -1), None
 
     def has(self, entry: Entry) -> bool:
-        """Whether the log of an entry has arrived: its message comes after the ``done`` byte."""
+        """Return whether the log of an entry has arrived: its message follows the ``done`` byte."""
         return entry[0] in self._logs
 
     def load(self, i: int, entry: Entry) -> Any:
-        """Return the result of item `i`, nobody else's; its large arrays are views of the log.
+        """Return the result of item `i`, a new object; its large arrays are views of the log.
 
         Raises
         ------
@@ -149,7 +148,7 @@ class LogReader:
         return value.copy() if type(value) in (dict, list) else thawed(i, value)
 
     def rest_of_batch(self, i: int, entry: Entry) -> list[Any]:
-        """Return the results, frozen, of item `i` and those after it; empty if it is alone."""
+        """Return the frozen results of item `i` and those after it; empty if it is alone."""
         return [] if entry[3] == ALONE else self._load(i, entry)[entry[3] :]
 
     def _load(self, i: int, entry: Entry) -> Any:
@@ -194,7 +193,7 @@ def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        error.__traceback__ = None  # its frames lead to the results, which keep the error
+        error.__traceback__ = None  # or its frames and the results keep each other alive
         raise TaskError(
             f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
         ) from error
