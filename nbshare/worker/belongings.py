@@ -1,14 +1,14 @@
-"""What each call finds in a worker, whatever items have done: what its caller and initializer set.
+"""The state that each call finds in a worker: as its caller and initializer set it.
 
-What an initializer has changed of it stays, since it is not run again.
+Changes of an initializer stay, since it is not run again.
 
-Where a worker is while it loads for long, its other thread finds out (`look`). The text goes where
-items report, so that the progress display has it too.
+During a long import, the other thread finds out where it is (`look`). The text goes where items
+report, so the progress display shows it.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # what `signal` makes of it takes 0.5 µs a signal
+import _signal  # type: ignore[import-not-found]  # `signal` takes 0.5 µs per signal
 import _thread
 import faulthandler
 import os
@@ -40,30 +40,30 @@ _SIGNALS = sorted(map(int, signal.valid_signals()))
 _NAMES = "ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"
 _TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  # Windows has none
 
-LOOK_S = 1.0  # between looks at what takes long to load
+LOOK_S = 1.0  # between looks at a long import
 
-_mine: Belongings | None = None  # none outside of workers
+_mine: Belongings | None = None  # None outside of workers
 
 
 class Belongings:
-    """What this worker was born with; there is one."""
+    """The state this worker started with; one per process."""
 
     def __init__(self) -> None:
         global _mine
         _mine = self
         self._environ = dict(os.environ)
-        self._restored: Any = None  # the environment as it was last set, encoded
+        self._restored: Any = None  # the environment as last set, encoded
         self._n_threads = 0
-        self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and what they mean
-        self._kept: dict[str, Any] = {}  # what has been set here, and stays whatever the caller has
+        self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and unpickled
+        self._kept: dict[str, Any] = {}  # set here by an initializer: kept, whatever the caller has
         self._note_signals()
 
     def restore(self, settings: bytes, n_threads: int) -> None:
-        """Before a call: set the environment right, threads of libraries, and what the caller has.
+        """Before a call: set the environment, threads of libraries, and the caller's settings.
 
         `settings`: see `nbshare.wire.context`.
         """
-        # Encoded it is compared in 3 µs, else in 100.
+        # Comparing it encoded takes 3 µs, decoded 100.
         if n_threads != self._n_threads or context.encoded_environ() != self._restored:
             os.environ.clear()
             os.environ.update({**thread_variables(n_threads), **self._environ})
@@ -75,7 +75,7 @@ class Belongings:
         self._enter()
 
     def restore_after(self) -> None:
-        """After a call: set right what could end an idle worker, and all that takes its time."""
+        """After a call: reset signals and timers that could end or slow down an idle worker."""
         for timer in self._unused_timers:
             signal.setitimer(timer, 0)
         _signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
@@ -90,7 +90,7 @@ class Belongings:
             self._apply()
             self._enter()
         except Exception:  # noqa: BLE001 - items may have changed them to anything
-            self._settings = b"", {}  # the next call will tell
+            self._settings = b"", {}  # the next call sends them
 
     def _apply(self) -> None:
         values = {**self._settings[1], **self._kept}
@@ -111,15 +111,15 @@ class Belongings:
                 os.sched_setaffinity(0, values["affinity"])
 
     def _enter(self) -> None:
-        """Stand where the caller does: always, as a new directory may have the old one's name."""
+        """Change to the caller's directory, always: a new one may have the old one's name."""
         cwd = self._kept.get("cwd", self._settings[1]["cwd"])
         if cwd is not None:
-            with suppress(OSError):  # removed under the caller, who would not notice either
+            with suppress(OSError):  # removed; the caller may not have noticed either
                 os.chdir(cwd)
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:
-        """Let what changes meanwhile stay, but for what is changed again later."""
+        """Keep the changes made in the block, until they are changed again."""
         environ, settings = dict(os.environ), context.settings()
         yield
         for name in environ.keys() | os.environ.keys():
@@ -139,17 +139,17 @@ class Belongings:
 
 
 def show_crashes() -> None:
-    """Have the stack of a crash in C go to the standard error output."""
-    with suppress(RuntimeError, ValueError, AttributeError):  # there may be no such output
+    """Print the stack of a crash in C to stderr."""
+    with suppress(RuntimeError, ValueError, AttributeError):  # there may be no stderr
         faulthandler.enable()
 
 
-_under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thread, what it does
+_under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thread, and the text
 
 
 @contextmanager
 def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
-    """Tell on a row of the board of what takes long meanwhile; the defaults: the same, imports."""
+    """Report on a row of the board if the block takes long; defaults: this row, imports."""
     _under_way.append((_under_way[-1][0] if row is None else row, _thread.get_ident(), what))
     try:
         yield
@@ -158,7 +158,7 @@ def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
 
 
 def look() -> float:
-    """Write down where loading is, if it takes long; returns in how many seconds to look again."""
+    """Report where a long import is; return the seconds until the next look."""
     with suppress(IndexError):  # nothing is loaded
         row, thread, what = _under_way[-1]
         left_s = row[BEGUN] / 1e9 + LONG_LOADING_S - time.monotonic()
@@ -170,7 +170,7 @@ def look() -> float:
 
 
 def _place(frame: FrameType, what: str) -> str:
-    """Say what a thread does, and in which line: the last one that is in a file of the user's."""
+    """Return what a thread does, and its last line in a file of the user."""
     frames = [(f, f.f_code.co_filename) for f, _ in walk_stack(frame) if not is_ours(f)]
     own = [(f, path) for f, path in frames if not (path[:7] == "<frozen" or is_installed(path))]
     names = (f.f_globals["__name__"] for f, _ in own or frames if f.f_code.co_name == "<module>")
@@ -179,7 +179,7 @@ def _place(frame: FrameType, what: str) -> str:
     return next(places, what)
 
 
-_initialized: list[bytes] = []  # what this process has been initialized with
+_initialized: list[bytes] = []  # the initializers that have run in this process
 
 
 def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
@@ -188,7 +188,7 @@ def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any,
         return
     try:
         what = f"running the initializer {label_of(initializer)}"
-        # What it changes stays, in a worker as anywhere else.
+        # Its changes stay, in a worker as anywhere else.
         with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
             initializer(*initargs)
     except BaseException as error:

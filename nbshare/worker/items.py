@@ -1,4 +1,4 @@
-"""The items of a call as a worker gets them, and tiny ones run together."""
+"""The items of a call as a worker loads them, and batches of tiny items."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
-MOST_BYTES = 1 << 20  # of a result's pickle that waits for others
+MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
 SCALARS = frozenset(
     {
         type(None),
@@ -51,18 +51,18 @@ class Source:
     inputs : Inputs
         Of the call.
     fed : FedItems or None
-        Those that come by and by.
+        Items that arrive during the call.
     kind : {"rows", "plain", "blocks", "fed"}
-        Rows of an array, a range or a few simple objects as they are, or pickled ones, all of which
-        are there or come by and by.
+        Rows of an array; a range or a few simple objects; pickled objects; or pickled objects that
+        arrive during the call.
     *what
-        An ArrayReference; the items; how many of them are in a block, and the blocks; or which
-        column of those that are fed.
+        An ArrayReference; the items; the size of a block, and the blocks; or the column of the
+        feed.
 
     Attributes
     ----------
     block_of : callable or None
-        Returns the items that are loaded together with one, if there are such.
+        Returns the items that are loaded together with one; None if each is loaded alone.
     """
 
     def __init__(self, inputs: Inputs, fed: FedItems | None, kind: str, *what: Any) -> None:
@@ -116,7 +116,7 @@ class Source:
                     )
                 raise
             if isinstance(items, np.ndarray):
-                items.flags.writeable = False  # as rows of arrays that are not packed
+                items.flags.writeable = False  # like rows of arrays that are not packed
             self._block = block, items
         return self._block
 
@@ -125,19 +125,19 @@ class Source:
         return range(start, start + self._step)
 
     def rest(self) -> None:
-        """Let go of the items that are loaded; none is run at the moment."""
+        """Release the loaded items; none is running now."""
         self._block = range(0), []
 
 
 def gather(
     results: Iterable[Any], number: type, values: list[Any], odd: list[Any], until_s: float
 ) -> bool:
-    """Append results to `values` until time is up, or one comes that is no such `number`.
+    """Append results to `values` until time is up, or until one is not a `number`.
 
-    That one is put into `odd`: it may be an object that the function will change and return again,
-    and has to be stored before the next item runs. Returns whether there are no more.
+    That one is put into `odd`: it must be stored before the next item runs, since the function may
+    change it and return it again. Return whether no items are left.
     """
-    # All in C: a loop in Python would take as long as the items.
+    # A loop in C: in Python it would take as long as the items.
     for kind, group in groupby(results, type):
         if kind is not number:
             odd.append(next(group))
@@ -150,10 +150,10 @@ def gather(
 def gather_objects(
     results: Iterable[Any], values: list[Any], odd: list[Any], until_s: float
 ) -> bool:
-    """Append results, frozen, until time is up, or one comes that cannot be frozen quickly.
+    """Append frozen results until time is up, or until one cannot be frozen quickly.
 
-    That one is put into `odd`. Each is frozen before the next item runs, which may change it, and
-    by itself: two items may return the same object. Returns whether there are no more.
+    That one is put into `odd`. Each is frozen separately, before the next item runs: two items may
+    return the same object, and change it. Return whether no items are left.
     """
     try:
         return _take(map(_frozen, results), values, until_s)
@@ -163,7 +163,7 @@ def gather_objects(
 
 
 def _take(results: Iterator[Any], values: list[Any], until_s: float) -> bool:
-    """Append results until time is up; returns whether there are no more."""
+    """Append results until time is up; return whether no items are left."""
     while True:
         n_before = len(values)
         values.extend(islice(results, CLOCK_EVERY))
@@ -174,14 +174,14 @@ def _take(results: Iterator[Any], values: list[Any], until_s: float) -> bool:
 
 
 class _UnfitError(Exception):
-    """A result, the only argument, that is to be pickled with more care."""
+    """A result, the only argument, that must be pickled with more care."""
 
 
 def _frozen(value: Any) -> Any:
-    """Return what nobody can change: a copy of plain values, or a bytearray with the pickle.
+    """Return a frozen result: a copy of plain values, or a bytearray with the pickle.
 
-    Plain ones may be pickled together: nobody can tell what they share, and all can be unpickled.
-    Of dicts the keys, which cannot change, are looked at later, those of many at once.
+    Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
+    The keys of dicts cannot change, so they are checked later, many together.
     """
     kind = type(value)
     if kind in SCALARS:
@@ -196,13 +196,13 @@ def _frozen(value: Any) -> Any:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
         raise _UnfitError(value) from None
-    if len(data) > MOST_BYTES or may_name_main(data):  # the latter is to be sent by value
+    if len(data) > MOST_BYTES or may_name_main(data):  # the latter must be sent by value
         raise _UnfitError(value)
     return bytearray(data)
 
 
 def have_plain_keys(values: list[Any]) -> bool:
-    """Whether those of some frozen results that are dicts may be pickled together."""
+    """Return whether the dicts among frozen results can be pickled together."""
     dicts = [value for value in values if type(value) is dict]
     return SCALARS.issuperset(map(type, chain.from_iterable(dicts)))
 

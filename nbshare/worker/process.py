@@ -6,10 +6,10 @@
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
 
-It never runs the caller's ``__main__``, and it dies with its owner, however that dies:
-the owner alone holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel
-closes that end and signals everyone who asked to be signalled: no Python need run for it, so a
-worker deep in C code that holds the interpreter lock is killed as well.
+It never runs the caller's ``__main__``, and it dies with its owner, however that dies: only the
+owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes that
+end and signals the workers. No Python has to run for it, so a worker in C code that holds the
+interpreter lock is killed as well.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ with suppress(ImportError):  # Windows has none, and no workers yet
 
 __all__ = ["Endowment", "Seen", "are_gone", "arm", "inputs_of", "open_owner", "run"]
 
-# Of two processes the kernel ends the one with the higher score when memory runs out: a worker
-# can be replaced, the notebook's kernel cannot.
+# When memory runs out, the system ends the process with the higher score: a worker can be replaced,
+# the notebook's kernel cannot.
 OOM_SCORE = b"500"
-KEEP_S = 0.5  # what is freed is to be free within a second
-LOOK_S = 0.1  # between looks for items that nobody has told of, and whether the call was stopped
+KEEP_S = 0.5  # freed memory must be free within a second
+LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
 
 
 class Endowment(NamedTuple):
-    """The descriptors and facts that a worker is born with."""
+    """The descriptors and facts that a worker starts with."""
 
     owner_pidfd: int  # or -1
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
     sources_fd: int  # a `Snapshot`
-    out_fd: int  # pipes to the owner for what is printed
+    out_fd: int  # pipes to the owner for printed output
     err_fd: int
 
 
@@ -73,11 +73,12 @@ def run(birth: Endowment) -> NoReturn:
     """Live as a worker until the owner ends."""
     try:
         channel = _settle_in(birth)
-        # A child that an item forks would keep it open: its end tells of this process's death.
+        # A child that an item forks must not keep it open: its end signals the death of this
+        # process.
         os.register_at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
-        os._exit(1)  # the owner has given it up, or no thread may be started: it will be told
+        os._exit(1)  # the owner has given it up, or no thread can be started; the owner notices
     belongings, mappings = Belongings(), Mappings()
     imports = ImportLog()
     while True:
@@ -87,22 +88,22 @@ def run(birth: Endowment) -> NoReturn:
             mappings.drop()
             continue
         except (EOFError, OSError):
-            # The owner is gone, which the kernel would tell our group as well, but not if we are
-            # faster and close the description of the life pipe that the group is named in.
+            # The owner is gone. The kernel would signal our group too, but not if we close our end
+            # of the life pipe first.
             os.killpg(0, signal.SIGKILL)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
-        # Now: of a next message descriptors may come, and would take the numbers of closed ones.
+        # Now: descriptors of the next message could take the numbers of closed ones.
         belongings.restore_after()
 
 
 def _settle_in(birth: Endowment) -> Channel:
-    """Become a worker: alone in a process group, doomed with the owner, set as the caller is."""
+    """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
     become_worker()
-    hush()  # the owner has told of what is amiss with memory
+    hush()  # the owner has warned of the kind of memory
     has_low = any(0 <= fd <= streams.HIGHEST for fd in birth)
-    if not has_low:  # else the owner has no standard streams
+    if not has_low:  # the owner has no standard streams
         streams.replace((birth.out_fd, birth.err_fd))
     os.setpgid(0, 0)
     arm(birth.life_fd)
@@ -120,7 +121,7 @@ def _settle_in(birth: Endowment) -> Channel:
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
     if os.environ.get(streams.MARK_PRINTS, "") not in ("", "0"):
         streams.mark()
-    if "numpy.random" in sys.modules:  # forked copies would all draw the same numbers
+    if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
 
@@ -129,15 +130,15 @@ F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
 
 
 def arm(life_fd: int) -> None:
-    """Have the kernel kill this process group when the life pipe's other end closes."""
+    """Make the kernel kill this process group when the life pipe's other end closes."""
     # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share: only the last to set it would be killed. Opened anew, it is our own; it
-    # stays open, as numbers do.
+    # processes share: only the last one to set it would be killed. So we open it again, and keep it
+    # open.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # without /proc there is only `_kill_after`
         return
-    with suppress(OSError):  # some systems refuse it; then, too, there is only `_kill_after`
+    with suppress(OSError):  # some systems refuse it: then there is only `_kill_after`
         fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -149,9 +150,9 @@ def arm(life_fd: int) -> None:
 
 
 def open_owner(owner: int) -> int:
-    """Open a pidfd of the owner, which must be the parent: a dead one's number may be reused.
+    """Open a pidfd of the owner, which must be the parent: a dead process's number may be reused.
 
-    It is -1 where the system has none.
+    Return -1 if the system has none.
     """
     pidfd = pidfd_of(owner)
     if os.getppid() != owner:
@@ -162,8 +163,7 @@ def open_owner(owner: int) -> int:
 def _kill_after(pidfd: int) -> None:
     """Kill this process group when the owner ends, and look at `loading` until then.
 
-    For the one case that the life pipe misses: an unrelated fork of the owner still holds its
-    other end.
+    For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
     """
     poll = select.poll()
     if pidfd >= 0:
@@ -173,17 +173,17 @@ def _kill_after(pidfd: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-# Device and inode, which are not used again while we hold them; a size that may grow.
+# Device and inode, which are not reused while we hold them, and a size that may grow.
 Key = tuple[int, int, int, Mode]
 
 Seen = list[weakref.ref[Any]]  # the roots of views
 
 
 class Mappings:
-    """What a worker process has mapped, kept from one call to the next.
+    """The mappings of a worker process, kept from one call to the next.
 
-    A new mapping of 1 GiB that is there already costs 0.2 s of page faults. The next call that uses
-    the same segments has them immediately; any other call drops them. So does an idle worker after
+    Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call that uses the same
+    segments has them immediately; any other call drops them. An idle worker drops them after
     `KEEP_S`, since a mapping keeps memory that its owner may have freed.
 
     Notes
@@ -206,13 +206,13 @@ class Mappings:
         return views
 
     def end_call(self) -> bool:
-        """Keep what the call has used; returns whether no view of it is left."""
+        """Keep the mappings of the call; return whether no view of them is left."""
         self._kept, self._used = self._used, {}
         seen, self._seen = self._seen, []
         return are_gone(seen)
 
     def drop(self, *, but_outputs: bool = False) -> None:
-        """Drop what this call does not use."""
+        """Drop mappings that this call does not use."""
         self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
 
     def segment(self, fd: int, mode: Mode) -> Segment:
@@ -228,7 +228,7 @@ class Mappings:
 
 
 def are_gone(seen: Seen) -> bool:
-    """Whether no view is left in this process of what a call has seen."""
+    """Return whether no view of a call's memory is left in this process."""
     if any(ref() is not None for ref in seen):
         gc.collect()  # a cycle, such as a function with its globals, may hold one
     return all(ref() is None for ref in seen)
@@ -248,7 +248,7 @@ def work_on(
     mappings: Mappings,
     belongings: Belongings,
 ) -> None:
-    """Work on a call until nothing is left to claim; failures are sent, not raised."""
+    """Work on a call until nothing is left to claim; send failures to the owner."""
     caller = _RemoteCaller(message.call, channel, imports, mappings, belongings)
     try:
         caller.order = order = Order(*pickle.loads(message.order))
@@ -258,16 +258,16 @@ def work_on(
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
-        mappings.drop(but_outputs=True)  # which come with the first result
+        mappings.drop(but_outputs=True)  # outputs come with the first result
         lock = FileLock(lock_fd, message.call)
         work = Work(order, board, message.slot, inputs, caller, lock)
         del inputs
-        caller.tell_news()  # the function is there
+        caller.tell_news()  # the function is loaded
         try:
             while work.step():
                 mappings.drop()
                 caller.is_tidy = False
-        except KeyboardInterrupt:  # between items: somebody has sent it to this process alone
+        except KeyboardInterrupt:  # between items: sent to this process alone
             os._exit(1)
         work.note_peak()
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
@@ -277,14 +277,14 @@ def work_on(
 
 
 class _OutputRows:
-    """Gives rows of the output, which may grow.
+    """Returns rows of the output, which may grow.
 
     Parameters
     ----------
     spec : OutputSpec
         Of a row.
     view : View
-        Of the segment that the output lies in.
+        Of the segment that holds the output.
     offset, strides : int and tuple of int
         Of the output, in bytes.
     n : int or None
@@ -315,14 +315,14 @@ class _OutputRows:
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
-    """Return inputs as they were packed; if they are few, they came with the message."""
+    """Return the inputs of a call; small ones came with the message."""
     return Inputs(segments if small is None else [View(small), *segments])
 
 
 class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
-    order: Order  # as soon as it has been loaded
+    order: Order  # set when it has been loaded
 
     def __init__(
         self,
@@ -337,8 +337,8 @@ class _RemoteCaller(Caller):
         self._mappings, self._belongings = mappings, belongings
         self.news_fd = self.items_fd = -1  # events, if there are any
         self._poll: select.epoll | None = None
-        self._n_looks = 0  # for items, since some have come
-        self.is_tidy = False  # this process is as items are to find it
+        self._n_looks = 0  # for items, since the last ones came
+        self.is_tidy = False  # this process is ready for the next item
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
@@ -350,16 +350,16 @@ class _RemoteCaller(Caller):
             return True
         if self._poll is None:
             self._poll = select.epoll()
-            # Of all who wait one wakes up for each stroke.
+            # Each event wakes one waiting worker.
             self._poll.register(self.items_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self.tidy_up()  # now, since nobody waits for it
+        self.tidy_up()  # now, while no item waits
         if self._poll.poll(LOOK_S):
             with suppress(BlockingIOError):  # another worker was quicker
                 os.eventfd_read(self.items_fd)
             self._n_looks = 0
         else:
             self._n_looks += 1
-        return self._n_looks * LOOK_S < KEEP_S  # else others may need this worker
+        return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
 
     def call_another(self) -> None:
         if self.items_fd >= 0:
@@ -372,13 +372,13 @@ class _RemoteCaller(Caller):
             self.is_tidy = True
 
     def tell_imports(self) -> bool:
-        # When all items are done the next call may begin: it has to know what may have been edited.
+        # When all items are done, the next call may begin: it needs the list of imported files.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
         return bool(stamps)
 
     def close(self) -> None:
-        """Let go of descriptors."""
+        """Close descriptors."""
         opened.clear()
         if self._poll is not None:
             self._poll.close()

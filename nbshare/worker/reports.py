@@ -1,7 +1,7 @@
-"""`nbshare.report`: how far a long item is, told by the function itself.
+"""`nbshare.report`: the progress of a long item, reported by the function itself.
 
-A report goes to the worker's row of the board, beside the time at which its item began. What is
-there of another item has another time, and so nothing has to be cleared when an item begins.
+A report goes to the worker's row of the board, next to the start time of its item. A report of
+another item has another time, so nothing has to be cleared when an item begins.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Desk:
     def __init__(self, row: memoryview) -> None:
         self._row = row
         self._before: list[Desk | None] = []
-        self._shown: Any = ""  # the text that is there
+        self._shown: Any = ""  # the present text
 
     def __enter__(self) -> None:
-        """Items of this worker begin in this thread."""
+        """Report from items that run in this thread."""
         self._before.append(_present.desk)
         _present.desk = self
 
@@ -101,12 +101,12 @@ class Desk:
 
     @property
     def item(self) -> int | None:
-        """The index of the present item, if there is one."""
+        """Return the index of the present item, if there is one."""
         item = self._row[ITEM]
         return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
-        """Note how far the present item is."""
+        """Record the progress of the present item."""
         row = self._row
         if math.isnan(share):
             row[FRACTION] = NOT_TOLD

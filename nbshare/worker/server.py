@@ -1,8 +1,8 @@
 """The fork server: a small process that has NumPy and the worker's code, and forks workers.
 
-A new interpreter with NumPy takes 110 ms, a fork of this one 5 ms. It has one thread and never
-runs user code, so forking it is safe. It is the workers' parent: it reaps one only when the owner
-says so, so that no process number is used again while the owner may still signal it.
+A new interpreter with NumPy takes 110 ms, a fork of this one 5 ms. It has one thread and never runs
+user code, so forking it is safe. It is the workers' parent, and reaps one only when the owner asks:
+no process number is reused while the owner may still signal it.
 
 ::
 
@@ -33,8 +33,8 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     worker.arm(life_fd)
     owner_pidfd = worker.open_owner(owner)
     channel = Channel.from_fd(channel_fd)
-    # The collector of the forked workers is not to touch, hence copy, our pages. It has been off
-    # since the interpreter started: its looks at what is imported take a tenth of that.
+    # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
+    # off since the start: during imports it takes a tenth of the time.
     gc.freeze()
     gc.enable()
     poll = select.poll()
@@ -68,7 +68,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
 
 
 def _live(*fds: int) -> None:
-    """Run a worker and end the process: nothing may return into the server's loop."""
+    """Run a worker and end the process: it must not return into the server's loop."""
     try:
         worker.run(worker.Endowment(*fds))
     except BaseException:  # noqa: BLE001 - the last frame of this process

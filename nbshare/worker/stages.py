@@ -4,14 +4,14 @@
 
     load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
 
-A map's workers claim items from a counter; those of a stage get the next block from the ring
-before it. What a stage returns goes to a slot of the ring behind it; of the last stage, where a
-map's results go.
+Other workers claim items from a counter; those of a stage get the next block from the ring before
+it. The result of a stage goes to a slot of the ring behind it; the result of the last stage goes to
+the results of the call.
 
 **No deadlock.** A worker takes its slot of the next ring before it takes a block from the ring
-before, and blocks are taken in order. So when somebody waits for block i, every earlier block is
-through, and i is either queued, or with a worker that has its slot already, or the next that a
-worker with a slot will take. One slot is enough.
+before, and blocks are taken in order. So when a worker waits for block i, every earlier block is
+done, and i is either queued, or with a worker that has its slot, or the next one that a worker with
+a slot takes. One slot is enough.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from nbshare.worker.store import ResultStore
 __all__ = ["Blocks", "Column", "PassingStore", "blocks_for", "n_arguments"]
 
 Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.Source.items`
-END = object()  # in the place of a block, when a loader has no more
+END = object()  # in place of a block, when a loader has no more
 
 
 class Blocks(ABC):
@@ -47,20 +47,20 @@ class Blocks(ABC):
     Parameters
     ----------
     sink : RingBuffer or None
-        Where they go; None: they are results.
+        Where results go; None: to the results of the call.
     board : Board
         Of the call.
     row : memoryview
-        This worker's, on the board.
+        This worker's row of the board.
     make_room : callable
-        Has places for the first blocks, so many, and returns how many there are.
+        ``make_room(n)`` allocates places for the first n blocks, and returns how many there are.
 
     Attributes
     ----------
     func : callable
-        What is called for each.
+        Called for each block.
     columns : list of Column
-        Its arguments for the block that was claimed last.
+        Its arguments for the last claimed block.
     """
 
     func: Callable[..., Any]
@@ -79,7 +79,7 @@ class Blocks(ABC):
         self._make_room, self._n_places = make_room, 0
 
     def claim(self, _: float) -> range:
-        """Wait for the next block; returns its number, an empty range at the end of the data."""
+        """Wait for the next block; return its number, or an empty range at the end of the data."""
         block = self._await_block()
         if block.stop > self._n_places:
             self._n_places = self._make_room(block.stop)
@@ -89,7 +89,7 @@ class Blocks(ABC):
     def _await_block(self) -> range: ...
 
     def pass_on(self, i: int, value: Any) -> None:
-        """Hand what `func` has returned for block `i` to the next stage."""
+        """Pass the result of `func` for block `i` to the next stage."""
         slots = self._slots
         assert slots is not None
         slots.queue(value if self._fills_slots else copy_to(next(slots), value), i)
@@ -98,26 +98,26 @@ class Blocks(ABC):
 
 
 class LoadedBlocks(Blocks):
-    """The blocks that a loader gives, one after the other.
+    """The blocks that a loader yields, one after the other.
 
     Parameters
     ----------
     load : callable
-        A generator function, which may take the slots to fill.
+        A generator function, which may take slots to fill.
     *others
         As for `Blocks`.
     """
 
     def __init__(self, load: Callable[..., Any], *others: Any) -> None:
         super().__init__(*others)
-        self.func = self._next  # so its own time is the block's
+        self.func = self._next  # so its time counts for the block
         self.columns = [indices_of]
         self._load, self._fills_slots = load, n_arguments(load) == 1
         self._blocks: Iterator[Any] | None = None
 
     def _await_block(self) -> range:
         if self._board.is_closed:
-            self._row[N_ITEMS] -= 1  # to find the end was none
+            self._row[N_ITEMS] -= 1  # the end is not a block
             return range(0)
         i = self._board.n_there
         return range(i, i + 1)
@@ -146,9 +146,9 @@ class Slots(Iterator[SharedArray]):
     Parameters
     ----------
     ring : RingBuffer
-        That they are of.
+        Of the slots.
     row : memoryview
-        The worker's, on the board: to wait for a slot is not the block's time.
+        The worker's row of the board: waiting for a slot does not count for the block.
     """
 
     def __init__(self, ring: RingBuffer, row: memoryview) -> None:
@@ -166,7 +166,7 @@ class Slots(Iterator[SharedArray]):
         return self._slot
 
     def queue(self, rows: int | None, number: int) -> None:
-        """Hand on the slot that was taken last, with so many rows; None: all."""
+        """Pass on the last slot, with so many rows; None: all."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
@@ -175,18 +175,18 @@ class Slots(Iterator[SharedArray]):
         lease.end(publish=True)
 
     def give_back(self) -> None:
-        """Give back the slot that was taken and not filled: the next stage would wait for it."""
+        """Return a slot that was not filled: the next stage would wait for it."""
         if self._lease is not None:
             self._lease.end(publish=False)
 
 
 class QueuedBlocks(Blocks):
-    """The blocks that a stage gets from the one before.
+    """The blocks that a stage receives from the previous one.
 
     Parameters
     ----------
     func : callable
-        Takes a block, and maybe the slot that it is to fill.
+        Takes a block, and optionally the slot to fill.
     source : RingBuffer
         Where blocks come from.
     lock : context manager
@@ -235,14 +235,14 @@ class QueuedBlocks(Blocks):
 
 
 class PassingStore(ResultStore):
-    """Stores what a stage returns in the slot for the next one."""
+    """Stores the result of a stage in the slot for the next one."""
 
     def __init__(self, blocks: Blocks, *of_results: Any) -> None:
         super().__init__(*of_results)
         self._blocks = blocks
 
     def put(self, i: int, value: Any) -> None:
-        """Hand it on."""
+        """Pass it on."""
         self._blocks.pass_on(i, value)
 
 
@@ -262,7 +262,7 @@ def blocks_for(
 
 
 def n_arguments(func: Callable[..., Any]) -> int:
-    """Return how many positional arguments a function has to be given; 1 where nobody knows."""
+    """Return the number of required positional arguments of a function; 1 if unknown."""
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):  # some functions in C have none
@@ -272,7 +272,7 @@ def n_arguments(func: Callable[..., Any]) -> int:
 
 
 def blocks_of(loaded: Any) -> Iterable[Any]:
-    """Return what a loader gives, if it can be iterated over."""
+    """Return the iterator of a loader; raise if there is none."""
     if not isinstance(loaded, Iterable):
         raise TypeError(
             f"the loader returned {safe_repr(loaded)}: it must be a generator function, which "
@@ -282,7 +282,7 @@ def blocks_of(loaded: Any) -> Iterable[Any]:
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
-    """Copy a block to a slot; returns how many rows it has."""
+    """Copy a block to a slot; return its number of rows."""
     if block is None:
         raise TypeError(
             "the block is None: yield or return an array, or take the slot and fill it in place: "
@@ -311,7 +311,7 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
 
 
 def trim(ring: RingBuffer, slot: SharedArray, rows: Any) -> None:
-    """Hand on the first rows only; None: all."""
+    """Pass on the first rows only; None: all."""
     if isinstance(rows, np.ndarray):
         raise TypeError(
             "a function that fills its slot in place must return or yield None, or the number of "

@@ -1,8 +1,8 @@
 """Where results go: an array in shared memory that all workers fill, or the workers' logs.
 
 The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
-does not fit it, and any other object, is pickled and appended to a log; the board says where each
-one lies. So no work is lost when results turn out to differ.
+does not fit it, and any other object, is pickled and appended to a log; the board has the place of
+each. So no work is lost when results differ.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from nbshare.worker.items import have_plain_keys
 
 __all__ = ["LogWriter", "ResultStore", "Rows", "fill_row"]
 
-LOG_BYTES = 1 << 20  # of a worker's first log; pages cost nothing before they are used
-# Of others. Every log costs the caller a descriptor, so later ones are larger; but a log is kept as
-# long as any result in it.
+LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
+# Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
+# kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
@@ -51,7 +51,7 @@ Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and 
 
 
 class LogWriter:
-    """A worker's side: appends to a log, and begins another when it is full.
+    """The worker's side: appends to a log, and begins another when it is full.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ class LogWriter:
         self._n_bytes = 0  # written so far
 
     def append(self, data: bytes) -> tuple[LogKey, int]:
-        """Write one or several pickles; returns in which log they are, and where."""
+        """Write one or several pickles; return their log and offset."""
         nbytes = len(data)
         log, start = self._room_for(nbytes)
         log[start : start + nbytes] = data
         return self._key, start
 
     def append_parts(self, data: bytes, buffers: list[memoryview]) -> Entry:
-        """Write the pickle of a result and its buffers; returns what finds it again."""
+        """Write the pickle of a result and its buffers; return its place."""
         parts, nbytes = parts_of(data, buffers)
         log, start = self._room_for(nbytes)
         for offset, part in parts:
@@ -82,7 +82,7 @@ class LogWriter:
         return self._key, start, -nbytes, ALONE
 
     def _room_for(self, nbytes: int) -> tuple[Segment, int]:
-        """Return a log with so much room, and where that begins."""
+        """Return a log with enough room, and the offset of that room."""
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -95,15 +95,16 @@ class LogWriter:
 
 
 class ResultStore:
-    """A worker's side: puts results into the output array or into its log.
+    """The worker's side: puts results into the output array or into its log.
 
     Parameters
     ----------
     board : Board
         Of the call.
     ask : callable
-        ``ask(spec)`` returns the call's spec and what gives rows of the output, from one on and so
-        many (None for objects); used once, with the first result.
+        ``ask(spec)`` returns the call's spec, and a function of the first row and the number of
+        rows that returns these rows of the output (None for objects). Called once, with the first
+        result.
     announce : callable
         As for `LogWriter`.
     lock : context manager
@@ -114,7 +115,7 @@ class ResultStore:
     number : type or None
         The class of results that `put_numbers` takes; None for none, or before the first.
     takes_objects : bool
-        Whether results have come that are no such numbers: more will, and go with `put_objects`.
+        Whether a result was not such a number: later ones go through `put_objects`.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class ResultStore:
         self.takes_objects = False
 
     def turn_to(self, page: Page, stop: int) -> None:
-        """Store results of items of a page from now on, before item `stop`."""
+        """Prepare to store results of a page, before item `stop`."""
         is_other = page is not self._page
         self._page = page
         if self._rows is not None and (is_other or len(self._out) < stop - page.first):
@@ -143,11 +144,11 @@ class ResultStore:
 
     @property
     def number_places(self) -> tuple[type | None, Any, Any]:
-        """The class of results that fit the output as they are, and where: there, and ``done``.
+        """The class of results that fit the output, and their places in it and in ``done``.
 
         Both count from the page's first item.
 
-        For who cannot afford the time of `put`; None where results have to be looked at.
+        A fast path around `put`; None if each result has to be checked.
         """
         number, spec = self.number, self._spec
         if number is None or not (spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW):
@@ -155,17 +156,17 @@ class ResultStore:
         return number, self._out.data, self._page.done.data
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
-        """Store the results of several items, which are such numbers, if the dtype holds all."""
+        """Store several results that are such numbers, if the dtype can hold all."""
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
         out = self._out[places]
         try:
-            # An assignment would look for the dtype of each value: three and two times as long.
+            # An assignment would look up the dtype of each value: two or three times as slow.
             if out.dtype.char in IN_MEMORYVIEW:
                 struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
             else:
                 out[:] = np.fromiter(values, out.dtype, len(values))
-        except (OverflowError, struct.error):  # an int too large for the dtype of those before it
+        except (OverflowError, struct.error):  # an int too large for the dtype of earlier ones
             return False
         self._page.done[places] = IN_OUTPUT
         return True
@@ -184,7 +185,7 @@ class ResultStore:
         return None
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
-        """Learn, with the first result, where results go."""
+        """With the first result, learn where results go."""
         kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
             self._spec, self._rows = self._ask(wanted)
@@ -214,9 +215,9 @@ class ResultStore:
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the results of several items, frozen, if there is memory for all.
+        """Store the frozen results of several items, if there is memory for all.
 
-        And if they may be pickled together.
+        They must also be allowed to share a pickle.
         """
         if not have_plain_keys(values):
             return False
@@ -227,7 +228,7 @@ class ResultStore:
         return True
 
     def put_object(self, i: int, value: Any) -> None:
-        """Store the result of item `i`, frozen."""
+        """Store the frozen result of item `i`."""
         if type(value) is dict:
             self._append(i - self._page.first, value)
         else:
@@ -248,7 +249,7 @@ def _numbers(board: Board, dtype: np.dtype[Any], first: int, _n: int) -> npt.NDA
 
 
 def _remedy(value: Any) -> str:
-    """Say what to return instead of a result that cannot be pickled."""
+    """Return advice for a result that cannot be pickled."""
     if hasattr(value, "send"):
         if hasattr(value, "__await__"):
             return "run it, and return what asyncio.run(...) gives"
@@ -257,9 +258,9 @@ def _remedy(value: Any) -> str:
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
-    """Fill a row of the array that the caller gave, or say why the result does not fit."""
+    """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
     row = out[i, ...]
-    # NumPy's rule for a Python number: it takes the array's dtype if the kind allows.
+    # NumPy's rule for a Python number: it adopts the array's dtype if the kind allows.
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
     if np.shape(weak) != row.shape:
         raise ValueError(

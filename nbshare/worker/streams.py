@@ -38,21 +38,21 @@ __all__ = [
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
 
 HIGHEST = 2  # descriptor of a standard stream
-PATIENCE_S = 0.5  # that a print waits for a reader: one that draws may need some time
+PATIENCE_S = 0.5  # a print waits this long for its reader, which may be drawing
 LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 _outputs: list[_Output] = []  # none outside of workers
 
 
 class _Outlet(io.RawIOBase):
-    """Writes to a pipe; what nobody reads in time is dropped, counted, and told of later.
+    """Writes to a pipe; drops and counts what is not read in time, and reports it later.
 
     Parameters
     ----------
     fd : int
-        The pipe, not blocking; it is not closed with this.
+        The pipe, non-blocking; not closed with this object.
     number : int
-        The descriptor of the same pipe for other programs, which blocks.
+        The blocking descriptor of the same pipe, for other programs.
     """
 
     def __init__(self, fd: int, number: int) -> None:
@@ -68,20 +68,20 @@ class _Outlet(io.RawIOBase):
     def write(self, data: ReadableBuffer) -> int:
         view = memoryview(data).cast("B")
         self.tell_dropped(wait=False)
-        # While it drops it does not wait again and again.
+        # While it drops, it does not wait again.
         n_written = 0 if self._n_dropped else self._write(view)
         self._n_dropped += len(view) - n_written
         return len(view)
 
     def tell_dropped(self, *, wait: bool = True) -> None:
-        """Write how much was dropped, if anything was, and there is room."""
+        """Report how much was dropped, if anything was and there is room."""
         if self._n_dropped:
             note = f"\n[{self._n_dropped:,} bytes dropped here, since nobody read them]\n".encode()
             if self._write(memoryview(note), wait=wait):  # short, so written as a whole
                 self._n_dropped = 0
 
     def _write(self, view: memoryview, *, wait: bool = True) -> int:
-        """Write what can be written; returns how many bytes."""
+        """Write as much as possible; return the number of bytes."""
         n = 0
         while n < len(view):
             try:
@@ -100,9 +100,9 @@ class _Outlet(io.RawIOBase):
 
 
 class _MarkedText(io.TextIOWrapper):
-    """Text each line of which says which item has printed it."""
+    """Text that marks each line with its item."""
 
-    _item: int | None = None  # that has printed last
+    _item: int | None = None  # that printed last
     _is_at_start = True  # of a line
 
     def write(self, text: str) -> int:
@@ -125,7 +125,7 @@ class _Output:
         self.name = name
         self._number, self._fd = number, fd
         self._n_unread = array("i", [0])
-        try:  # a description of the pipe that does not block; for other programs it does
+        try:  # a non-blocking description of the pipe; for other programs it blocks
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
             self._quick_fd = os.open(f"/proc/self/fd/{fd}", flags)
         except OSError:  # without /proc prints wait for their reader
@@ -134,9 +134,9 @@ class _Output:
         self.open()
 
     def open(self) -> None:
-        """Make the stream, of the kind that is wanted."""
+        """Make the stream, with or without marks."""
         self._outlet = _Outlet(self._quick_fd, self._number)
-        # A print never fails for what it prints.
+        # A print never fails because of its text.
         self.stream: Any = _text(
             io.BufferedWriter(self._outlet),
             "utf-8",
@@ -146,7 +146,7 @@ class _Output:
         setattr(sys, f"__{self.name}__", self.stream)
 
     def restore(self) -> None:
-        """Set the stream and its descriptor right, if they are not."""
+        """Restore the stream and its descriptor."""
         try:
             os.get_inheritable(self._number)
         except OSError:  # an item has closed it
@@ -157,7 +157,7 @@ class _Output:
         setattr(sys, self.name, self.stream)
 
     def flush(self) -> bool:
-        """Send a line that has not ended; returns whether anything has not been read yet."""
+        """Send an unfinished line; return whether anything has not been read yet."""
         try:  # noqa: SIM105 - `suppress` would cost more than all else here
             getattr(sys, self.name).flush()
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
@@ -169,7 +169,7 @@ class _Output:
         return self._n_unread[0] > 0
 
     def tell_dropped(self) -> None:
-        """Say how much was dropped."""
+        """Report how much was dropped."""
         self._outlet.tell_dropped()
 
 
@@ -178,7 +178,7 @@ def replace(fds: Sequence[int]) -> None:
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
-    # C's own buffers are never written when a worker is ended.
+    # C's own buffers are lost when a worker is ended.
     with suppress(Exception):  # another C library
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())
@@ -188,7 +188,7 @@ _text: type[io.TextIOWrapper] = io.TextIOWrapper
 
 
 def mark() -> None:
-    """Have each line that Python prints in an item say which one that is."""
+    """Mark each line that Python prints with its item."""
     global _text
     _text = _MarkedText
     for output in _outputs:
@@ -197,24 +197,24 @@ def mark() -> None:
 
 
 def is_marking() -> bool:
-    """Whether lines say so."""
+    """Whether lines are marked."""
     return _text is _MarkedText
 
 
 def keep() -> None:
-    """Give every call the streams as they are now: an initializer may have set its own."""
+    """Keep the present streams for every call: an initializer may have set its own."""
     for output in _outputs:
         output.stream = getattr(sys, output.name)
 
 
 def restore() -> None:
-    """Set right whatever items have done to the standard streams."""
+    """Restore the standard streams after items."""
     for output in _outputs:
         output.restore()
 
 
 def flush() -> bool:
-    """Send lines that have not ended; returns whether anything has not been read yet."""
+    """Send unfinished lines; return whether anything has not been read yet."""
     is_any = False
     for output in _outputs:
         is_any |= output.flush()
@@ -222,6 +222,6 @@ def flush() -> bool:
 
 
 def tell_dropped() -> None:
-    """Say how much was dropped, while it is known of which call."""
+    """Report how much was dropped, while the call is known."""
     for output in _outputs:
         output.tell_dropped()

@@ -1,4 +1,4 @@
-"""One worker's part in a call: chunks claimed, items run, results stored, failures overcome."""
+"""One worker's part in a call: claims chunks, runs items, stores results, handles failures."""
 
 from __future__ import annotations
 
@@ -54,25 +54,24 @@ from nbshare.worker.store import ResultStore, Rows
 
 __all__ = ["Caller", "Work"]
 
-# Items that take less than this are run several at a time, for so long at most: what storing a
-# result costs is spread over them. If a worker dies, only their range is known; they are then run
-# one by one.
+# Items that take less than this run in batches of at most this time, which share the cost of
+# storing results. If a worker dies, only their range is known; then they run one by one.
 TINY_S = 20e-6
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
-SHORTEST_S = 1e-8  # no call of a function takes less; what a clock says may
+SHORTEST_S = 1e-8  # no call of a function takes less, though a clock may say so
 
-# In it another object in each process that is forked: `os.getpid` takes five times as long.
+# Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class Caller:
-    """Whom a worker works for; by itself one in the same process, where little has to be told."""
+    """The caller of a worker; this class is one in the same process, with little to tell."""
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
-        """Return where results go, given what the first one asks for."""
+        """Return where results go, for the spec of the first one."""
         raise NotImplementedError
 
     def add_log(self, key: LogKey, log: Segment) -> None:
@@ -80,32 +79,32 @@ class Caller:
         raise NotImplementedError
 
     def make_room(self, n: int) -> int:
-        """Have places for the first `n` blocks of a stage; returns how many there are."""
+        """Allocate places for the first `n` blocks of a stage; return how many there are."""
         raise NotImplementedError
 
     def await_items(self, pause_s: float) -> bool:
-        """Wait so long for items, or until some come; returns whether to go on waiting."""
+        """Wait for items, at most this long; return whether to continue waiting."""
         raise NotImplementedError
 
     def tidy_up(self) -> None:
         """Undo what items have changed in this process."""
 
     def tell_news(self) -> None:
-        """Tell that results have come, or that few items are left."""
+        """Tell that there are new results, or that few items are left."""
 
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
 
     def tell_imports(self) -> bool:
-        """Tell what has been imported so far; returns whether there is anything new."""
+        """Tell what has been imported so far; return whether anything is new."""
         return False
 
     def sends_prints(self) -> bool:
-        """Send what items have printed so far; returns whether there is anything to read."""
+        """Send what items have printed so far; return whether there is anything to read."""
         return False
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
-        """Take note of a failure of item `i`."""
+        """Record a failure of item `i`."""
         raise NotImplementedError
 
 
@@ -115,13 +114,13 @@ class Work:
     Parameters
     ----------
     order : Order
-        What to do.
+        The function, its inputs and its options.
     board : Board
         Of the call.
     slot : int
-        This worker's row on it.
+        This worker's row of it.
     inputs : sequence of Inputs
-        Where function and shared objects lie, and last, or likewise there, the items.
+        Hold the function and shared objects; the last one holds the items.
     caller : Caller
         Told of first results, logs and failures.
     lock : context manager
@@ -160,11 +159,11 @@ class Work:
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
             self._func = partial(seeded, self._func, order.policy.seed)
-            self._columns.insert(0, indices_of)  # of the items' indices
-        self._item_s = 0.0  # what an item took lately
-        self._is_odd = False  # most results of this chunk are to be stored one by one
+            self._columns.insert(0, indices_of)  # the items' indices
+        self._item_s = 0.0  # recent seconds per item
+        self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
-        self._slowest = [(0, 0)] * N_SLOWEST  # a heap of what they took, in ns, and which they are
+        self._slowest = [(0, 0)] * N_SLOWEST  # a heap of (ns, index)
         self._page = board.page(0)
         block_ofs = (source.block_of for source in self._sources)
         self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
@@ -189,7 +188,7 @@ class Work:
         self.note_peak()
 
     def step(self) -> bool:
-        """Claim and run a chunk; returns whether there may be more."""
+        """Claim and run a chunk; return whether there may be more."""
         self._end_copy()
         chunk = self._claim(self._item_s)
         if self._claims.has_waited and chunk.stop < self._board.n_there:
@@ -224,7 +223,7 @@ class Work:
         return self._caller.await_items(pause_s)
 
     def _run_chunk(self, chunk: range) -> bool:
-        """Run the items of a chunk, tiny ones together; returns whether to go on."""
+        """Run the items of a chunk, tiny ones in batches; return whether to continue."""
         position = alone_until = chunk.start
         try:
             while position < chunk.stop:
@@ -234,13 +233,13 @@ class Work:
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or WINDOW
                 items = range(position, min(position + size, chunk.stop))
-                if len(items) == 1:  # a death while it is loaded is its own
+                if len(items) == 1:  # a death while loading is its fault
                     self._begin(items)
                 try:
                     columns = [column(items) for column in self._columns]
                     self._end_copy()
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
-                    if len(items) > 1:  # which of them it is
+                    if len(items) > 1:  # find out which one it is
                         alone_until = items.stop
                         continue
                     n = self._overcome(position, error)
@@ -258,7 +257,7 @@ class Work:
         return True
 
     def _begin(self, items: range) -> int:
-        """Note what this worker is at from now on; returns when that is, in ns."""
+        """Record what this worker is doing now; return the time in ns."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP] = items.stop
@@ -266,7 +265,7 @@ class Work:
         return since
 
     def _n_together(self, position: int) -> int:
-        """Return how many items to run together, 0 if they are to be run one by one."""
+        """Return how many items to run together, or 0 for one by one."""
         store = self._store
         if not 0 < self._item_s < TINY_S or self._is_odd or streams.is_marking():
             return 0
@@ -275,11 +274,11 @@ class Work:
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._block_of is not None and len(block := self._block_of(position)) > WINDOW:
             n = min(n, block.stop - position)  # a whole block is not copied
-        # Those that have failed are run one by one: what happens now is theirs.
+        # Items that have failed run one by one, so that the cause is known.
         return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run items one by one; returns how many are done, None to stop."""
+        """Run items one by one; return how many are done, None to stop."""
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
@@ -307,7 +306,7 @@ class Work:
                         put(i, value)
                 else:
                     put(i, value)
-                    value = None  # an array's memory is to be there for the next one
+                    value = None  # frees an array's memory for the next one
             except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
                 overcome = self._overcome(i, error)
                 if overcome is None:
@@ -327,7 +326,7 @@ class Work:
         return n + n_failed
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run tiny items, and store their results at once; returns how many are done, or None."""
+        """Run tiny items, store their results together; return how many are done, or None."""
         since = self._begin(items)
         n = self._run_and_store(items, columns)
         took_ns = time.monotonic_ns() - since
@@ -391,7 +390,7 @@ class Work:
         return len(values)
 
     def _overcome(self, i: int, error: BaseException) -> int | None:
-        """Handle a failure: 0 if the item is to be tried again, 1 if it may fail, None to stop."""
+        """Handle a failure: 0 to try the item again, 1 if it may fail, None to stop."""
         self._end_copy()
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
@@ -404,7 +403,7 @@ class Work:
         return 1
 
     def _end_copy(self) -> None:
-        """End this process if an item, or code that was loaded, has forked it: one works here."""
+        """End this process if an item, or loaded code, has forked it."""
         if _process[0] is not self._process:
             leave(sys.exception())
 
@@ -420,7 +419,7 @@ class Work:
     # What `Job.stats` shows.
 
     def note_peak(self) -> None:
-        """Note how much memory this process has had."""
+        """Record the peak memory of this process."""
         self._slot[PEAK] = _peak_bytes()
 
     def _note(self, n: int, worked_ns: int) -> None:
