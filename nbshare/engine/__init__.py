@@ -4,7 +4,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
     CALLER'S THREAD
       mapping.parallel_map
-        options.checked_request       everything that can be refused is refused here
+        options.checked_request       all arguments are checked here
         mapping._prepared
           preparing.prepare           function, shared objects and items packed in an Arena,
             arrays.arena              which is copied into one segment; the Board is created
@@ -43,14 +43,14 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
         Results.final                 the output array, or a list; or the error is raised
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot
-are read from shared memory. A plot that takes long holds up no worker.
+are read from shared memory. A slow plot never delays a worker.
 
-Who follows an item there and its result back opens these files, in this order: mapping, options,
+To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
 wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
 
-Items need not be there when a call begins. They come by an `ItemFeed`, which packs them in blocks
-and then makes the count larger that workers claim up to::
+Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
+count up to which workers claim::
 
     a long list     ListSupply     the caller packs the rest while it waits
     a generator     SourceSupply   as many as will soon be needed; their number is not known, so the
@@ -59,10 +59,10 @@ and then makes the count larger that workers claim up to::
     an executor     TaskQueue      tasks, each with its future; one that nobody has claimed can be
                                    withdrawn
 
-Workers that wait for items are woken by an event, and leave after half a second: other calls may
+An event wakes workers that wait for items. They leave after half a second, since other calls may
 need them.
 
-Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers claim nothing:
+Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim:
 they wait for the next block at a ring buffer (`nbshare.worker.stages`).
 
 Glossary
@@ -70,13 +70,13 @@ Glossary
 arena
     Gathers what a call sends, and is copied into one segment.
 attempts
-    How often an item has failed, or its worker has died in it.
+    Number of failures of an item, deaths of its worker included.
 batch
-    Short items that run together, and whose results are stored at the same time.
+    Short items that run together, and whose results are stored together.
 block
-    What a pipeline passes from stage to stage; or items that are pickled together.
+    A unit of data in a pipeline; or items that are pickled together.
 board
-    The state of a call in shared memory: who takes which items, and what is done.
+    The state of a call in shared memory: which worker has which items, and what is done.
 call
     One run inside the engine: a request, its board, inputs, results and workers.
 channel
@@ -84,33 +84,33 @@ channel
 chunk
     The items that a worker claims at a time.
 context
-    What workers take over from the caller: environment, working directory, filters, umask.
+    Settings that workers take over from the caller: environment, directory, filters, umask.
 deadline
-    When a worker is ended though it says nothing: a time-out, a stopped call.
+    The time at which a worker is ended: a time-out, a stopped call.
 detached
-    Of a worker: its call is over, and it has yet to notice. Nobody waits for it.
+    A worker whose call is over, but which has not noticed yet. Nothing waits for it.
 dispatcher
-    The one thread that owns the worker processes, and what others post to it.
+    The one thread that owns the worker processes, with a queue for other threads.
 engine
-    What runs calls: worker processes, threads, or the thread that waits.
+    Runs calls: in worker processes, in threads, or in the thread that waits.
 event
-    Wakes those that wait: a thread of the owner, or one of the workers.
+    Wakes a waiting thread of the owner, or a waiting worker.
 feed
-    How items come to a call while it runs: blocks, and their count.
+    Brings items to a running call: blocks, and their count.
 fork server
     A small process that has imported NumPy, and forks workers in 5 ms.
 generation
     Workers that were started for the same files, environment and initializer.
 handle
-    What travels in the place of an array that a worker has not been sent.
+    A reference to an array in memory that the receiver does not have yet.
 inputs
-    What was packed, as a worker loads it.
+    The packed objects of a call, as a worker loads them.
 item
-    One input of the map; the index counts from 0 over all of them.
+    One input of the run; indices count from 0.
 job
     The public face of a run.
 lease
-    Memory lent to a call; it comes back when its last view is gone.
+    Memory lent to a call; returned when its last view is gone.
 life pipe
     Its end in the owner closes when the owner dies, and the kernel then kills all workers.
 log
@@ -118,17 +118,17 @@ log
 output
     The array of results that all workers fill.
 open
-    Of a call or its board: nobody knows how many items will come.
+    A call or board with an unknown number of items.
 owner
     The process that has called nbshare.
 page
-    The state of some items of a board: one page, or in an open call as many as it takes.
+    The state of some items of a board: one page, or in an open call as many as needed.
 pool
-    The workers: those at work, and those that wait for the next call.
+    The workers, busy and idle.
 request
-    What was asked for, checked.
+    The checked arguments of a run.
 segment
-    The system's object: memory that several processes map.
+    Memory that several processes map.
 slab
     A segment that is cut into small pieces: boards, small arrays.
 slot
@@ -136,13 +136,13 @@ slot
 snapshot
     The bytes of source files, the same for all workers of a call.
 spec
-    What the first result looks like, which decides where results go.
+    Dtype and shape of the first result, which decide where results go.
 stage
     One function of a pipeline, with its workers.
 stamp
-    What changes when a file is edited: times, size, inode.
+    The metadata that changes when a file is edited: times, size, inode.
 supply
-    Brings the items of a call while it runs: of a long list, or a source.
+    Takes items from a long list or a source while a call runs.
 warm
-    A segment that is kept for the next call of about its size.
+    A segment kept for the next call of about its size.
 """

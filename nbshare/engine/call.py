@@ -1,4 +1,4 @@
-"""One call as the engine sees it, from its beginning to the last worker's word."""
+"""One call inside the engine, from its beginning to the last message of its workers."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "State", "Supply"]
 
-MAX_REPLACED = 3  # beyond one of each, workers that die before their first item; then an error
+MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
 MAX_ID = 1 << 30  # ids are also lock bytes
 
 _numbers = itertools.count()
 
 
 class Code(NamedTuple):
-    """What the workers of a call run."""
+    """The version of code that the workers of a call run."""
 
     generation: int  # theirs: they were started for these files, environment and initializer
-    snapshot: Snapshot | None  # of what they import, however late
+    snapshot: Snapshot | None  # the files that they import
     environ: Mapping[str, str]
 
 
 NO_CODE = Code(0, None, {})
 
 
-# The classes below are no dataclasses, each of which takes 1 ms to define.
+# The classes below are not dataclasses: each would take 1 ms to define.
 
 
 class Supply:
-    """Where items come from while a call runs."""
+    """Brings items while a call runs."""
 
     def start(self) -> None:
         """Begin."""
 
     def wait(self, timeout_s: float) -> None:
-        """Bring items for some time, and wait for the end of the call as far as there is time."""
+        """Bring items for some time, and wait for the end of the call in the rest of that time."""
 
     def bring(self) -> None:
         """Bring items, if workers will soon need them."""
 
     def wake(self) -> None:
-        """Have a look at what there is to do; called by any thread, and when the call is over."""
+        """Check for work; called by any thread, and when the call is over."""
 
 
 class Call(Run):
-    """A running call: its shared memory, its workers, its results, how it ended.
+    """A running call: its shared memory, workers, results, and outcome.
 
     The dispatcher's thread writes; others read, wait, stop and, one of them, take results.
 
     Parameters
     ----------
     request : Request
-        What is asked for.
+        The checked arguments.
     engine : Engine
-        What runs it.
+        The engine that runs it.
     board : Board
-        What it shares with its workers.
+        The state shared with its workers.
     inputs : list of Placed
-        What is the same for all items, and the items; or both in one.
+        The parts that are the same for all items, and the items; or both in one.
     order : Order
-        What workers are told.
+        The order for workers.
     feed : ItemFeed, optional
-        Where items come while it runs.
+        The feed of items that arrive while it runs.
     """
 
     def __init__(
@@ -99,40 +99,40 @@ class Call(Run):
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any
-        self.workers: dict[WorkerProcess, int] = {}  # at work, with their slots
+        self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
         self.free_slots = list(range(board.n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
         self.n_replaced = 0  # workers that died one after the other before they had begun an item
         self.n_done_at_loss = 0  # items, when they were counted last
         self.torn_rows: list[int] = []  # items in whose middle workers died
-        self.has_told = False  # of a worker that takes long to load
-        self.kill_at: float | None = None  # when those still busy with a stopped call are ended
+        self.has_told = False  # whether it has warned of a slow import
+        self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
-        # Wakes a worker that waits for items, who will wake another if there is more to do.
+        # Wakes a waiting worker, which wakes another if there is more to do.
         self.items_event: WorkerEvent | None = None
         if board.is_open and engine.can_be_fed and request.stage is None:
             self.items_event = WorkerEvent()
-        self.supply: Supply | None = None  # what brings items, while they come
+        self.supply: Supply | None = None  # brings items, while there are more
         self.error_at_end: BaseException | None = None  # to fail with when all items are done
-        self.event_fd: int | None = None  # that workers set when they have news; see `OwnerEvent`
+        self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
         self._texts: dict[int, str] = {}  # of items that are not kept
 
     # ------------------------------------------------------------------ what a job reads
 
     @property
     def n_tasks(self) -> int | None:
-        """Number of items; None as long as nobody knows."""
+        """Number of items; None while unknown."""
         return self.board.n_tasks if self.board.is_closed else None
 
     def stats(self) -> list[WorkerStats]:
-        """Return what the workers did."""
+        """Return the stats of the workers."""
         from nbshare.engine.stats import stats_of  # late: most calls do without
 
         rows = [*self.past_slots, *self.board.slots.tolist()]
         return stats_of(rows, self.begun_ns, self.text_of)
 
     def activity(self) -> list[WorkerActivity]:
-        """Return what the workers do at this moment."""
+        """Return the present activity of the workers."""
         from nbshare.engine.stats import activity_of  # late: most calls do without
 
         return activity_of(self.board, self.text_of)
@@ -142,7 +142,7 @@ class Call(Run):
         columns = self.request.iterables
         if self.request.stage is not None:
             raise LookupError(
-                f"block {i} is not kept: it has gone through the slots of the pipeline. Run the "
+                f"block {i} is not kept: it has passed through the slots of the pipeline. Run the "
                 "loader in a loop to get it again."
             )
         if all(column is not None for column in columns):
@@ -172,7 +172,7 @@ class Call(Run):
             return self._texts.get(i, "")
 
     def _note_slowest(self) -> None:
-        """Note the texts of the slowest items, which are not kept when they are done."""
+        """Record the texts of the slowest items, which are not kept when they are done."""
         items = self.board.slots[:, SLOWEST + 1 : REPORTED : 2].ravel().tolist()
         self._texts = {i: self.text_of(i) for i in items}
 
@@ -184,11 +184,11 @@ class Call(Run):
             supply.wake()  # it may have waited for that
 
     def release(self) -> None:
-        """Take note that nobody will ask for anything more."""
-        # In a forked child the engine is closed, and the call the parent's.
+        """Abandon the call: nothing more will be read from it."""
+        # In a forked child the engine is closed, and the call is the parent's.
         is_endless = self.board.is_open and self.results.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
-            self.stop()  # nobody will take what it waits for to be taken
+            self.stop()  # it waits for a reader that is gone
 
     # --------------------------------------------------------------------------- its life
 
@@ -199,7 +199,7 @@ class Call(Run):
             self.supply.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, and bring items that are not there yet; returns whether it has come."""
+        """Wait for the end, and bring further items; return whether it has come."""
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
@@ -215,14 +215,14 @@ class Call(Run):
         OutOfMemoryError
             If there is no room for them, or for their results.
         """
-        if (feed := self.feed) is not None:  # else it has just come to its end
+        if (feed := self.feed) is not None:  # None if the call has just ended
             self._note_slowest()
             self.results.reserve(len(columns[0]))
             feed.append(columns, step)
             self.engine.notify(self)
 
     def make_room(self, n: int) -> int:
-        """Have places for the first `n` blocks of a stage, and some more; returns how many.
+        """Allocate places for the first `n` blocks of a stage, and some more; return how many.
 
         Raises
         ------
@@ -236,12 +236,12 @@ class Call(Run):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Say that no items will come after those that are there, or after the first `n`."""
+        """Close the call: no more items follow those there, or the first `n`."""
         self.board.close(n)
         self.engine.notify(self)
 
     def sweep(self, given: Iterable[int] | None = None) -> None:
-        """Free what belongs to items whose results have been given: these, each a block, or all.
+        """Free items whose results have been taken: these blocks, or all.
 
         For the thread that brings items.
         """
@@ -267,12 +267,12 @@ class Call(Run):
 
     @cached_property
     def packed_order(self) -> bytes:
-        """The order as it travels."""
-        return pickle.dumps(tuple(self.order))  # as what it is it would take twice the time
+        """The pickled order."""
+        return pickle.dumps(tuple(self.order))  # as a NamedTuple it would take twice the time
 
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:
-        """The segments that inputs lie in, and how workers map them."""
+        """The segments of the inputs, and how workers map them."""
         return [wanted for placed in self.inputs for wanted in placed.segments]
 
     @property
@@ -282,12 +282,12 @@ class Call(Run):
 
     @property
     def wants_worker(self) -> bool:
-        """Whether one more worker would find something to do."""
+        """Whether there is work for one more worker."""
         board, n_employed = self.board, self.request.max_workers
         if self.items_event is not None:
             n_employed = min(n_employed, board.n_there - board.n_done())
         is_full = len(self.workers) >= n_employed or not self.free_slots
-        # The workers of a stage wait for blocks by themselves.
+        # The workers of a stage wait for blocks themselves.
         has_more = board.n_unclaimed > 0 or (self.request.stage is not None and not board.is_closed)
         return has_more and not is_full and not board.stopped
 
@@ -302,14 +302,14 @@ class Call(Run):
         self.results.errors.update(dict.fromkeys(items, error))
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
-        """Note the end and wake whoever waits."""
+        """Mark the end and wake all waiting threads."""
         if state == "done" and self.error_at_end is not None:
             state, error = "failed", self.error_at_end
         self.state, self.error = state, error
         self.results.is_over = True
         if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
-        # Nothing may hang on garbage collection: a notebook keeps its last traceback for ever.
+        # Free now: a notebook keeps its last traceback, and so this call, for ever.
         if self.board.is_open:
             self._note_slowest()
         self.inputs.clear()

@@ -1,4 +1,4 @@
-"""What is done with calls: workers are given to them, messages handled, losses made good.
+"""The running calls: assigns workers, handles messages, replaces losses.
 
 ::
 
@@ -7,7 +7,7 @@
     hear                      allocate the output        ◄──   wanted: first result
                               note                       ◄──   failed / log / imported / finished
     …
-    finish_ended ──► when nobody has anything left to say or to do
+    finish_ended ──► when all messages have arrived
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from nbshare.wire.results import OutputSpec
 
 __all__ = ["Calls"]
 
-# For the items under way when a call is stopped; then their workers are ended. After an interrupt
-# all is to be usable again within 0.1 s: new workers take some 20 ms, their imports the rest.
+# Time for running items when a call is stopped; then their workers are ended. After an interrupt,
+# the next call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
 
 
@@ -56,22 +56,21 @@ class Calls:
     pool : WorkerPool
         The workers.
     pipes : PrintPipes
-        What they print into.
+        The pipes of their output.
     lock_fd : int
         A file with a lock for each call.
 
     Attributes
     ----------
     running : dict
-        Those that run, by their ids.
+        Running calls, by id.
     claiming : lock
         Excludes the other threads of this process, which a call's file lock does not.
 
     Notes
     -----
-    For the dispatcher's thread. `hear`, `lose` and `stop` only note what has happened; at the end
-    of a turn `finish_ended` and `assign_workers` do what follows. So nothing is called while it
-    still runs.
+    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened; at the end of
+    a turn `finish_ended` and `assign_workers` act on it. So no method is re-entered.
     """
 
     def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock_fd: int) -> None:
@@ -80,7 +79,7 @@ class Calls:
         self.claiming = _thread.allocate_lock()
 
     def begin(self, call: Call) -> None:
-        """Begin a call, unless another thread has stopped it before."""
+        """Begin a call, unless another thread has stopped it."""
         if call.is_over:
             return
         try:
@@ -111,13 +110,13 @@ class Calls:
             self.stop(call)
 
     def lock_of(self, call: Call) -> FileLock:
-        """Return what workers hold while they claim items; hold `claiming` as well."""
+        """Return the lock that workers hold while they claim items; hold `claiming` too."""
         return FileLock(self._lock_fd, call.id)
 
     # ------------------------------------------------------------ what follows for calls
 
     def finish_ended(self) -> None:
-        """Finish the calls for which nobody has anything left to say or to do."""
+        """Finish the calls whose work is done and whose messages have arrived."""
         for call in list(self.running.values()):
             if call.state == "starting" and any(w.is_ready for w in call.workers):
                 call.state = "running"
@@ -132,13 +131,13 @@ class Calls:
         del self.running[call.id]
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
-        for worker in call.workers:  # they find nothing to do, and become idle
+        for worker in call.workers:  # they find no work, and become idle
             worker.detach()
         call.workers.clear()
         call.finish(state, call.error)
 
     def assign_workers(self) -> None:
-        """Put workers to work on calls that may have more."""
+        """Assign workers to calls that can use more."""
         for call in list(self.running.values()):
             self._assign_workers(call)
         self._pool.remove_outdated({call.code.generation for call in self.running.values()})
@@ -148,17 +147,17 @@ class Calls:
             while call.wants_worker and self._may_assign(call):
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
-            if not call.workers:  # otherwise those that it has go on
+            if not call.workers:  # otherwise its workers continue
                 call.halt()
                 call.error = errors.without_frames(error)
                 self._finish(call, "failed")
 
     def _may_assign(self, call: Call) -> bool:
-        """Whether a call may have one more worker now."""
+        """Return whether a call can have one more worker now."""
         generation = call.code.generation
         if self._pool.idle_worker(generation) is not None:
             return True
-        # A new one is not started where others are about to be idle.
+        # Do not start a new one if others are about to be idle.
         detached = [w for w in self._pool.detached() if w.generation == generation]
         if not call.workers:
             return all(worker.late_at <= time.monotonic() for worker in detached)
@@ -189,20 +188,20 @@ class Calls:
         BlockingIOError
             If there is none.
         EOFError, OSError
-            If none can come.
+            The worker cannot send any.
         """
         try:
             message, fds = worker.channel.receive(wait=False)
             segments = [Segment.attach(fd, "r+") for fd in fds]
         except OSError as error:
-            # There is no room for the descriptor, so the results in its memory are lost.
+            # The descriptor cannot be received, so the results in its memory are lost.
             if worker.call is not None and error.errno == errno.EMFILE:
                 self.fail(worker.call, type(error)(*error.args))
             raise
         self._handle(worker, message, segments)
 
     def hear_all(self, worker: WorkerProcess) -> None:
-        """Handle what a worker has sent so far, whether it is dead or alive."""
+        """Handle all messages of a worker so far, dead or alive."""
         with suppress(EOFError, OSError):
             while True:
                 self.hear(worker)
@@ -235,7 +234,7 @@ class Calls:
             self.read_prints(call)
 
     def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
-        """Tell a worker where results go, which has its first; or how many blocks have room."""
+        """Tell a worker where its first result goes, or how many blocks have places."""
         answer: Any
         segments: list[Segment] = []
         try:
@@ -250,7 +249,7 @@ class Calls:
         try:
             worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
         except OSError:
-            worker.kill()  # its death is heard of later
+            worker.kill()  # its death is handled later
 
     def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
         name = call.name_of(failure.item, failure.item_repr)
@@ -261,17 +260,17 @@ class Calls:
             self.fail(call, error)
 
     def read_prints(self, call: Call) -> None:
-        """Take what workers have printed before they say that they have finished."""
+        """Read the output of workers before they report that they have finished."""
         if call.board.has_prints():
             self._pipes.is_reading = True  # first: other threads read both
-            call.board.header[PRINTED] = 0  # before: what comes now may not be read
+            call.board.header[PRINTED] = 0  # before: later output may not be read
             self._pipes.read_all()
 
     # ------------------------------------------------------------- what happens to workers
 
     def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
-        """End a worker that has died or has to die, and leave to others what it has not done."""
-        worker.end()  # first: what it does until then counts, and is heard
+        """End a dead or late worker, and give its unfinished items to others."""
+        worker.end()  # first: its work and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
         call = worker.call
@@ -287,12 +286,12 @@ class Calls:
             give_back(call.board, unbegun, self.lock_of(call))
         if call.items_event is not None:
             call.items_event.set()
-        # A server that dies takes along the workers that it has yet to start.
+        # If the server dies, the workers that it has not started yet are lost.
         if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
             died = errors.WorkerDiedError(
-                f"{call.n_replaced} workers died one after the other before "
-                "they began an item. Something that they import may end them, or the "
-                "initializer; memory may be short, or the system may allow no more processes."
+                f"{call.n_replaced} workers in a row died before "
+                "they began an item. The cause may be a module that they import, or the "
+                "initializer; or memory may be short, or the number of processes limited."
             )
             self.fail(call, died)
 
@@ -321,16 +320,16 @@ class Calls:
                 worker.end()
                 self.hear_all(worker)
                 self._pool.remove(worker)
-        finally:  # nobody may wait for ever
+        finally:  # no thread may wait for ever
             self._pool.close()
             for call in list(self.running.values()):
-                call.workers.clear()  # which know the call
+                call.workers.clear()  # they hold the call
                 call.finish("failed" if call.error else "stopped", call.error)
             self.running.clear()
 
 
 def _end_of(call: Call, *, is_complete: bool) -> State | None:
-    """Return how a call has ended, if it has."""
+    """Return the outcome of a call, if it has ended."""
     is_done = call.error is None and not call.board.stopped and is_complete
     if any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers):
         return None
@@ -342,10 +341,10 @@ def _end_of(call: Call, *, is_complete: bool) -> State | None:
 
 
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
-    """Whether the end of a call has to wait for a worker's word.
+    """Return whether the end of a call must wait for a message of a worker.
 
-    Of a tiny call it need not be waited for until all have found out that nothing is left: that
-    takes as long as the call.
+    A tiny call does not wait until all workers have found that nothing is left: that takes as long
+    as the call.
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
@@ -355,24 +354,24 @@ def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
 def account_for_death(
     call: Call, worker: WorkerProcess, status: int | None, late_at: float | None
 ) -> tuple[range, BaseException | None]:
-    """Take a dead worker off its call; returns the items that others are to do, and a fatal error.
+    """Remove a dead worker from its call; return the items for others, and a fatal error.
 
     Parameters
     ----------
     call : Call
-        That it was at work on.
+        The call that it worked on.
     worker : WorkerProcess
         The dead one.
     status : int or None
         Its exit status, if known.
     late_at : float or None
-        When it was ended for having been at an item for too long, on the monotonic clock.
+        When it was ended for a time-out of an item, on the monotonic clock.
     """
     slot, board = call.workers.pop(worker), call.board
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
     items, unbegun = board.items_of(slot), board.unbegun(slot)
-    # One that had not turned to the call, or waited at an open one, died while it was idle: that
-    # says nothing of the call.
+    # A worker that had not started on the call, or waited for items, died while idle: not the fault
+    # of the call.
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
         call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
@@ -386,14 +385,14 @@ def account_for_death(
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
             return unbegun, None
-        # It may have had a slot of the ring behind it, which the other stages would wait for.
+        # It may have held a slot of its output ring, for which other stages would wait.
         doing = f"waited for a block in stage {stage!r}"
         return unbegun, death_of(slot + 1, status, worker.why, doing)
     call.torn_rows += items
     name, is_guilty = call.name_of(items.start), True
     if late_at is not None and policy.timeout_s is not None:
         error = timed_out(slot + 1, policy.timeout_s, name, items.start)
-        # Else it had just left the late one for this. A block cannot be run again.
+        # If not, it had just left the late item for this one. A block cannot be run again.
         is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     else:
         error = death_of(slot + 1, status, worker.why, f"worked on {name}", items.start)
@@ -409,10 +408,10 @@ def account_for_death(
 
 
 def _may_run_again(call: Call, items: range) -> bool:
-    """Count the death of a worker as a failure of its items; returns whether to run them again."""
+    """Count the death of a worker as a failure of its items; return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
-        attempts |= SUSPECT  # next time they are run one by one, and the guilty one is known
+        attempts |= SUSPECT  # next time they run one by one, which shows the guilty one
         return True
     attempts += 1
     return bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)

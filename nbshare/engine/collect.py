@@ -1,4 +1,4 @@
-"""Arrays of results: of those that came one by one, where they fit, and one that grows in place."""
+"""Arrays of results: collected from objects if they fit, or growing in place."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BLOCK_NBYTES = 1 << 20  # of values that are copied and compared at once
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
     """Return an array, not copied, with a mask of the rows that are missing.
 
-    The mask of one that is kept can be assigned to; else it takes no memory, where a full one would
-    cost a byte per value at every frame of a plot.
+    If the array is kept, its mask is writable; else it takes no memory, where a full mask would
+    cost a byte per value in every frame of a plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))
     mask = np.broadcast_to(rows, array.shape)
@@ -44,14 +44,14 @@ def nothing(out: Any, *, with_errors: bool) -> Any:
 
 
 def as_masked(results: Any) -> Any:
-    """Return an array as one that has a mask, of nothing; anything else as it is."""
+    """Return an array with an empty mask; anything else unchanged."""
     if not isinstance(results, np.ndarray) or is_masked(results):
         return results
     return masked(results, np.zeros(len(results), np.bool_))
 
 
 def collect(values: list[Any], failed: Container[int] = ()) -> Any:
-    """Return results as one array in shared memory if they fit one, else as the list they are.
+    """Return results as one array in shared memory if they fit one, else as a list.
 
     The array is masked where items `failed`. Warns if results are numbers or arrays that differ.
     """
@@ -75,7 +75,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
 
 
 def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
-    """Return the first result that is unlike the very first, above all one that fits no array."""
+    """Return a result that differs from the first, preferably one that fits no array."""
     wanted = next(iter(specs.values()))
     unfit = (i for i, s in specs.items() if s.dtype is None or s.shape != wanted.shape)
     unlike = (i for i, s in specs.items() if s.dtype != wanted.dtype)
@@ -85,7 +85,7 @@ def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
 def stack(values: list[Any]) -> Any:
     """Return tuples of results as a tuple of arrays, ``out="stack"``.
 
-    Where items failed, the arrays are masked. What fits no such tuple comes as the list it is.
+    Where items failed, the arrays are masked. If the results are not such tuples, return the list.
     """
     there = [value for value in values if not isinstance(value, BaseException)]
     if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
@@ -119,7 +119,7 @@ def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
         return None
     array = empty((len(values), *shape), dtype)
     missing = np.ones(len(values), np.bool_)
-    with np.errstate(all="ignore"):  # of casts of what does not survive
+    with np.errstate(all="ignore"):  # for casts that lose values
         for spec, places in groups.items():
             assert spec.dtype is not None
             size = max(1, BLOCK_NBYTES // max(1, spec.dtype.itemsize * math.prod(shape)))
@@ -133,7 +133,7 @@ def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
 
 
 def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
-    """Whether a value can be had back from what was stored of it."""
+    """Return whether a stored value equals the original."""
     if stored.dtype.kind == "c" and value.dtype.kind != "c":
         stored = stored.real  # casting the whole would warn
     back = stored.astype(value.dtype)
@@ -149,11 +149,11 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-GROWTH = 1.5  # from one size to the next: what is not written to takes no memory
+GROWTH = 1.5  # from one size to the next: unused parts take no memory
 
 
 class GrowingArray:
-    """An array of unknown length in a segment that is made larger, never copied.
+    """An array of unknown length in a segment that grows without copies.
 
     Parameters
     ----------
@@ -170,12 +170,12 @@ class GrowingArray:
         self.dtype: np.dtype[Any] = spec.dtype
         self.shape = spec.shape
         self._row_nbytes = math.prod(spec.shape) * spec.dtype.itemsize
-        self.n = 0  # rows that somebody has asked for
+        self.n = 0  # rows requested so far
         self._segment: Segment | None = None
         self._lock = _thread.allocate_lock()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return some rows, which are zero if nobody has asked for them before.
+        """Return some rows; new ones are zero.
 
         Raises
         ------
@@ -194,9 +194,9 @@ class GrowingArray:
         return segment.array(self.dtype, shape, start * self._row_nbytes)
 
     def drop(self, start: int, stop: int) -> None:
-        """Give back the memory of rows that nobody needs; they are zero again."""
+        """Free the memory of unused rows; they become zero."""
         page = mmap.PAGESIZE
         start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
         if self._segment is not None and start < (stop := stop // page * page):
-            with suppress(OSError, ValueError):  # not every kind of memory can
+            with suppress(OSError, ValueError):  # not possible for every kind of memory
                 self._segment.madvise(mmap.MADV_REMOVE, start, stop - start)

@@ -7,9 +7,9 @@
                                                                writes results and done flags
     call.wait()  ◄──────────     Calls.hear              ◄──   what it has to say
 
-Between the call and "finished" no message is needed, so a dispatcher that waits for the
-interpreter lock, while a picture is drawn, holds up nobody. `Dispatcher._turn` has all steps of the
-thread; nothing that it calls leads back here.
+Between the call and "finished" no message is needed, so a dispatcher that waits for the interpreter
+lock, while a plot is drawn, delays no worker. `Dispatcher._turn` has all steps of the thread;
+nothing that it calls leads back here.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Dispatcher(Engine):
 
     def stop(self, call: Call) -> None:
         """End a call early: within 20 ms nobody works on it any more."""
-        call.halt()  # at once, even if the dispatcher has to wait for the interpreter lock
+        call.halt()  # immediately, even if the dispatcher waits for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -165,7 +165,7 @@ class Dispatcher(Engine):
         return self._pool.is_current(call.code, call.request.context, call.initializer_key)
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's workers."""
+        """In a forked child: release the parent's workers."""
         if not self.is_closed:
             self.is_closed = True
             self._starter.forget()
@@ -223,7 +223,7 @@ class Dispatcher(Engine):
             self._calls.lose(worker)
 
     def _do_overdue(self) -> None:
-        """Do what has to be done at this time though no worker says anything."""
+        """Handle everything that is due now."""
         running = self._calls.running.values()
         for _, _, worker in overdue(running, self._pool, time.monotonic()):
             self._calls.hear_all(worker)  # it may have spoken while others had the interpreter lock
@@ -282,7 +282,7 @@ class Dispatcher(Engine):
 
 
 class Due(NamedTuple):
-    """What has to be done, and when.
+    """A deadline: the time, the worker, and the reason.
 
     Attributes
     ----------
@@ -323,7 +323,7 @@ def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
 
 
 def overdue(calls: Iterable[Call], pool: WorkerPool, now: float) -> list[Due]:
-    """Return what has to be done at this time."""
+    """Return the deadlines that have passed."""
     return [due for due in _deadlines(calls, pool, now) if due.at_s <= now]
 
 

@@ -1,4 +1,4 @@
-"""What the dispatcher's thread waits for: descriptors, requests of other threads, a time."""
+"""Events of the dispatcher's thread: descriptors, requests of other threads, a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The engine of this process: made at the first call, ended with the process.
 
-What its workers need of the system is tried once, before the first is started:
+The system calls that workers need are tried once, before the first worker starts:
 
 ===========================  ============================  ========================================
 system call                  for                           where it is missing or refused
@@ -95,11 +95,11 @@ def _live(outcome: list[Any], made: Any) -> None:
 
 
 def refuse_to_wait_for_itself() -> None:
-    """Raise RuntimeError where nobody would ever do what is waited for."""
+    """Raise RuntimeError in the thread that would wait for itself."""
     if _dispatcher is not None and _dispatcher.is_here:
         raise RuntimeError(
             "an object's __del__, or a weakref's callback, has called nbshare in the thread that "
-            "looks after its workers, and would wait for itself. Start maps, and wait for them, "
+            "manages its workers, and would wait for itself. Start runs, and wait for them, "
             "elsewhere: in a close() method, or in a thread that __del__ starts"
         )
 
@@ -114,8 +114,8 @@ def is_ending() -> bool:
 def shutdown() -> None:
     """End the workers and give back the memory kept for the next call; it starts new ones.
 
-    Calls under way in other threads end with what they have. Happens by itself when the process
-    ends, however it ends.
+    Running calls in other threads end with the results they have. This happens automatically when
+    the process ends, however it ends.
 
     Examples
     --------
@@ -152,12 +152,12 @@ def _forget() -> None:
 
 
 def _check_system() -> None:
-    """Try what there is no other way for.
+    """Try the system calls that have no substitute.
 
     Raises
     ------
     WorkerDiedError
-        If the system refuses it.
+        The system refuses one.
     """
     for name, attempt in _ATTEMPTS.items():
         try:

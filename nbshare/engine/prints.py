@@ -1,4 +1,4 @@
-"""What workers print, on its way to whoever has called.
+"""The output of workers, on its way to the caller.
 
 ::
 

@@ -36,8 +36,8 @@ LATE_S = 0.02  # a new worker takes as long, its imports not counted
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
 ANSWER_S = 3.0  # and the server answers as quickly, on a machine that has time for it
 
-# What has to be importable in a new interpreter, whose own path comes first: a random.py beside
-# the notebook must not be taken for the standard library's.
+# What has to be importable in a new interpreter, whose own path comes first: a random.py next to
+# the notebook must not replace the standard library's.
 _PACKAGE = dirname(dirname(__file__))
 _PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
 # This nbshare, even if another is installed there.
@@ -54,7 +54,7 @@ from nbshare.worker.server import serve
 
 
 class WorkerProcess:
-    """A worker as its owner sees it.
+    """The owner's side of one worker.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class WorkerStarter:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except (ConnectionError, BlockingIOError):  # it has died or was stopped since its last use
+        except (ConnectionError, BlockingIOError):  # it died or was stopped since its last use
             self.end_server()
             self._running_server().send(*message, wait=False)
 

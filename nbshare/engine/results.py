@@ -1,4 +1,4 @@
-"""The caller's side of the results: what is there so far, and what comes out in the end."""
+"""The caller's side of the results: partial ones, and the final ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_ERRORS = 10_000  # of items whose results have been given away
 
 
 class _Missing:
-    """Marks a result that is not there, in a list of partial results.
+    """Marks a missing result in a list of partial results.
 
     Test with ``x is nbshare.MISSING``. It counts as false.
 
@@ -64,7 +64,7 @@ MISSING = _Missing()
 
 
 class Results:
-    """The caller's side: what is there, as an array or a list.
+    """The caller's side: the results so far, as an array or a list.
 
     Parameters
     ----------
@@ -223,8 +223,8 @@ class Results:
         n = self._board.n_tasks
         if self._board.is_open and self.n_given:
             raise RuntimeError(
-                f"{self.n_given} results were given away by iterating, and not kept, "
-                "since the items of a generator may never end. Keep them in the loop, or call "
+                f"{self.n_given} results were consumed by iterating, and not kept, "
+                "because a generator may never end. Collect them in the loop, or call "
                 "result() without one."
             )
         if not self.has_objects:

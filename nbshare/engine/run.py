@@ -1,4 +1,4 @@
-"""What is asked for, what runs it, and how a run ends."""
+"""The request of a run, the engine that runs it, and its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Engine", "Request", "Run", "State", "has_rows"]
 
 
 class Request(NamedTuple):
-    """What is asked for, checked."""
+    """The checked arguments of a run."""
 
     func: Any
     shared: Mapping[str, Any]
@@ -58,7 +58,7 @@ State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 class Engine:
-    """What runs calls: worker processes, threads, or the thread that waits.
+    """Runs calls: in worker processes, in threads, or in the thread that waits.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Engine:
 
 
 class Run:
-    """What the run of a map, `Call`, and that of a pipeline, `Pipe`, have in common.
+    """The common part of a `Call` and of a pipeline, `Pipe`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What workers did with their time, and what they are doing now: read from the board."""
+"""The stats and the present activity of workers, read from the board."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SlowItem:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """What one worker did with its time, in `Job.stats`.
+    """The time and the memory of one worker, in `Job.stats`.
 
     Attributes
     ----------
@@ -108,29 +108,28 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class WorkerActivity:
-    """What one worker is doing.
+    """The present activity of one worker.
 
     Attributes
     ----------
     pid : int
         Process id.
     items : range
-        What it is in the middle of: one item, several tiny ones, or none.
+        The items that it is running: one, several tiny ones, or none.
     text : str
         The first one's `repr`, cut at 200 characters.
     since_s : float
         Seconds since it began them.
     fraction : float or None
-        How far the item is, from 0 to 1, if it has told by `nbshare.report`.
+        Progress of the item, from 0 to 1, if it uses `nbshare.report`.
     report : str
-        What else it has told; before its first item, what it has been loading for long.
+        Text of its report; before its first item, the slow import that it waits for.
     n_items : int
         Items that it has run.
     memory_bytes : int
-        What the process has resident, inputs and results in shared memory included; 0 if that
-        cannot be told.
+        Resident memory of the process in bytes, shared inputs and results included; 0 if unknown.
     number : int
-        What messages call it: 1 is the first worker of the run.
+        Its number in messages: 1 is the first worker of the run.
     """
 
     pid: int
@@ -146,7 +145,7 @@ class WorkerActivity:
 
 @dataclass(frozen=True)
 class StageStats:
-    """What one stage of a pipeline did, and what it waited for.
+    """The work and the waiting times of one stage of a pipeline.
 
     The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
     it: give it more ``workers=``.
@@ -160,7 +159,7 @@ class StageStats:
     n_blocks : int
         Number of blocks that it passed on.
     queued : int
-        Number of blocks that wait for it now.
+        Number of blocks that are waiting for it now.
     slots : int
         Size of its queue; 0 for the loader, which has none.
     waited_for_input_s, waited_for_output_s : float
@@ -195,7 +194,7 @@ def stats_of(
     """Read the workers' figures from slots of the board of a call that began at `begun_ns`."""
     stats = []
     for row in slots:
-        if not row[PID]:  # it has not come
+        if not row[PID]:  # no worker has taken this slot
             continue
         words = row[SLOWEST:REPORTED]
         slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)

@@ -1,4 +1,4 @@
-"""What brings the items of a call while it runs: the rest of a long list, or what a source gives.
+"""Brings the items of a running call: the rest of a long list, or the items of a source.
 
 ::
 
@@ -115,7 +115,7 @@ class ListSupply(Supply):
 
 
 class SourceSupply(Supply):
-    """Takes items from a source that may be slow or endless, as many as will soon be needed.
+    """Takes items from a source, slow or endless, a little ahead of the workers.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class SourceSupply(Supply):
                 call.stop()
 
     def _wants_more(self) -> bool:
-        """Whether workers will soon have nothing left, and more may be taken."""
+        """Return whether workers will soon run out of items, and more may be taken."""
         board, results = self._call.board, self._call.results
         if self._intake.is_exhausted or board.stopped or self._call.is_over:
             return False
@@ -262,7 +262,7 @@ class SourceSupply(Supply):
 
 
 class Intake:
-    """What has been taken from a source that may be slow, or endless, and not been handed over.
+    """Items taken from a source, slow or endless, and not handed over yet.
 
     Parameters
     ----------

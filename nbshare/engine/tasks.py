@@ -1,4 +1,4 @@
-"""Tasks that are queued one by one: what an executor runs.
+"""The queue of tasks of an executor.
 
 ::
 
@@ -6,14 +6,14 @@
                                        ▲
                                        └── when workers will soon have nothing left
 
-A task is an item of the call, so failures, dead and replaced workers are the call's business. What
-no worker has begun can still be cancelled: it is withdrawn.
+A task is an item of the call, so the call handles failures and dead workers. A task that no worker
+has begun can still be cancelled: it is withdrawn.
 
 Workers set an event when they have done a task, so that the thread which waits need not ask the
 dispatcher.
 
-The thread that does this lives only while there is work. It is no daemon, so that the interpreter
-waits for what is queued before it ends, as it does for the standard library's executors.
+The thread for this exists only while there is work. It is not a daemon: at its end, the interpreter
+waits for queued tasks, as with the standard library's executors.
 """
 
 from __future__ import annotations
@@ -463,7 +463,7 @@ class TaskQueue(Supply):
         return call
 
     def _fail(self, error: BaseException) -> None:
-        """Have nobody wait for what will not come."""
+        """Fail the futures that would wait for ever."""
         self.stop()
         with self._lock:
             self._is_closed, self._thread = True, None

@@ -1,4 +1,4 @@
-"""The workers of this process: those at work, those that wait for it, and when they are renewed."""
+"""The workers of this process: busy ones, idle ones, and their renewal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WorkerPool:
     def renew_if_stale(
         self, context: Context, initializer: bytes | None, *, is_in_use: bool
     ) -> Code:
-        """Have new workers if the environment, a file or the initializer is not theirs any more.
+        """Renew the workers if the environment, a file or the initializer has changed.
 
         Returns what the call's workers are to run, however late they start. A file that has
         changed, but that none of them has imported, is kept anew, unless one might do so just now:
@@ -154,7 +154,7 @@ class WorkerPool:
         try:
             worker.channel.send(message, fds, wait=False)
         except ConnectionError:
-            pass  # it is dead already, and we shall hear of that
+            pass  # it is dead already; its death is handled later
         except OSError:
             self.remove(worker)
             raise
@@ -199,7 +199,7 @@ class WorkerPool:
         return status
 
     def remove_outdated(self, wanted: set[int]) -> None:
-        """End idle workers that run what no call does, and no call will.
+        """End idle workers of outdated generations.
 
         `wanted`: the generations of the calls that run.
         """
@@ -208,6 +208,6 @@ class WorkerPool:
             self.remove(worker)
 
     def close(self) -> None:
-        """Give back what is kept for workers; there are none any more."""
+        """Free everything kept for workers; there are none any more."""
         if self._code.snapshot is not None:
             self._code.snapshot.close()
