@@ -19,12 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        The words after ``python -m nbshare``. Default: those of this process.
+        The arguments after ``python -m nbshare``. Default: those of this process.
 
     Returns
     -------
     int
-        The exit status: 0 all well, 1 something is wrong, 130 stopped by Ctrl-C.
+        The exit status: 0 success, 1 failure, 130 stopped by Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -50,9 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command")
     demo = commands.add_parser(
         "demo",
-        help="run a real job on all CPUs, check it against a plain loop, draw a picture",
+        help="run a real job on all CPUs, check it against a plain loop, draw a plot",
         description="Compute the horizon in 180 directions for every cell of an elevation model, "
-        "check the result against a plain loop and draw a picture of it.",
+        "check the result against a plain loop, and draw it.",
     )
     demo.add_argument(
         "--workers", type=int, metavar="N", help="number of workers (default: the usable CPUs)"
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("nbshare-demo.png"),
         metavar="PATH",
-        help="where the picture goes (default: %(default)s)",
+        help="file of the plot (default: %(default)s)",
     )
     doctor = commands.add_parser(
         "doctor",

@@ -1,4 +1,4 @@
-"""What nbshare finds on this machine, and whether it works here: `doctor` and its report."""
+"""`doctor`, which tests nbshare on this machine, and its report."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from nbshare.wire.context import threads_per_worker
 
 __all__ = ["Report", "doctor"]
 
-# What users may set; the docstring of nbshare says what each means.
+# Settings of users; the docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 PACKAGES = "numpy", "tqdm", "ipywidgets", "matplotlib", "pillow", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text
 
-# Mark, next to the state's word, and colour: the theme's, and a plain one for pages that strip it.
+# Mark, next to the state's word, and colour: the theme's, and a fallback for pages that strip it.
 _LOOKS = {
     "ok": ("✓", "color:#009E73;color:var(--jp-success-color1,#009E73)"),
     "failed": ("✗", "color:#B2182B;color:var(--jp-error-color1,#B2182B)"),
@@ -39,12 +39,12 @@ _LOOKS = {
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What `nbshare.doctor` has found: a table in a notebook, text elsewhere.
+    """The report of `nbshare.doctor`: a table in a notebook, text elsewhere.
 
     Attributes
     ----------
     found : dict of str to str
-        What there is: CPUs, memory, versions and so on.
+        CPUs, memory, versions and other facts.
     steps : list of Step
         The self-test: `name`, `state`, `seconds`, `detail` and `remedy` of each step.
     """
@@ -58,7 +58,7 @@ class Report:
         return all(step.state == "ok" for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dict that JSON can hold."""
+        """Return everything as a dict for JSON."""
         return {"ok": self.ok, "found": self.found, "self_test": list(map(asdict, self.steps))}
 
     def __repr__(self) -> str:
@@ -81,16 +81,16 @@ class Report:
 def doctor() -> Report:
     """Show what nbshare finds on this machine, and test whether it works here.
 
-    The self-test takes about a second. It runs in a process of its own: it shares an array, starts
-    two workers, checks the result of a parallel map, interrupts a run, and looks whether any
-    process or shared memory is left. ``python -m nbshare doctor`` prints the same in a terminal.
+    The self-test takes about a second. In a separate process, it shares an array, starts two
+    workers, checks the result of a parallel map, interrupts a run, and checks that no process and
+    no shared memory is left. ``python -m nbshare doctor`` prints the same in a terminal.
 
     Returns
     -------
     Report
-        A table in a notebook, text elsewhere. ``report.ok`` tells whether the self-test passed,
-        ``report.found`` is a dict of what there is, ``report.steps`` is the self-test step by step,
-        and ``report.to_dict()`` returns all of it for JSON.
+        A table in a notebook, text elsewhere. ``report.ok`` is True if the self-test passed,
+        ``report.found`` is a dict of facts about the machine, ``report.steps`` lists the steps of
+        the self-test, and ``report.to_dict()`` returns everything for JSON.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def _shared_memory() -> str:
         return f"{setting}, as {SETTING} says"
     try:
         Memfd().open().close()
-    except (OSError, AttributeError) as error:  # this system's Python has not the call
+    except (OSError, AttributeError) as error:  # Python lacks the call on this system
         return f"files in /dev/shm or the directory for temporary files, since memfd fails: {error}"
     return "memfd: anonymous memory, which /dev/shm does not limit"
 
@@ -240,7 +240,7 @@ _QUESTIONS = {
 
 
 def _entry(name: str, text: str) -> str:
-    """Return a name and a text beside it, in lines."""
+    """Return a name with a text next to it, wrapped into lines."""
     indent = 24 * " "
     return textwrap.fill(
         text, WIDTH, initial_indent=f"{name:24}", subsequent_indent=indent, break_long_words=False
@@ -261,7 +261,7 @@ def _marked(step: Step) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return an HTML table; its cells are markup already."""
+    """Return an HTML table of cells that are already markup."""
     lines = (
         "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in row) + "</tr>"
         for row in rows

@@ -1,7 +1,7 @@
-"""The demo: how much of the sky a landscape hides; one real job, timed, checked and drawn.
+"""The demo: how much of the sky a landscape hides; a real job, timed, checked and drawn.
 
-``python -m nbshare demo`` runs `run`, step by step. Below it is what the workers compute, which
-knows nothing about parallelism; the tutorials have it in a plain module file.
+``python -m nbshare demo`` calls `run`. The functions below it are what the workers compute: plain
+functions without parallel code, which the tutorials have in a module file.
 
 Elevations are in metres, row 0 is the north edge of the map and column 0 its west edge.
 Azimuths are in degrees clockwise from north: 0 is north, 90 is east.
@@ -27,21 +27,21 @@ N_SAMPLE = 12  # directions computed once more, one by one
 
 def run(out: Path, workers: int | None = None) -> None:
     """
-    Compute the horizon in every direction for every cell of a map, and draw the result.
+    Compute the horizon in every direction for every cell of a terrain, and draw the result.
 
     Parameters
     ----------
     out : Path
-        Where the picture (PNG) goes; an older file there is replaced.
+        Where to save the plot (PNG); an existing file is replaced.
     workers : int, optional
         Number of workers. Default: one for each CPU that this process may use.
 
     Raises
     ------
     OSError
-        If `out` cannot be written. What can be known is checked before the work starts.
+        `out` cannot be written; checked before the work starts, as far as possible.
     RuntimeError
-        If the workers' results are not those of a plain loop, bit for bit.
+        The results of the workers differ from those of a plain loop.
     """
     _check_writable(out)
     elevation, dx, dy = load()
@@ -54,7 +54,7 @@ def run(out: Path, workers: int | None = None) -> None:
         flush=True,
     )
 
-    # The map comes first, the loop for comparison after it: nobody has to wait for the bar.
+    # First the parallel run, then the loop: the progress bar appears immediately.
     start = time.perf_counter()
     horizons = parallel_map(
         horizon,
@@ -71,11 +71,11 @@ def run(out: Path, workers: int | None = None) -> None:
 
     serial_s = _compare_with_loop(horizons, azimuths, elevation, dx, dy)
     print(
-        f"parallel    {elapsed_s:.1f} s, the start of the workers included\n"
+        f"parallel    {elapsed_s:.1f} s, including the start of the workers\n"
         f"plain loop  {serial_s * 1000:.0f} ms a direction ({N_SAMPLE} timed), "
         f"{serial_s * N_AZIMUTHS:.1f} s for all {N_AZIMUTHS}\n"
         f"speed-up    {serial_s * N_AZIMUTHS / elapsed_s:.1f}\n"
-        f"check       the {N_SAMPLE} maps of the loop and of the workers are equal, bit for bit",
+        f"check       the {N_SAMPLE} results of the loop and of the workers are equal, bit for bit",
         flush=True,
     )
 
@@ -85,7 +85,7 @@ def run(out: Path, workers: int | None = None) -> None:
 
 def _check_writable(out: Path) -> None:
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise OSError(f"cannot write the picture {out}: name a file in a folder that you may use")
+        raise OSError(f"cannot write the plot {out}: name a file in a folder that you can write to")
 
 
 def _compare_with_loop(
@@ -95,7 +95,7 @@ def _compare_with_loop(
     dx: Array,
     dy: float,
 ) -> float:
-    """Compute some directions here, one by one; raise if one differs, else return its seconds."""
+    """Compute some directions here, one by one; return the seconds each, raise if any differs."""
     horizon(azimuths[0], elevation, dx, dy)  # warm, as the workers are
     sample = np.linspace(0, len(azimuths) - 1, N_SAMPLE).astype(int)
     start = time.perf_counter()
@@ -104,7 +104,7 @@ def _compare_with_loop(
     for i, angles in zip(sample, expected, strict=True):
         if horizons[i].dtype != angles.dtype or horizons[i].tobytes() != angles.tobytes():
             raise RuntimeError(
-                f"the workers' map for azimuth {azimuths[i]:g}° (item {i}) differs from the "
+                f"the workers' result for azimuth {azimuths[i]:g}° (item {i}) differs from the "
                 "plain loop's; this should never happen: please report it"
             )
     return elapsed_s / N_SAMPLE

@@ -6,7 +6,7 @@ from nbshare.errors import NbshareError
 
 try:
     from concurrent.futures.process import BrokenProcessPool
-except RuntimeError:  # while the interpreter ends, when nobody can catch what was never imported
+except RuntimeError:  # while the interpreter ends: an import fails, and nobody catches it
     from concurrent.futures import BrokenExecutor as BrokenProcessPool  # type: ignore[assignment]
 
 __all__ = ["WorkerDiedError"]

@@ -88,9 +88,9 @@ class Executor(futures.Executor):
     `BrokenProcessPool`; the executor goes on. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
-    All calls of nbshare use the same workers. They are kept after `shutdown`, and start anew when a
-    file that they imported has changed. `nbshare.shutdown` fails the tasks that are running; new
-    workers do the others. Tasks see the environment, the import path and the files as they were
+    All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted
+    when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running;
+    new workers do the others. Tasks see the environment, the import path and the files as they were
     when the executor last had nothing to do.
 
     Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
@@ -118,12 +118,12 @@ class Executor(futures.Executor):
         for name, value in given.items():
             if value is not None:
                 raise ValueError(
-                    f"{name}={value!r}: nbshare starts and keeps its workers by itself, for all "
+                    f"{name}={value!r}: nbshare starts its workers itself and keeps them for all "
                     "calls; leave it out"
                 )
         options = MapOptions(
             max_workers=max_workers,
-            chunksize=1,  # tasks may wait for each other: none is kept behind another
+            chunksize=1,  # tasks may wait for each other
             out="list",
             on_error="return",
             initializer=initializer,
@@ -232,7 +232,7 @@ class Executor(futures.Executor):
         """
         size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
-        # Of what has a length all is there: it is queued before the first task begins.
+        # Iterables with a length are complete: all is queued before the first task begins.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
         items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
         if size in (None, 1):
@@ -275,7 +275,7 @@ class Executor(futures.Executor):
         cancel_futures : bool, optional
             Whether to cancel tasks that no worker has begun; default False.
         """
-        if os.getpid() != self._pid:  # forked: they are the parent's
+        if os.getpid() != self._pid:  # forked: the tasks are the parent's
             return
         self._tasks.close()
         if cancel_futures:
@@ -315,5 +315,5 @@ def _result(future: futures.Future[T], until_s: float | None) -> T:
     try:
         return future.result(None if until_s is None else until_s - time.monotonic())
     finally:
-        future.cancel()  # if it is not there in time
-        del future  # an error's traceback would keep it, and it the error
+        future.cancel()  # if it is late
+        del future  # or it and its error would keep each other alive

@@ -1,8 +1,8 @@
-"""Steps that the user's interrupt must not come between."""
+"""Short steps that an interrupt must not split."""
 
 from __future__ import annotations
 
-# What the module signal adds are enumerations, which take 12 µs.
+# The module signal adds enumerations, which take 12 µs.
 import _signal  # type: ignore[import-not-found]
 import threading
 from _thread import get_ident
@@ -15,10 +15,9 @@ __all__ = ["uninterrupted"]
 class uninterrupted:  # noqa: N801 - used like the context managers of contextlib
     """Hold an interrupt back until the block ends.
 
-    For a few quick steps of Python that must be done all or not at all, such as ``Thread.start``:
-    interrupted in the middle, it may release a lock of the new thread, or count one that never
-    began as alive. The interrupt is raised at the end of the block: what was made there must have
-    an owner by then.
+    For a few quick steps that must run all or not at all, such as ``Thread.start``: an interrupt
+    inside it may release a lock of the new thread, or count a thread as alive that never began. The
+    interrupt is raised at the end of the block; by then, new objects must have an owner.
 
     Notes
     -----
@@ -27,7 +26,7 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
     have ended it without restoring the handler of interrupts.
     """
 
-    _handler: Any = None  # of before
+    _handler: Any = None  # the one to restore
     _came = False
 
     def __enter__(self) -> None:

@@ -22,16 +22,16 @@ from nbshare.wire.context import limit_threads, thread_variables
 
 __all__ = ["NbshareBackend", "register_joblib"]
 
-LARGE = 1 << 20  # bytes of an array that is placed once for all tasks; joblib's own `max_nbytes`
+LARGE = 1 << 20  # bytes of an array that is copied once for all tasks; joblib's own `max_nbytes`
 
 
 def register_joblib() -> None:
-    """Make nbshare known to joblib: ``joblib.parallel_config("nbshare")`` then runs on its workers.
+    """Register the joblib backend ``"nbshare"``, for `joblib.parallel_config`.
 
     Raises
     ------
     ImportError
-        If joblib is not installed.
+        joblib is not installed.
 
     Examples
     --------
@@ -45,11 +45,11 @@ def register_joblib() -> None:
 
     Notes
     -----
-    Arrays of 1 MB and more among the arguments are placed in shared memory once for a whole
-    `joblib.Parallel` call, and are read-only in the workers, as with joblib's own processes. Calls
-    of Parallel within a task run one after the other. Without ``n_jobs=`` all CPUs are used, as by
-    joblib's Dask backend, since who chooses the backend wants it to be used. ``initializer=``,
-    ``initargs=`` and ``inner_max_num_threads=`` mean what they do with joblib's own processes.
+    Array arguments of 1 MiB and more are copied to shared memory once per `joblib.Parallel` call,
+    and are read-only in the workers, as with joblib's own processes. Nested calls of Parallel run
+    their tasks one after the other. Without ``n_jobs=`` all CPUs are used, as with joblib's Dask
+    backend. ``initializer=``, ``initargs=`` and ``inner_max_num_threads=`` work as with joblib's
+    own processes.
 
     References
     ----------
@@ -108,10 +108,10 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         return future
 
     def _place(self, value: Any) -> Any:
-        """Return a large array as one in shared memory, the same for all tasks."""
+        """Return the shared copy of a large array, the same for all tasks."""
         if type(value) is not np.ndarray or value.dtype.hasobject or value.nbytes < LARGE:
             return value
-        # With the array itself, so that its id means no other.
+        # The array is kept, so that no other gets its id.
         if id(value) not in self._placed:
             self._placed[id(value)] = value, share(value, mode="r")
         return self._placed[id(value)][1]

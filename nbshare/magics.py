@@ -1,9 +1,9 @@
-"""The cell magic ``%%workerfile``: a cell that becomes a module file, which workers can import.
+"""The cell magic ``%%workerfile``: write a cell to a module file, which workers can import.
 
-Line n of the file is line n of the cell: the first one, which is the magic's in the cell, is the
-mark in the file by which the magic knows what it may overwrite. A transformer of the shell's input
-takes the cell as it was typed (other transformers strip blanks), and refuses what is not Python as
-IPython does in any cell, before it runs. The rest is the magic's work.
+Line n of the file is line n of the cell. The first line of the file is a mark: the magic overwrites
+only files that have it. An input transformer of the shell takes the cell as it was typed (others
+strip blanks), and rejects invalid Python before the cell runs, as IPython does. The magic does the
+rest.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from nbshare.functions.files import import_file, imported_files, other_module
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
 _MARK = b"# Written by %%workerfile"
-# With the encoding: Python would otherwise take one from a comment in the cell's first line.
+# With the encoding, or Python could find one in a comment of the cell's first line.
 _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add ``%%workerfile`` to a shell: what ``%load_ext nbshare`` does."""
+    """Add ``%%workerfile`` to a shell; called by ``%load_ext nbshare``."""
     magic = _WorkerFile(shell)
     shell.input_transformers_cleanup.insert(0, magic)
     shell.register_magic_function(magic.run, "cell", "workerfile")
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take ``%%workerfile`` away again: what ``%unload_ext nbshare`` does."""
+    """Remove ``%%workerfile``; called by ``%unload_ext nbshare``."""
     magic = shell.magics_manager.magics["cell"].pop("workerfile").__self__
     shell.input_transformers_cleanup.remove(magic)
 
 
 class _WorkerFile:
-    """The magic of one shell, and the transformer of its input that checks the cells."""
+    """The magic of one shell, and the input transformer that checks its cells."""
 
-    has_side_effects = True  # IPython: not to be asked about a cell that is still being typed
+    has_side_effects = True  # IPython: do not call it for a cell that is still being typed
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Turn a cell of the magic into the call of `run`, as IPython does it, if it is Python."""
+        """Turn a cell of the magic into a call of `run`, if it is valid Python."""
         from IPython.core.inputtransformer2 import leading_empty_lines
 
         first, *rest = leading_empty_lines(lines) or [""]  # type: ignore[no-untyped-call]
@@ -81,29 +81,28 @@ class _WorkerFile:
             The file, such as ``workers.py`` or ``lib/workers.py``, in or below the current
             directory or anywhere else; ``.py`` may be left out.
         --force
-            Overwrite a file that was not written by ``%%workerfile``, or take a name that another
-            module has already.
+            Overwrite a file that was not written by ``%%workerfile``, or use the name of another
+            module.
 
         Raises
         ------
         UsageError
-            The name is no module's name or is taken, the cell is empty, or the file cannot be
-            written. It is as it was.
+            The name is not a valid module name or is taken, the cell is empty, or the file cannot
+            be written. The file is unchanged.
         SyntaxError
-            The cell is not Python. The file is as it was. What only IPython understands
-            (``!ls``, ``%time``, ``await`` outside a function) belongs into another cell.
+            The cell is not valid Python. The file is unchanged. Put IPython syntax (``!ls``,
+            ``%time``, ``await`` outside a function) into another cell.
         Exception
-            What the module raises while it is imported. The file is the new one; the functions
-            in the notebook are still those of before.
+            The import of the module failed. The file is new, but the notebook keeps the old
+            functions.
 
         Notes
         -----
-        Bound are the names in the file's ``__all__`` if it has one, else the functions and
-        classes (anything that can be called) that it defines, without those that begin with an
-        underscore. The file sees no variable of the notebook and needs its own imports. It is
-        imported afresh each time the cell runs. Lines have the numbers that they have in the
-        cell, where this line is the first. The file is replaced at once or not at all, and keeps
-        its mode.
+        The notebook gets the names in the file's ``__all__``, or without one, the functions,
+        classes and other callables that the file defines, except those that begin with an
+        underscore. The file cannot see notebook variables and needs its own imports. It is imported
+        again each time the cell runs. Line numbers are those of the cell, which begins with this
+        line. The file is replaced in one step or not at all, and keeps its mode.
 
         Examples
         --------
@@ -143,7 +142,7 @@ class _WorkerFile:
         """Raise the SyntaxError of a cell, with the place and the line in the cell."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the import warns again
+                warnings.simplefilter("ignore")  # the import repeats the warning
                 compile(_source(cell), "<cell>", "exec", dont_inherit=True)
         except SyntaxError as error:
             number = self._shell.execution_count
@@ -154,7 +153,7 @@ class _WorkerFile:
 
     @contextlib.contextmanager
     def _shown_from(self, file: Path) -> Iterator[None]:
-        """Have an error's traceback shown from the file on, without the way there."""
+        """Show an error's traceback from the file on, without the frames before it."""
         try:
             yield
         except BaseException as error:
@@ -179,7 +178,7 @@ def _parse(line: str) -> tuple[str, bool]:
     """Return the file, as the user names it, and whether --force is given."""
     try:
         words = shlex.split(line)
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # an unclosed quotation
         words = []
     names = [word for word in words if not word.startswith("-")]
     options = {word for word in words if word.startswith("-")}
@@ -192,20 +191,20 @@ def _parse(line: str) -> tuple[str, bool]:
         better += "_" if keyword.iskeyword(better) else ""
         raise _refused(
             f"{stem!r} cannot be imported: a module's name has letters, digits and underscores, "
-            f"and is no word of Python's. Call it {better}.py."
+            f"and is not a Python keyword. Call it {better}.py."
         )
     return shown, bool(options)
 
 
 def _check_overwriting(file: Path, shown: str) -> None:
-    """Refuse a file that the user has written, and a name that means another module."""
+    """Refuse to overwrite a file of the user, or to hide another module."""
     if file.is_file() and not file.read_bytes().startswith(_MARK):
         raise _refused(
-            f"{shown} is there already and was not written by %%workerfile. Choose another name, "
+            f"{shown} exists and was not written by %%workerfile. Choose another name, "
             "or add --force to overwrite it."
         )
     place = other_module(file)
-    # Of modules imported by path there may be several of one name: import_file keeps them apart.
+    # Several modules imported by path may have one name: import_file keeps them apart.
     if place is not None and place not in imported_files().values():
         raise _refused(
             f"{shown} would hide the module {file.stem!r} ({place}). Choose another name, such as "
@@ -219,21 +218,21 @@ def _source(cell: str) -> bytes:
 
 
 def _explained(error: SyntaxError) -> str:
-    """Say what is wrong with a line that would be right in a cell of the notebook."""
+    """Explain the error in a line that is valid only in a notebook cell."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     manager: Any = TransformerManager()  # type: ignore[no-untyped-call]
     line = (error.text or "").strip()
     with contextlib.suppress(SyntaxError):
         if "get_ipython()" in manager.transform_cell(line).replace(line, ""):
-            return f"{line!r} is IPython, not Python. Put it into a cell of its own"
+            return f"{line!r} is IPython, not Python. Put it into another cell"
     if re.search(r"(await|async).* outside", error.msg):
-        return f"{error.msg}. A file, unlike a cell, has 'await' only inside an async function"
+        return f"{error.msg}. Unlike a cell, a file allows 'await' only inside an async function"
     return error.msg
 
 
 def _replace(file: Path, source: bytes) -> None:
-    """Replace a file at once or not at all; it keeps its mode."""
+    """Replace a file in one step or not at all; keep its mode."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.write_bytes(source)
@@ -246,7 +245,7 @@ def _replace(file: Path, source: bytes) -> None:
 
 
 def _public_names(module: ModuleType, source: bytes) -> list[str]:
-    """Return ``__all__``, or else the names without underscore of what it defines and can call."""
+    """Return ``__all__``, or without it the public callables that the module defines."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     symbols = symtable.symtable(source.decode(), "<cell>", "exec").get_symbols()

@@ -1,4 +1,4 @@
-"""The options of a map, checked before anything starts: what was wrong, and what to do."""
+"""The options of a run, checked before anything starts; errors say what to do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ELSEWHERE = {
     ),
     ("callback", "error_callback"): "use map_async(...).add_done_callback",
     ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context", "maxtasksperchild"): (
-        "leave it out; arrays are in shared memory, and workers start by themselves"
+        "leave it out; arrays are in shared memory, and workers start automatically"
     ),
 }
 INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
@@ -76,10 +76,10 @@ class MapOptions(NamedTuple):
 def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
-    """Return what is asked for, checked before anything starts, and where it is to run."""
+    """Check all arguments; return the request, and the engine to run it."""
     if options.checkpoint is not None:
         raise NotBuiltYetError(f"checkpoint={options.checkpoint!r} is not built yet; leave it out")
-    # A worker runs its own maps inline: no more processes than were asked for.
+    # A worker runs nested calls inline: no more processes than requested.
     where = checked_backend(options.backend, options.timeout, is_nested=is_worker())
     policy = checked_policy(options)
     function = resolve(func)
@@ -122,7 +122,7 @@ def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) ->
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what ``shared=`` means as a dict; raise TypeError if it is no mapping of names."""
+    """Return ``shared=`` as a dict; raise TypeError if it is not a mapping of names."""
     if shared is None:
         return {}
     if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
@@ -148,7 +148,7 @@ def checked_count(name: str, value: int | None) -> int | None:
 
 
 def checked_policy(options: MapOptions) -> Policy:
-    """Return what a call does about failures, and how it seeds; raise ValueError if wrong."""
+    """Return the policy for failures and seeds; raise ValueError if wrong."""
     on_error, retries = options.on_error, options.retries
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
@@ -208,7 +208,7 @@ def checked_initializer(
 
 
 def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> Backend:
-    """Return the name of the backend; raise for what it cannot promise."""
+    """Return the name of the backend; raise if it does not support an option."""
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
@@ -219,7 +219,7 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     if timeout is not None:
         raise ValueError(
             f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "
-            "item; leave it out with backend='serial' or 'threads', and in a map within a worker"
+            "item; leave it out with backend='serial' or 'threads', and in calls inside a worker"
         )
     return "threads" if backend == "threads" and not is_nested else "serial"
 
@@ -227,7 +227,7 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
 def checked_out(
     out: Any, n_tasks: int | None
 ) -> npt.NDArray[Any] | Literal["list", "stack"] | None:
-    """Return ``out=`` if it can take `n_tasks` results; raise with the remedy if not."""
+    """Return ``out=`` if it can hold `n_tasks` results; raise with the remedy if not."""
     if out is None:
         return None
     if isinstance(out, str):
@@ -252,7 +252,7 @@ def checked_out(
 
 
 def check_iterable(iterable: Any) -> None:
-    """Raise with the remedy for what gives no items, or more than there can be."""
+    """Raise with the remedy if an argument is not iterable, or has too many items."""
     is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
@@ -264,17 +264,17 @@ def check_iterable(iterable: Any) -> None:
         raise ValueError(
             f"{iterable} has more than {sys.maxsize} items, the most of a range; memory allows far "
             f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
-            "taken while the map runs"
+            "taken during the run"
         )
 
 
 def items_of(
     iterables: Sequence[Any],
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
-    """Return what can be indexed by item, what comes by and by, and how many items there are.
+    """Return columns that can be indexed by item, the source of others, and the number of items.
 
-    Iterables that have a length, such as a set, are gone through now, if all have one. Of others
-    the column is None, and so is the number of items.
+    Iterables that have a length, such as a set, are read now, if all have one. For others the
+    column is None, and so is the number of items.
     """
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)

@@ -1,11 +1,11 @@
-"""The self-test of `nbshare.doctor`: a small job, step by step, in a process of its own.
+"""The self-test of `nbshare.doctor`: a small job, step by step, in a separate process.
 
-There it disturbs no run of the caller's, a crash or a hang takes nobody along, and whatever is left
-when it has ended is its own::
+There it does not disturb the caller's runs, even if it crashes or hangs, and whatever remains after
+it belongs to it::
 
     caller ── new process, new session ──►  run: share, start, map, interrupt, free
            ◄── one line of JSON a step ──
-           ── looks for processes of that session ──►  nobody may be left
+           ── looks for processes of that session ──►  none may be left
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from nbshare.memory.kinds import name_of
 __all__ = ["Step", "run", "self_test"]
 
 LIMIT_S = 30.0  # for all steps together; they take one second
-END_S = 5.0  # for processes to end, on a machine that may stand still for some of it
+END_S = 5.0  # for processes to end; a busy machine may be slow
 N_ROWS, N_COLUMNS = 200, 1000
-MOST_HELD = 1 << 16  # bytes that stay, for locks; the table takes 25 times as much
+MOST_HELD = 1 << 16  # bytes that stay, for locks; the table is 25 times larger
 
 _REPORT_IT = "Report it, with this whole text."
-# What is done, in this order, and what to do if that fails and its error does not say.
+# The steps, in order, and the remedy for each if its error gives none.
 STEPS = {
     "share an array": "Set NBSHARE_MEMORY=file:DIRECTORY, with a directory that you can write to.",
     "start workers": 'Use backend="threads" or "serial", which need no worker processes.',
@@ -58,13 +58,13 @@ class Step:
     Attributes
     ----------
     name : str
-        What was done.
+        What the step does.
     state : {"ok", "failed", "not run"}
-        How it went. After one that failed the others are not run, but for the last.
+        The outcome. After a failed step only the last one is run.
     seconds : float
-        How long it took.
+        Duration in seconds.
     detail : str
-        What was found, or what is wrong.
+        What was found, or what went wrong.
     remedy : str
         What to do if it failed.
     """
@@ -77,7 +77,7 @@ class Step:
 
 
 def self_test() -> list[Step]:
-    """Run all steps in a new process, and look for what it has left."""
+    """Run all steps in a new process, and check that it leaves nothing behind."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.self_test import run; run()"
     try:
         child = subprocess.Popen(
@@ -86,7 +86,7 @@ def self_test() -> list[Step]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # by which its processes are found
+            start_new_session=True,  # identifies its processes
         )
     except OSError as error:
         return _steps_of("", f"Python could not be started: {error}")
@@ -99,7 +99,7 @@ def self_test() -> list[Step]:
 
 
 def _outcome_of(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """Wait for the process; returns what it has told, and how it ended if not well."""
+    """Wait for the process; return its output, and how it failed, if so."""
     try:
         told, errors = child.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ def _outcome_of(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _steps_of(told: str, ending: str) -> list[Step]:
-    """Return all steps; the first that was not told of is the one in which the process ended."""
+    """Return all steps; the process ended in the first one that was not reported."""
     done = [Step(**json.loads(line)) for line in told.splitlines()]
     rest = [Step(name) for name in list(STEPS)[len(done) :]]
     if ending and all(step.state == "ok" for step in done):
@@ -125,13 +125,13 @@ def _steps_of(told: str, ending: str) -> list[Step]:
 
 
 def _await_end(session: int) -> Step:
-    """Look whether all processes of the self-test have ended, or do so soon."""
+    """Wait for all processes of the self-test to end."""
     name, began = "end all processes", time.monotonic()
     while (left := _processes_of(session)) and time.monotonic() < began + END_S:
         time.sleep(0.01)
     seconds = time.monotonic() - began
     if left:
-        return Step(name, "failed", seconds, f"still there: {left}", STEPS[name])
+        return Step(name, "failed", seconds, f"still running: {left}", STEPS[name])
     return Step(name, "ok", seconds)
 
 
@@ -139,7 +139,7 @@ def _processes_of(session: int) -> list[int]:
     found = []
     with suppress(OSError):  # no /proc
         for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            with suppress(OSError):  # ended meanwhile
+            with suppress(OSError):  # ended just now
                 if os.getsid(pid) == session and not has_ended((pid, 0)):
                     found.append(pid)
     return found
@@ -149,8 +149,8 @@ def _processes_of(session: int) -> list[int]:
 
 
 def run() -> None:
-    """Do the steps and tell of each."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it off
+    """Run the steps and report each."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # off in a shell's background job
     steps, remedies = _steps(), iter(STEPS.items())
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -158,7 +158,7 @@ def run() -> None:
             began = time.perf_counter()
             try:
                 told: dict[str, Any] = {"state": "ok", "detail": next(steps)}
-            except BaseException as error:  # noqa: BLE001 - whatever is wrong here
+            except BaseException as error:  # noqa: BLE001 - any error is reported
                 problem = f"{type(error).__name__}: {error}"
                 told = {"state": "failed", "detail": problem, "remedy": remedy}
             told["detail"] = " ".join([told["detail"], *(str(each.message) for each in said)])
@@ -170,7 +170,7 @@ def run() -> None:
 
 
 def _steps() -> Iterator[str]:
-    """Do one step after the other; gives what each has found."""
+    """Run the steps one after the other; yield the findings of each."""
     table = np.arange(N_ROWS * N_COLUMNS).reshape(N_ROWS, N_COLUMNS)
     shared = share(table)
     yield f"{in_words(shared.nbytes)} of the kind {_kind_of(shared)}"
@@ -178,7 +178,7 @@ def _steps() -> Iterator[str]:
     _check_workers()
     yield ""
 
-    weights = np.arange(N_COLUMNS)  # of integers any order gives the same sum
+    weights = np.arange(N_COLUMNS)  # integers: the sum is the same in any order
     sums = parallel_map(_weighted, shared, shared={"weights": weights}, progress=False)
     if wrong := [i for i in range(N_ROWS) if sums[i] != _weighted(table[i], weights)]:
         raise RuntimeError(f"{len(wrong)} of {N_ROWS} results differ from those of a loop: {wrong}")
@@ -187,7 +187,7 @@ def _steps() -> Iterator[str]:
     try:
         parallel_map(_press_ctrl_c, [os.getpid()] * 2, max_workers=1, progress=False)
     except MapInterrupted:
-        _check_workers()  # the next run works, and forgets what the interrupted one had done
+        _check_workers()  # the next run works
     else:
         raise RuntimeError("the run was not interrupted")
     yield ""
@@ -226,7 +226,7 @@ def _press_ctrl_c(owner: int) -> None:
 
 
 def _bytes_held() -> int:
-    """Return how much shared memory this process has open."""
+    """Return the bytes of shared memory that this process has open."""
     nbytes = 0
     with suppress(OSError):  # no /proc
         for fd in map(int, os.listdir("/proc/self/fd")):

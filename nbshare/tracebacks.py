@@ -1,4 +1,4 @@
-"""What a notebook shows of a failure: the user's own frames and the worker's, not nbshare's."""
+"""Short tracebacks in a notebook: the user's frames and the worker's, not nbshare's."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MAX_LINES = 30
-_MAX_NOTES = 18  # of these: about the item, with the worker's traceback
+_MAX_NOTES = 18  # lines of notes: the item, and the worker's traceback
 _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 def shown_shortly(error: BaseException) -> BaseException:
-    """Return an error whose traceback IPython shows in 30 lines at most, without our frames."""
-    with contextlib.suppress(Exception):  # a class that takes no attributes, or does anything
+    """Make IPython show an error in at most 30 lines, without our frames; return it."""
+    with contextlib.suppress(Exception):  # a class that takes no attributes, or fails in any way
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
 
 
 def shown_as(error: BaseException, line: str) -> None:
-    """Have IPython show an error as one line."""
+    """Make IPython show an error as one line."""
     if "IPython" in sys.modules:
         error._render_traceback_ = functools.partial(list, (line,))  # type: ignore[attr-defined]
 
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
-    """Have IPython show what a function raises as if it had been raised where it is called."""
-    if "IPython" not in sys.modules:  # a script, whose tracebacks would have a line more for this
+    """Decorate a function so that its errors seem to be raised where it is called."""
+    if "IPython" not in sys.modules:  # a script: its tracebacks would get a line longer
         return func
 
     @functools.wraps(func)
@@ -54,23 +54,23 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def _render() -> list[str]:
-    """Return what IPython would show, less some of it: its hook.
+    """IPython's hook: return a shortened traceback.
 
-    A function without the error, which would be kept alive by a cycle, or pickled twice.
+    A function that does not hold the error, or a cycle would keep it alive.
     """
     error = sys.exception() or sys.last_value
     assert error is not None
     shell: Any = sys.modules["IPython"].get_ipython()
     render = shell.InteractiveTB.structured_traceback
     cause, is_suppressed = error.__cause__, error.__suppress_context__
-    if isinstance(error, NbshareError):  # its message says what has caused it
+    if isinstance(error, NbshareError):  # its message names the cause
         error.__cause__ = None
     try:
         shown = "\n".join(render(type(error), error, users_frames(error.__traceback__)))
     finally:
         error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
-    if not shown.endswith(notes):  # an IPython that shows none, or in a way of its own
+    if not shown.endswith(notes):  # an IPython that shows no notes, or differently
         notes = ""
     call = shown.removesuffix(notes).splitlines()
     about_item = _shortened(re.sub(_BARE_PLACE, _with_source, notes).splitlines(), _MAX_NOTES)
@@ -78,13 +78,13 @@ def _render() -> list[str]:
 
 
 def _with_source(place: re.Match[str]) -> str:
-    """Add the line of a cell, which workers do not have."""
+    """Add the source line of a cell: workers do not have it."""
     source = linecache.getline(place[1], int(place[2])).strip()
     return f"{place[0]}\n    {source}" if source else place[0]
 
 
 def _shortened(lines: list[str], n: int) -> list[str]:
-    """Leave out what is in the middle."""
+    """Leave out the middle lines."""
     if len(lines) <= n:
         return lines
     half = n // 2
@@ -92,7 +92,7 @@ def _shortened(lines: list[str], n: int) -> list[str]:
 
 
 def users_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without nbshare's own frames, and those of an executor's futures."""
+    """Return a traceback without the frames of nbshare and of an executor's futures."""
     links: list[TracebackType] = []
     while tb is not None:
         links.append(tb)
@@ -105,7 +105,7 @@ def users_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def unwrapped(result: Any, error: BaseException | None) -> Any:
-    """Return a result, or raise the error there is instead."""
+    """Return a result, or raise its error."""
     if error is None:
         return result
     try:
