@@ -245,8 +245,8 @@ def open_display(
 def _tell_of_no_plot() -> None:
     """Warn once in a process: a script may be run again and again, and a loop has many calls."""
     warn_at_most(
-        "plot= is shown in a notebook only; here the run continues without it. Draw the results that "
-        "it returns, or leave plot= out",
+        "plot= is shown in a notebook only; here the run continues without it. Draw the results "
+        "that it returns, or leave plot= out",
         DisplayWarning,
     )
 
