@@ -55,14 +55,15 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
 
     The array is masked where items `failed`. Warns if results are numbers or arrays that differ.
     """
-    there = [i for i in range(len(values)) if i not in failed]
-    if not there or spec_for(values[there[0]]).dtype is None:
+    first = next((i for i in range(len(values)) if i not in failed), None)
+    if first is None or spec_for(values[first]).dtype is None:
         return values
+    there = [i for i in range(first, len(values)) if i not in failed]
     specs = {i: spec_for(values[i]) for i in there}
     stacked = _stack(values, specs)
     if stacked is not None:
         return stacked
-    first, odd = there[0], _odd_one(specs)
+    odd = _odd_one(specs)
     found = "no dtype holds all"
     if odd is not None:
         found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
