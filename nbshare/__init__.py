@@ -12,7 +12,7 @@ in shared memory with one row per item. A progress display and a plot show the r
 arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 
 =================================  ================================================================
-`parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` at once
+`parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
@@ -159,8 +159,8 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # The package first: two threads that import two of its modules at once would each hold the lock
-    # that the other one waits for.
+    # The package first: two threads that import two of its modules at the same time would wait for
+    # each other.
     importlib.import_module(f"{__name__}.{_HOME_OF[name].partition('.')[0]}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     globals()[name] = value

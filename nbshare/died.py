@@ -17,7 +17,7 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
 
     The message names the item and how the worker ended: a signal (SIGKILL mostly means that memory
     ran out: use fewer workers or smaller items), an exit status, a crash in compiled code. Other
-    results are kept. ``retries=`` runs the item again, ``on_error="return"`` goes on without it.
+    results are kept. ``retries=`` runs the item again, ``on_error="return"`` continues without it.
 
     Attributes
     ----------

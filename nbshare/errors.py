@@ -18,7 +18,7 @@
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
-    DisplayWarning           (UserWarning)           drawing failed; the run goes on
+    DisplayWarning           (UserWarning)           drawing failed; the run continues
     MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
     SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
 
@@ -257,7 +257,7 @@ class MixedResultsWarning(UserWarning):
 
 
 class DisplayWarning(UserWarning):
-    """Drawing a progress display or a plot failed; the run itself goes on."""
+    """Drawing a progress display or a plot failed; the run itself continues."""
 
 
 class MemoryFallbackWarning(UserWarning):

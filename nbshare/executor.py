@@ -85,7 +85,7 @@ class Executor(futures.Executor):
 
     A future raises its task's exception as itself, with the worker's traceback. A worker that dies
     fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
-    `BrokenProcessPool`; the executor goes on. If a task cannot be pickled, its future raises
+    `BrokenProcessPool`; the executor continues. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
     All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted

@@ -350,7 +350,7 @@ class Job:
         Raises
         ------
         TimeoutError
-            The run is not over in time. It goes on.
+            The run is not over in time. It continues.
         Exception
             Whatever the run failed with.
         """
@@ -418,7 +418,7 @@ class Job:
         return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Iterate over (index, result) in order of completion, while the run goes on.
+        """Iterate over (index, result) in order of completion, during the run.
 
         A failure is raised after the results that were done before it. With
         ``on_error="return"`` the exception is yielded in place of the result.
@@ -462,7 +462,7 @@ class Job:
             return new
 
     def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
-        """Show a panel with a slider over the results in a notebook, also while the run goes on.
+        """Show a panel with a slider over the results in a notebook, also during the run.
 
         It has a Play button, follows the newest result on request, and has a Stop button.
 
@@ -598,7 +598,7 @@ class Job:
 
     @contextlib.contextmanager
     def _telling_that_it_goes_on(self) -> Iterator[None]:
-        """Show an interrupt of a wait in one line; the run goes on."""
+        """Show an interrupt of a wait in one line; the run continues."""
         try:
             yield
         except KeyboardInterrupt as error:

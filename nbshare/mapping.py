@@ -101,8 +101,8 @@ def parallel_map(
         by side. A run of a second or two that uses all CPUs shows only the final frame.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
-        worker's traceback and a note that names the item. ``"return"``: the run goes on; the result
-        is a masked array, or a list that holds the exceptions in their places.
+        worker's traceback and a note that names the item. ``"return"``: the run continues; the
+        result is a masked array, or a list that holds the exceptions in their places.
         ``last_job().errors`` has them by index.
     retries : int, optional
         Extra attempts for an item that raised, timed out, or lost its worker; default 0. Very short
@@ -335,7 +335,7 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
 
     Notes
     -----
-    Several jobs may run at the same time, each with workers of its own. A job goes on if nobody
+    Several jobs may run at the same time, each with workers of its own. A job continues if nobody
     keeps it, and ends with the process. Prints of its workers appear as they come, in a notebook
     below the cell that started it.
 

@@ -292,7 +292,7 @@ def _requests(
                 iterables=(),
                 source=None,
                 n_tasks=None,
-                # What all print is shown by the one who waits.
+                # The waiting thread shows the output of all stages.
                 prints=requests[0].prints if requests else request.prints,
             )
         )

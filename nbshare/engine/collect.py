@@ -21,7 +21,7 @@ from nbshare.wire.results import OutputSpec, spec_for
 
 __all__ = ["GrowingArray", "as_masked", "collect", "masked", "nothing", "stack"]
 
-BLOCK_NBYTES = 1 << 20  # of values that are copied and compared at once
+BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
 
 
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:

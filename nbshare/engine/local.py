@@ -81,7 +81,7 @@ def _live(outcome: list[Any], made: Any) -> None:
     """Make the dispatcher and be its thread: no interrupt arrives here, and nothing gets lost."""
     global _dispatcher
     new = None
-    with _lock:  # of two threads that begin at once one would be forgotten
+    with _lock:  # of two threads that begin at the same time, one would be lost
         try:
             if _dispatcher is None or _dispatcher.is_closed:
                 _check_system()

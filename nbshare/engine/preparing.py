@@ -164,12 +164,12 @@ def prepare(
     Parameters
     ----------
     request : Request
-        What is asked for.
+        The checked arguments.
     engine : Engine
-        What is to run it. It is warmed up when nothing can be refused any more and only copying is
-        left, so that workers can start meanwhile.
+        The engine that will run it. It is warmed up when all checks are done, so workers start
+        while inputs are copied.
     fixed : tuple of Fixed and Placed, optional
-        What is the same for all items, if it has been placed before.
+        The parts that are the same for all items, if they have been placed before.
     may_feed : bool, default False
         Whether somebody will wait for the call: then a long list need not be packed before it
         begins.
@@ -179,7 +179,7 @@ def prepare(
     Raises
     ------
     UnsendableError
-        If the function, something shared or an item cannot be pickled.
+        The function, a shared object or an item cannot be pickled.
     OutOfMemoryError
         If the inputs do not fit.
     """

@@ -125,7 +125,7 @@ class Prints:
         return is_any
 
     def end(self) -> None:
-        """Show what there is at the end of the map; what still comes is shown by itself."""
+        """Show the text at the end of the run; a thread shows later text."""
         self.is_attended = False
         if self.is_any:
             self.show()

@@ -208,7 +208,7 @@ class WorkerStarter:
         self._server: subprocess.Popen[bytes] | None = None
 
     def start(self, code: Code) -> WorkerProcess:
-        """Start a worker; it says by itself when it is ready.
+        """Start a worker; it sends a message when it is ready.
 
         Raises
         ------

@@ -71,7 +71,7 @@ class Results:
     board : Board
         Of the call.
     request : Request
-        What is asked for.
+        The checked arguments.
 
     Attributes
     ----------
@@ -252,7 +252,7 @@ class Results:
 
     @property
     def has_objects(self) -> bool:
-        """Whether there are results that do not lie in the output."""
+        """Return whether some results are not in the output."""
         is_array = self.spec is not None and self.spec.dtype is not None
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 

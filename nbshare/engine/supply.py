@@ -321,12 +321,12 @@ class Intake:
         """Take no more; a generator that nobody else has ends."""
         self._is_closed = True
         self._source = itertools.chain(())
-        self._tell = None  # who is told holds this: without garbage collection for ever
+        self._tell = None  # its owner holds this object: break the cycle
         self._go_on()
 
     def _get(self, n: int) -> None:
         try:
-            # One by one, so that each is there at once, however long the next one takes.
+            # One by one: each is available immediately, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
         except BaseException as error:
             if is_interrupt(error):
@@ -341,7 +341,7 @@ class Intake:
                 self._more.release()
 
     def _work(self) -> None:
-        n, largest = 1, 1  # the first at once
+        n, largest = 1, 1  # the first one immediately
         while not self._is_closed and (not self._items or self._items[-1] is not _END):
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:

@@ -99,7 +99,7 @@ class TaskFuture(Future[Any]):
         return super().running()
 
     def enter(self, call: Call, engine: Dispatcher, i: int) -> None:
-        """Note who has the task from now on, or have it withdrawn if it was cancelled meanwhile."""
+        """Record the new place of the task, or withdraw it if it was cancelled."""
         with self._fate:
             self._place = call, engine, i
             if self.is_withdrawn:
@@ -311,7 +311,7 @@ class TaskQueue(Supply):
         """Resolve the futures whose results have come; returns whether tasks were done.
 
         What a worker is still at is for the next look: it may have yet to say that there are
-        prints. These are shown first, since who has a result has seen what its task has printed.
+        prints. These are shown first: the output of a task appears before its result.
         """
         call = self._call
         if call is None:

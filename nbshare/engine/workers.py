@@ -63,7 +63,7 @@ class WorkerPool:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Returns what the call's workers are to run, however late they start. A file that has
-        changed, but that none of them has imported, is kept anew, unless one might do so just now:
+        changed, but that none of them has imported, is read again, unless one might do so just now:
         in another call, or in one that it has yet to leave. `is_in_use`: other calls run.
 
         Raises

@@ -26,7 +26,7 @@ MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Job = Callable[[], None]
 
-# What calls need besides the data, and what takes as long as copying some of them.
+# What a call can start while its data are copied.
 meanwhile: list[Callable[[], None]] = []
 
 

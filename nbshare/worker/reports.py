@@ -35,7 +35,7 @@ def report(fraction: float, text: str = "") -> None:
     fraction : float
         Part that is done, from 0 to 1; NaN if unknown.
     text : str, optional
-        What is being done; about 60 characters are shown. Other objects are passed to `str`.
+        Present step; about 60 characters are shown. Other objects are passed to `str`.
 
     Raises
     ------

@@ -485,7 +485,7 @@ def test_axes_in_the_same_unit_have_one_scale(results, width, units, aspect):
 @pytest.mark.parametrize(
     ("plot", "results", "message"),
     [
-        (LivePlot(x=[1, 2, 3]), np.zeros(4), "3 values, and the map has 4 items"),
+        (LivePlot(x=[1, 2, 3]), np.zeros(4), "3 values, but there are 4 items"),
         (LivePlot("image", x=[1, 2], y=[1]), np.zeros(4), "2 columns and 1 rows"),
         (LivePlot("image", x=[1, 2, 4]), np.zeros((2, 5, 3)), "3 evenly spaced"),
         (LivePlot("image", x=[1, 2]), np.zeros((2, 5, 3)), "needs 3 evenly spaced"),
