@@ -421,7 +421,7 @@ def test_the_source_raises_what_would_end_the_program(how, kind):
     with pytest.raises(MapInterrupted if is_interrupt else TaskError) as caught:
         CALLS[how](abs, source())
     if not is_interrupt:
-        assert f"{kind.__name__} when item 30 was taken" in str(caught.value)
+        assert f"{kind.__name__} was raised when item 30 was taken" in str(caught.value)
         assert caught.value.type_name.endswith(kind.__name__)
         assert caught.value.index == 30
         assert "in source" in caught.value.__notes__[0]
