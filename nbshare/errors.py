@@ -12,6 +12,8 @@
     ├── RingClosedError      (EOFError)              a ring buffer has come to its end
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
     ├── RingTimeoutError     (TimeoutError)          no slot in time
+    ├── CheckpointError      (ValueError)            a checkpoint that does not fit the call
+    ├── CheckpointInUseError (BlockingIOError)       another run writes to it
     ├── TaskTimeoutError     (TimeoutError)          an item took longer than timeout=
     ├── TaskError            (RuntimeError)          a failure that could not travel as itself
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
@@ -21,6 +23,7 @@
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
     SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
+    CheckpointWarning        (UserWarning)           results cannot be stored; the run goes on
 
 Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
 `Exception`: like any interrupt, it must not be swallowed by ``except Exception`` in a cell.
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from nbshare.died import WorkerDiedError
 
 __all__ = [
+    "CheckpointError",
+    "CheckpointInUseError",
+    "CheckpointWarning",
     "DisplayWarning",
     "MapInterrupted",
     "MemoryFallbackWarning",
@@ -188,6 +194,14 @@ class RingTimeoutError(NbshareError, TimeoutError):
     """A `RingBuffer` had no slot within ``timeout`` seconds; try again, or stop."""
 
 
+class CheckpointError(NbshareError, ValueError):
+    """A checkpoint that belongs to another call, or a call that no checkpoint can be kept of."""
+
+
+class CheckpointInUseError(NbshareError, BlockingIOError):
+    """A checkpoint that another run writes to at this moment."""
+
+
 class TaskError(NbshareError, RuntimeError):
     """An item failed with an exception that cannot be raised as itself.
 
@@ -272,6 +286,10 @@ class SlowLoadingWarning(UserWarning):
 
     The message names the file and line. Nothing is stopped; interrupt the run if it hangs.
     """
+
+
+class CheckpointWarning(UserWarning):
+    """Results cannot be stored, or stored ones are damaged; the run itself goes on."""
 
 
 def warn_at_most(

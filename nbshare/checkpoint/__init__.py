@@ -1,0 +1,13 @@
+"""Results on disk: a directory of plain files that a call fills, and that the same call goes on in.
+
+::
+
+    key          what results depend on: code, values, seed     digests of values, sources of code
+    items        a digest for each item, so that it is found again wherever it is in a sweep
+    directory    the files: rows, objects, and an index word per row, written last
+    writer       the one process that may write
+    keeper       a thread that stores what workers have finished, while a call runs
+
+A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,
+reordered or thinned, and nothing that is stored is ever moved.
+"""

@@ -1,0 +1,510 @@
+"""What belongs to the key of a checkpoint: every edit that may change a result, and no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nbshare import share
+from nbshare.checkpoint.code import Code
+from nbshare.checkpoint.items import ItemDigests, as_bytes
+from nbshare.checkpoint.key import differences, key_of
+from nbshare.errors import CheckpointError
+from nbshare.options import MapOptions, checked_request
+
+FILES = {
+    "work.py": '''
+        """A module."""
+        import math
+        from functools import cache, partial
+        import helpers
+        from pack.inner import scaled
+        from pack import tools
+
+        LIMIT = 3
+        OTHER = 4
+        TABLE = helpers.table(5)
+
+        def twice(function):
+            def wrapper(*args, **kwargs):
+                return 2 * function(*args, **kwargs)
+            return wrapper
+
+        class Base:
+            offset = 1
+
+        class Unused:
+            scale = 3
+
+        class Model(Base):
+            scale = 2
+            def predict(self, x):
+                """Say it."""
+                return self.scale * x + self.offset
+
+        @cache
+        def cached(x):
+            return x
+
+        @twice
+        def simulate(x, k=2):
+            """Do it."""
+            # why
+            late = tools.late(x)
+            return helpers.slope(x) + scaled(x) + LIMIT + Model().predict(x) + cached(k) + late
+
+        def unrelated(x):
+            return OTHER * x
+
+        if __name__ == "__main__":
+            print(simulate(3))
+        ''',
+    "helpers.py": """
+        import os
+        import deeper
+        def table(n):
+            return list(range(n))
+        def slope(x):
+            return deeper.depth(x) + 1
+        def not_used(x):
+            return x + 2
+        """,
+    "deeper.py": "def depth(x):\n    return x - 1\n",
+    "pack/__init__.py": "SIZE = 1\nVERSION = 5\nimport warnings\nwarnings.simplefilter('ignore')\n",
+    "pack/inner.py": "from . import SIZE\nfrom .more import factor\n"
+    "def scaled(x):\n    return factor(x) * SIZE\n",
+    "pack/more.py": "def factor(x):\n    return x * 2\n",
+    "pack/tools.py": "def late(x):\n    from pack import hidden\n    return hidden.seen(x)\n",
+    "pack/hidden.py": "def seen(x):\n    return x\ndef unseen(x):\n    return x\n",
+}
+
+SEEN = {
+    "the body": ("work.py", "LIMIT + Model", "LIMIT - Model"),
+    "a helper in another file": ("helpers.py", "depth(x) + 1", "depth(x) + 2"),
+    "a helper of a helper": ("deeper.py", "x - 1", "x - 2"),
+    "a default": ("work.py", "k=2", "k=3"),
+    "a constant": ("work.py", "LIMIT = 3", "LIMIT = 4"),
+    "a constant that is computed": ("work.py", "helpers.table(5)", "helpers.table(6)"),
+    "a decorator's body": ("work.py", "return 2 * function", "return 3 * function"),
+    "a decorator taken away": ("work.py", "@twice\n", ""),
+    "a method": ("work.py", "self.scale * x", "self.scale * x * x"),
+    "a class attribute": ("work.py", "scale = 2", "scale = 7"),
+    "a base class": ("work.py", "offset = 1", "offset = 2"),
+    "the bases of a class": ("work.py", "Model(Base)", "Model(Unused)"),
+    "a function behind a cache": ("work.py", "return x\n", "return x + 1\n"),
+    "a constant of a package": ("pack/__init__.py", "SIZE = 1", "SIZE = 2"),
+    "what a package does when it is imported": ("pack/__init__.py", "'ignore'", "'error'"),
+    "a module in a package": ("pack/inner.py", "* SIZE", "+ SIZE"),
+    "a relative import's module": ("pack/more.py", "x * 2", "x * 3"),
+    "a module imported in a function": ("pack/hidden.py", "return x\ndef", "return 2\ndef"),
+    "another name imported": ("pack/inner.py", ".more import factor", "math import cos as factor"),
+    "another module imported": ("pack/inner.py", "import SIZE", "import VERSION as SIZE"),
+    "a statement at the top": ("deeper.py", "def", "import os\nos.environ['A'] = str(1)\ndef"),
+    "a definition overridden": ("helpers.py", "def not_used", "def slope"),
+    "an attribute set from outside": ("work.py", "OTHER = 4", "OTHER = 4\nhelpers.slope = abs"),
+    "a conditional definition": ("deeper.py", "def", "if 1 > 2:\n  depth = 1\nelse:\n def"),
+    "async": ("pack/more.py", "def factor", "async def factor"),
+}  # fmt: skip
+
+UNSEEN = {
+    "a comment": ("work.py", "# why", "# because"),
+    "a docstring": ("work.py", "Do it.", "Does that."),
+    "the docstring of a method": ("work.py", "Say it.", "Says it."),
+    "the docstring of the module": ("work.py", "A module.", "The module."),
+    "formatting": ("work.py", "helpers.slope(x) + scaled(x)", "(helpers.slope( x )+scaled(x))"),
+    "quotes": ("pack/__init__.py", "'ignore'", '"ignore"'),
+    "moved lines": ("helpers.py", "def slope", "\n\n\n\ndef slope"),
+    "an unrelated function": ("work.py", "OTHER * x", "OTHER + x"),
+    "an unrelated class": ("work.py", "scale = 3", "scale = 4"),
+    "an unrelated constant": ("work.py", "OTHER = 4", "OTHER = 5"),
+    "an unrelated function of a helper": ("helpers.py", "x + 2", "x + 3"),
+    "an unrelated constant of a package": ("pack/__init__.py", "VERSION = 5", "VERSION = 6"),
+    "an unrelated function of a late import": ("pack/hidden.py", "unseen(x):", "unseen(x, y=1):"),
+    "what only a script does": ("work.py", "print(simulate(3))", "print(simulate(4))"),
+    "another function": ("deeper.py", "def depth", "def height(x):\n    pass\n\ndef depth"),
+    "an import that is not used": ("pack/more.py", "def factor", "import json\ndef factor"),
+}  # fmt: skip
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from work import simulate
+from nbshare.checkpoint.key import key_of
+from nbshare.options import MapOptions, checked_request
+request, _ = checked_request(simulate, [[1, 2]], MapOptions())
+print(sorted(key_of(request, None).parts.items()))
+"""
+
+
+def write(folder: Path, edit: tuple[str, str, str] | None = None) -> None:
+    """Write the files, one of them edited."""
+    for name, text in FILES.items():
+        text = textwrap.dedent(text)
+        if edit is not None and edit[0] == name:
+            assert edit[1] in text
+            text = text.replace(edit[1], edit[2], 1)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def parts_in(folder: Path) -> str:
+    """Return the key of a call with the function in a folder, as a process of its own finds it."""
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original")
+    write(folder)
+    return parts_in(folder)
+
+
+@pytest.mark.parametrize("edit", SEEN)
+def test_an_edit_is_seen(edit, tmp_path, original):
+    """What may change a result changes the key."""
+    write(tmp_path, SEEN[edit])
+    assert parts_in(tmp_path) != original
+
+
+@pytest.mark.parametrize("edit", UNSEEN)
+def test_an_edit_is_not_seen(edit, tmp_path, original):
+    """What changes no result does not change the key; nor does another folder."""
+    write(tmp_path, UNSEEN[edit])
+    assert parts_in(tmp_path) == original
+
+
+def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original):
+    """Times and paths are not in the key, nor is a helper that is there but not imported."""
+    folder = tmp_path / "a b" / "c"
+    write(folder)
+    (folder / "stranger.py").write_text("x = 1")
+    assert parts_in(folder) == original
+
+
+def test_a_module_that_no_text_names_is_seen_by_what_is_dynamic(tmp_path):
+    """A function that looks names up as it runs depends on all of its module."""
+    write(tmp_path, ("deeper.py", "return x - 1", "return globals()['below'](x)\ndef below(x): 1"))
+    before = parts_in(tmp_path)
+    write(tmp_path, ("deeper.py", "return x - 1", "return globals()['below'](x)\ndef below(x): 2"))
+    assert parts_in(tmp_path) != before
+
+
+# ------------------------------------------------------------- functions sent by value
+
+
+def cell(source: str, name: str = "f"):
+    """Return a function as a cell of a notebook defines it."""
+    import linecache
+
+    cell.n += 1
+    file = f"<cell {cell.n}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names = {"__name__": "__main__", "np": np}
+    exec(compile(source, file, "exec"), names)
+    return names[name]
+
+
+cell.n = 0
+
+
+def parts_of(func, items=(1, 2), version=None, **options):
+    """Return the key of a call."""
+    request, _ = checked_request(func, [items], MapOptions(**options))
+    return key_of(request, version).parts
+
+
+BY_VALUE = """
+a = np.arange(5)
+def g(x):
+    return x + 1
+def make(k):
+    def inner(x, d=1):
+        '''Docs.'''
+        return g(x) + k + d + a.sum()
+    return inner
+class C:
+    c = 1
+    def m(self, x):
+        return x * self.c
+f = make(2)
+h = lambda x: C().m(x) + (lambda y: y)(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("np.arange(5)", "np.arange(6)"),
+        ("x + 1", "x + 2"),
+        ("make(2)", "make(3)"),
+        ("d=1", "d=2"),
+        ("+ d +", "- d +"),
+        ("arange(5)", "arange(5.)"),
+        ("+ k", "* k"),
+    ],
+)
+def test_an_edit_of_a_closure_is_seen(edit):
+    """Body, helper, default, closure and global array of a function that a cell defines."""
+    assert parts_of(cell(BY_VALUE)) != parts_of(cell(BY_VALUE.replace(*edit)))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("c = 1", "c = 2"), ("x * self.c", "x + self.c"), ("y: y", "y: -y"), ("*", "+")],
+)
+def test_an_edit_of_a_class_in_a_cell_is_seen(edit):
+    """Method and attribute of a class that a cell defines, and a lambda within a lambda."""
+    assert parts_of(cell(BY_VALUE, "h")) != parts_of(cell(BY_VALUE.replace(*edit), "h"))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("Docs.", "Doc."),
+        ("\na =", "\n\n\n# comment\na ="),
+        ("g(x) + k", "(g( x )+k)"),
+        ("c = 1", "c = 2"),
+        ("return inner", "unused = 1\n    return inner"),
+    ],
+)
+def test_other_edits_of_a_cell_are_not_seen(edit):
+    """Docstring, position, formatting, and what the function does not use."""
+    assert parts_of(cell(BY_VALUE)) == parts_of(cell(BY_VALUE.replace(*edit)))
+
+
+def test_a_function_without_source_counts_by_its_code():
+    """As of ``python -c``: comments do not matter there, either."""
+
+    def found(source):
+        names = {"__name__": "__main__"}
+        exec(source, names)
+        return parts_of(names["f"])
+
+    assert found("def f(x): return x + 1") == found("\n\ndef f(x):\n  'doc'\n  return (x+1)")
+    assert found("def f(x): return x + 1") != found("def f(x): return x + 2")
+    assert found("k = 1\ndef f(x): return x + k") != found("k = 2\ndef f(x): return x + k")
+
+
+def test_functions_that_call_each_other_have_a_key():
+    """Recursion, direct and by another."""
+    source = "def f(x):\n    return g(x) if x else f(1)\ndef g(x):\n    return f(x - 1)\n"
+    assert parts_of(cell(source)) == parts_of(cell(source))
+    assert parts_of(cell(source)) != parts_of(cell(source.replace("x - 1", "x - 2")))
+
+
+# ------------------------------------------------------------------------ values
+
+
+def identity(x, **shared):
+    return x
+
+
+@pytest.mark.parametrize(
+    "name", ["seed", "shared", "element", "version", "dtype", "shape", "model"]
+)
+def test_an_input_is_seen(name):
+    """Seed, version, one element of an array, its dtype, its shape, an attribute of an object."""
+    big = np.zeros((300, 300))
+    other = big.copy()
+    other[7, 7] = 1e-300
+    model = Holder(big)
+    changed = {
+        "seed": {"seed": 3},
+        "shared": {"shared": {"a": big, "b": 1}},
+        "element": {"shared": {"a": other}},
+        "version": {"version": "2"},
+        "dtype": {"shared": {"a": big.astype("f4")}},
+        "shape": {"shared": {"a": big.reshape(100, 900)}},
+        "model": {"shared": {"a": model}},
+    }
+    assert parts_of(identity, shared={"a": big}) != parts_of(
+        identity, **{"shared": {"a": big}} | changed[name]
+    )
+    model.y = 2
+    assert parts_of(identity, shared={"a": model}) != parts_of(identity, shared={"a": Holder(big)})
+
+
+class Holder:
+    """An object with an attribute."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+SAME = {
+    "an array in shared memory": (np.arange(6.0), share(np.arange(6.0))),
+    "the order in memory": (np.eye(3)[:2], np.asfortranarray(np.eye(3)[:2])),
+    "strides": (np.arange(0.0, 12, 2), np.arange(12.0)[::2]),
+    "a set": ({"a", "b", 3, (1, 2)}, {(1, 2), 3, "b", "a"}),
+    "an object": (Holder([1, 2]), Holder([1, 2])),
+    "what is masked": (np.ma.array([1, 5], mask=[0, 1]), np.ma.array([1, 6], mask=[0, 1])),
+    "identities in a list": ([x := [1], x], [[1], [1]]),
+}  # fmt: skip
+OTHER = {
+    "int and float": (1, 1.0),
+    "bool and int": (True, 1),
+    "scalars": (np.float64(1), 1.0),
+    "a list and a tuple": ([1], (1,)),
+    "nesting": ([[1], 2], [[1, 2]]),
+    "texts": (["ab", "c"], ["a", "bc"]),
+    "bytes": (b"a", "a"),
+    "the order of a dict": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "signs of zero": (0.0, -0.0),
+    "byte order": (np.arange(3, dtype="<i4"), np.arange(3, dtype=">i4")),
+    "records": (np.zeros(2, "i4,f4"), np.ones(2, "i4,f4")),
+    "objects in arrays": (np.array([1, "a"], object), np.array([1, "b"], object)),
+    "decimals": (Decimal("1.0"), Decimal("1.00")),
+    "fractions": (Fraction(1, 3), Fraction(2, 3)),
+    "functions": (np.sin, np.cos),
+    "methods": ("a".upper, "b".upper),
+    "generators": (np.random.default_rng(1), np.random.default_rng(2)),
+    "paths": (Path("a"), Path("b")),
+    "attributes": (Holder(1), Holder(2)),
+}  # fmt: skip
+
+
+def digest_of(value):
+    return Code(None).digests.of(value, "value")
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_equal_values_have_one_digest(name):
+    """However they lie in memory, or came about."""
+    first, second = SAME[name]
+    assert digest_of(first) == digest_of(second)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_other_values_have_other_digests(name):
+    """Values that a function may tell apart."""
+    first, second = OTHER[name]
+    assert digest_of(first) != digest_of(second)
+    assert digest_of(first) == digest_of(first)
+
+
+def test_digests_are_the_same_in_every_process():
+    """Whatever the seed of its hashes."""
+    program = (
+        "from nbshare.checkpoint.code import Code\n"
+        "value = [{'a', 'b', 'c'}, {'x': frozenset('defg')}, object, range(3), 1j, None]\n"
+        "print(Code(None).digests.of(value, '').hex())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(found) == 1
+
+
+def test_tables_count_by_their_values():
+    """Dataframes, Arrow tables and sparse matrices: not by what was asked of them before."""
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    sparse = pytest.importorskip("scipy.sparse")
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
+    other = pd.DataFrame({"b": ["x", None]})
+    other.insert(0, "a", [1, 2])
+    assert digest_of(frame) == digest_of(other)
+    other.loc[1, "a"] = 3
+    assert digest_of(frame) != digest_of(other)
+    assert digest_of(frame) != digest_of(frame.set_index("a"))
+    assert digest_of(pa.table({"a": [1, 2]})) == digest_of(pa.table({"a": [1, 2]}).slice(0))
+    assert digest_of(pa.table({"a": [1, 2]})) != digest_of(pa.table({"a": [1, 3]}))
+    matrix = sparse.csr_matrix(np.eye(3))
+    before = digest_of(matrix)
+    matrix.has_sorted_indices  # noqa: B018 - it keeps the answer
+    assert digest_of(matrix) == before != digest_of(2 * matrix)
+
+
+def test_what_has_no_digest_is_named_with_the_cure():
+    """A lock in an object in a dict: the message says where, and to give a version."""
+    value = Holder({"k": threading.Lock()})
+    with pytest.raises(
+        CheckpointError, match=r"shared\['a'\]\.x\['k'\] is a _thread\.lock.*version="
+    ):
+        parts_of(identity, shared={"a": value})
+    first = parts_of(identity, shared={"a": value}, version="1")
+    assert first == parts_of(identity, shared={"a": value}, version="1")
+    assert first != parts_of(identity, shared={"a": value}, version="2")
+
+
+def test_what_does_not_matter_is_not_in_the_key():
+    """Workers, chunks, policies and the way that results are shown."""
+    plain = parts_of(identity)
+    assert plain == parts_of(
+        identity, max_workers=1, chunksize=3, on_error="return", retries=2, timeout=5.0
+    )
+
+
+def test_differences_are_told_in_words():
+    """What changed, what is new, what is gone, and not more than a reader bears."""
+    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}) == [
+        "a changed",
+        "c is new",
+        "b is gone",
+    ]
+    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)})
+    assert found[-1] == "4 more differ"
+    assert len(found) == 6
+
+
+# ------------------------------------------------------------------------- items
+
+
+def keys(*columns, first=0, is_seeded=False):
+    return as_bytes(ItemDigests(Code(None).digests, is_seeded=is_seeded).next(columns, first))
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [1.0, 2.0, 3.0, 4.0],
+        np.arange(4),
+        range(3, 11, 2),
+        np.arange(12.0).reshape(4, 3),
+        ["a", "b", "c", "d"],
+        [(1, np.zeros(2)), (2, np.ones(2)), (3, None), {"k": 1}],
+    ],
+)
+def test_items_are_known_again_wherever_they_are(items):
+    """Extended, reordered and thinned."""
+    all_keys = keys(items)
+    assert len(set(all_keys)) == 4
+    assert keys(items[::-1]) == all_keys[::-1]
+    assert keys(items[1:3], first=7) == all_keys[1:3]
+
+
+def test_equal_items_are_told_apart_by_their_order():
+    """The second of two is another one; in blocks as well as all at once."""
+    both = keys([5, 5, 6, 5])
+    assert len(set(both)) == 4
+    assert both[0] == keys([5])[0]
+    digests = ItemDigests(Code(None).digests, is_seeded=False)
+    parts = [*digests.next([[5, 5]], 0), *digests.next([[6]], 2), *digests.next([[5]], 3)]
+    assert as_bytes(np.array(parts)) == both
+
+
+def test_with_a_seed_an_item_is_its_index_too():
+    """The generator that a call gets comes from there."""
+    first, second = keys([5, 5], is_seeded=True)
+    assert first != second
+    assert keys([5], first=1, is_seeded=True) == [second]
+
+
+def test_several_iterables_make_one_digest():
+    """In which each of them counts."""
+    assert len({*keys([1, 1], [2, 3]), *keys([2, 3], [1, 1])}) == 4
+    assert keys(range(3), [4, 5, 6]) == keys([0, 1, 2], [4, 5, 6])
