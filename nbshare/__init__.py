@@ -17,6 +17,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`                         a `concurrent.futures.Executor` on the same workers
+`open_checkpoint`                  a run that is stored on disk: how far it is, its results
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
 `last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
@@ -74,6 +75,7 @@ if typing.TYPE_CHECKING:
     from nbshare.notebook import LivePlot
     from nbshare.notebook.explore import explore
     from nbshare.pipelines import PipelineResult, pipeline
+    from nbshare.stored import StoredRun, open_checkpoint
     from nbshare.worker.reports import report
 
 __version__ = "0.1.0"
@@ -93,6 +95,7 @@ __all__ = [
     "SharedObject",
     "SlowItem",
     "StageStats",
+    "StoredRun",
     "WorkerStats",
     "doctor",
     "empty",
@@ -107,6 +110,7 @@ __all__ = [
     "map_async",
     "ones",
     "ones_like",
+    "open_checkpoint",
     "parallel_map",
     "pipeline",
     "report",
@@ -149,6 +153,7 @@ _HOMES = {
     "notebook": ["LivePlot"],
     "notebook.explore": ["explore"],
     "pipelines": ["PipelineResult", "pipeline"],
+    "stored": ["StoredRun", "open_checkpoint"],
     "worker.reports": ["report"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

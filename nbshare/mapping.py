@@ -21,11 +21,18 @@ from nbshare.errors import MapInterrupted
 from nbshare.functions.reference import label_of
 from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Plot, Showing, check_display, open_display
-from nbshare.options import Backend, MapOptions, checked_request, refuse_others
+from nbshare.options import (
+    Backend,
+    MapOptions,
+    checked_checkpoint,
+    checked_request,
+    refuse_others,
+)
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
+    from nbshare.checkpoint.keeper import Checkpoint
     from nbshare.engine.call import Call
     from nbshare.engine.pipe import Pipe
 
@@ -57,6 +64,10 @@ def parallel_map(
     initializer: Callable[..., Any] | None = None,
     initargs: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
+    if_changed: Literal["restart", "accept"] | None = None,
+    durability: Literal["process", "power"] = "process",
+    on_full: Literal["continue", "stop"] = "continue",
+    version: str | None = None,
     backend: Any = None,
     **others: Never,
 ) -> Any:
@@ -122,8 +133,25 @@ def parallel_map(
         environment variables, working directory, import path, signal handlers and the like.
     initargs : sequence, optional
         Positional arguments of the initializer.
-    checkpoint
-        Not built yet.
+    checkpoint : str or path-like, optional
+        A folder in which results are stored while the run goes on. After a crash, an interrupt or
+        a kernel restart the same call continues: finished items do not run again, also if the
+        items were extended, reordered or thinned. Results stay readable without nbshare; a README
+        in the folder says how. If the function, a helper, `shared`, `seed` or the initializer has
+        changed, the call is refused with what differs. See the Notes.
+    if_changed : None, "restart" or "accept", optional
+        What to do with stored results that depended on something that has changed since: refuse
+        the call (default), run their items again, or keep them.
+    durability : {"process", "power"}, optional
+        ``"process"`` (default): stored results survive the end of any process. A killed kernel
+        loses the results of the last 0.1 s. ``"power"``: they also survive a power failure; a
+        killed kernel, or the failure, loses the results of the last 2 s.
+    on_full : {"continue", "stop"}, optional
+        If results cannot be stored, such as on a full disk: warn once, go on in memory and try
+        again every 5 s (default), or stop the run with the error. What is stored stays stored.
+    version : str, optional
+        A text of yours that results depend on. With it, objects that cannot be compared with those
+        of an earlier run, such as open files, count by their type alone.
     backend : {None, "serial", "threads"}, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
@@ -150,6 +178,11 @@ def parallel_map(
         A worker was killed or crashed while it ran an item; the message names the item.
     nbshare.errors.TaskTimeoutError
         An item took longer than `timeout`. A `TimeoutError`.
+    nbshare.errors.CheckpointError
+        The results in `checkpoint` depended on something that has changed, or something that
+        results depend on cannot be compared. A `ValueError`.
+    nbshare.errors.CheckpointInUseError
+        Another run writes to `checkpoint`. A `BlockingIOError`.
     nbshare.MapInterrupted
         The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has the finished results.
     Exception
@@ -229,6 +262,15 @@ def parallel_map(
     with their worker, except those in a session of their own (``start_new_session=True``), which
     outlive a cancelled call and `shutdown`.
 
+    **A checkpoint** keeps results with what they depended on: the definitions that `func` reaches,
+    in its own file and others that are not installed packages; values of closures, defaults and
+    globals of a notebook function, which itself counts by its compiled code; `shared`, `seed`, the
+    initializer; and each item, by what it holds. Comments, docstrings, formatting, unrelated
+    definitions, paths and all other arguments do not matter. Modules that are imported under
+    computed names, and versions of installed packages, are not seen: change `version` then.
+    Failed items run again. With `seed` an item counts with its index. An item that occurs several
+    times runs as often.
+
     **Code** is fresh: workers run a function, method or class of a module file as the file is when
     the call begins, also one that was imported before an edit. If the file no longer has a matching
     definition, `UnsendableError` is raised. Lambdas and functions that other functions made are
@@ -268,6 +310,10 @@ def parallel_map(
         initializer=initializer,
         initargs=initargs,
         checkpoint=checkpoint,
+        if_changed=if_changed,
+        durability=durability,
+        on_full=on_full,
+        version=version,
         backend=backend,
     )
     check_display(progress, plot)
@@ -277,7 +323,7 @@ def parallel_map(
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(_prepared, request, where)
+    prepare_it = partial(_prepared, request, where, checked_checkpoint(options))
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
@@ -349,11 +395,12 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, where = checked_request(func, iterables, MapOptions(**options))
+    checked = MapOptions(**options)
+    request, where = checked_request(func, iterables, checked)
     remember(None)
     shown = Showing(plot)
     job = Job(
-        _prepared(request, where, in_background=True),
+        _prepared(request, where, checked_checkpoint(checked), in_background=True),
         progress if isinstance(progress, str) else label_of(request.func),
         shown,
     )
@@ -382,11 +429,18 @@ def _engine_for(where: Backend) -> Engine:
     return SerialEngine() if where == "serial" else ThreadEngine()
 
 
-def _prepared(request: Request, where: Backend, *, in_background: bool = False) -> Call:
+def _prepared(
+    request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
+) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""
     engine = _engine_for(where)
     may_feed = engine.can_be_fed and not in_background
-    call = prepare(request, engine, may_feed=may_feed)
+    if kept is None:
+        call = prepare(request, engine, may_feed=may_feed)
+    else:
+        from nbshare.checkpoint.keeper import kept_in  # late: most calls do without
+
+        call = kept_in(kept, request, lambda: prepare(request, engine, may_feed=may_feed))
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

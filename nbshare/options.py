@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,10 @@ from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
 
-__all__ = ["Backend", "MapOptions", "checked_request", "refuse_others"]
+if TYPE_CHECKING:
+    from nbshare.checkpoint.keeper import Checkpoint
+
+__all__ = ["Backend", "MapOptions", "checked_checkpoint", "checked_request", "refuse_others"]
 
 Backend = Literal["local", "serial", "threads"]
 
@@ -56,6 +60,14 @@ ELSEWHERE = {
 INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
 
 
+CHECKPOINT: dict[str, tuple[Any, ...]] = {  # what its options may be
+    "if_changed": (None, "restart", "accept"),
+    "durability": ("process", "power"),
+    "on_full": ("continue", "stop"),
+    "version": (),  # any text
+}
+
+
 class MapOptions(NamedTuple):
     """The options of `parallel_map` and their defaults, without `progress` and `plot`."""
 
@@ -70,6 +82,10 @@ class MapOptions(NamedTuple):
     initializer: Callable[..., Any] | None = None
     initargs: Sequence[Any] = ()
     checkpoint: str | os.PathLike[str] | None = None
+    if_changed: Literal["restart", "accept"] | None = None
+    durability: Literal["process", "power"] = "process"
+    on_full: Literal["continue", "stop"] = "continue"
+    version: str | None = None
     backend: Any = None
 
 
@@ -77,8 +93,6 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
-    if options.checkpoint is not None:
-        raise NotBuiltYetError(f"checkpoint={options.checkpoint!r} is not built yet; leave it out")
     # A worker runs nested calls inline: no more processes than requested.
     where = checked_backend(options.backend, options.timeout, is_nested=is_worker())
     policy = checked_policy(options)
@@ -119,6 +133,24 @@ def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) ->
         else:
             advice = f"it takes {', '.join(known)}"
         raise TypeError(f"{function}() has no argument {name}=: {INSTEAD.get(name, advice)}")
+
+
+def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
+    """Return where results are kept, and how; raise TypeError or ValueError if that is wrong."""
+    given = {name: getattr(options, name) for name in CHECKPOINT}
+    if options.checkpoint is None:
+        for name, value in given.items():
+            if value != MapOptions._field_defaults[name]:
+                raise ValueError(f"{name}= is about a checkpoint: pass checkpoint= as well")
+        return None
+    from nbshare.checkpoint.keeper import Checkpoint  # late: most calls do without
+
+    for name, allowed in CHECKPOINT.items():
+        if allowed and given[name] not in allowed:
+            raise ValueError(f"{name}={given[name]!r}: allowed are {', '.join(map(repr, allowed))}")
+    if not isinstance(options.version, str | None):
+        raise TypeError(f"version={options.version!r}: must be a string, such as version='1'")
+    return Checkpoint(Path(os.fspath(options.checkpoint)).expanduser().absolute(), **given)
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,19 +8,19 @@ source that they reach (`nbshare.checkpoint.code`), those of installed packages 
 from __future__ import annotations
 
 import copyreg
-import functools
 import hashlib
 import struct
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import CheckpointError, cut
 
 __all__ = ["SIZE", "Digests", "digest"]
@@ -29,6 +29,7 @@ SIZE = 16  # bytes
 BLOCK_NBYTES = 16 << 20  # of an array that is not contiguous: copied at a time
 
 _PLAIN = {type(None), bool, int, complex, str, type(Ellipsis), type(NotImplemented), range}
+_ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
 _NAMED = types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
 _NAMED |= types.MethodWrapperType | types.ClassMethodDescriptorType | np.ufunc
 
@@ -41,8 +42,7 @@ def digest(*parts: bytes) -> bytes:
     """Return the digest of some bytes."""
     hashed = _new_hash()
     for part in parts:
-        hashed.update(len(part).to_bytes(8, "little"))
-        hashed.update(part)
+        hashed.update(len(part).to_bytes(8, "little") + part)
     return bytes(hashed.digest()[:SIZE])
 
 
@@ -52,14 +52,14 @@ class Digests:
     Parameters
     ----------
     definition : callable
-        ``definition(obj)`` returns a text for a function, class or module, and notes the
-        code that it reaches.
+        ``definition(obj)`` returns a text for a function, class or module, and notes the code that
+        it reaches.
     version : str, optional
         Given by the user; then what has no digest counts by its type alone.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
-        self._definition, self._version = definition, version
+        self.definition, self.version = definition, version
 
     def of(self, value: Any, where: str) -> bytes:
         """Return the digest of a value; `where`: what messages call it.
@@ -69,181 +69,121 @@ class Digests:
         CheckpointError
             If there is none that is the same tomorrow.
         """
-        hashed = _new_hash()
-        self._put(hashed.update, value, where, ())
-        return bytes(hashed.digest()[:SIZE])
+        walk = _Walk(self)
+        walk.put(value, where)
+        return bytes(walk.hashed.digest()[:SIZE])
 
-    def _put(
-        self, put: Callable[[Any], None], value: Any, where: str, path: tuple[int, ...]
-    ) -> None:
+
+class _Walk:
+    """Goes through a value, and feeds a hash with all that it holds."""
+
+    def __init__(self, digests: Digests) -> None:
+        self._digests = digests
+        self.hashed = _new_hash()
+        self._above: list[int] = []  # the objects that it is in
+
+    def _tag(self, *words: Any) -> None:
+        text = " ".join(map(str, words)).encode("utf8", "surrogatepass")
+        self.hashed.update(len(text).to_bytes(8, "little") + text)
+
+    def put(self, value: Any, where: str) -> None:
+        """Take a value."""
         kind = type(value)
         if kind is float:
-            put(b"float" + struct.pack("<d", value))
+            self.hashed.update(b"float" + struct.pack("<d", value))
         elif kind in _PLAIN:
-            text = f"{kind.__name__} {value!r}".encode("utf8", "surrogatepass")
-            put(len(text).to_bytes(8, "little") + text)
+            self._tag(kind.__name__, repr(value))
         elif kind in (bytes, bytearray, memoryview):
-            put(f"bytes {len(value)} ".encode() + bytes(value))
-        elif id(value) in path:
-            put(f"above {len(path) - path.index(id(value))}".encode())
+            self._tag("bytes", len(value))
+            self.hashed.update(value)
+        elif id(value) in self._above:
+            self._tag("above", len(self._above) - self._above.index(id(value)))
         else:
-            self._put_parts(put, value, where, (*path, id(value)))
+            self._above.append(id(value))
+            self._put_parts(value, kind, where)
+            self._above.pop()
 
-    def _put_parts(
-        self, put: Callable[[Any], None], value: Any, where: str, path: tuple[int, ...]
-    ) -> None:
-        kind = type(value)
+    def _put_parts(self, value: Any, kind: type, where: str) -> None:
         if kind in (list, tuple):
-            self._put_all(put, kind.__name__, value, where, path)
+            self._put_all(kind.__name__, value, where)
         elif kind is dict:
-            self._put_pairs(put, "dict", value, where, path)
+            self._put_pairs("dict", value, where)
         elif kind in (set, frozenset):
-            put(f"set {len(value)} ".encode() + b"".join(sorted(self.of(v, where) for v in value)))
-        elif isinstance(value, np.ndarray):
-            self._put_array(put, value, where, path)
+            self._tag("set", sorted(self._digests.of(each, where) for each in value))
+        elif kind in _ARRAYS:
+            self._put_array(value, where)
         elif isinstance(value, np.generic):
-            self._put_array(put, np.asarray(value), where, path)
+            self._put_array(np.asarray(value), where)
         elif isinstance(value, Enum | PurePath):
-            put(f"{kind.__module__}.{kind.__qualname__} {value!s}".encode("utf8", "replace"))
+            self._tag(kind.__module__, kind.__qualname__, value)
         elif isinstance(value, np.dtype):
-            put(f"dtype {value.name} {value.str} {value.fields and value.descr}".encode())
+            self._tag("dtype", value.name, value.str, value.fields and value.descr)
         elif isinstance(value, types.ModuleType | types.FunctionType | type):
-            put(self._definition(value).encode())
-        elif kind is functools.partial:
-            self._put_all(put, "partial", [value.func, value.args, value.keywords], where, path)
+            self._tag(self._digests.definition(value))
+        elif kind is partial:
+            self._put_all("partial", [value.func, value.args, value.keywords], where)
         elif isinstance(value, types.MethodType):
-            name = value.__func__.__qualname__
-            self._put_all(put, f"method {name}", [value.__func__, value.__self__], where, path)
+            self._put_all("method", [value.__func__, value.__self__], where)
         elif isinstance(value, _NAMED):
             owner = getattr(value, "__self__", None)
-            put(f"builtin {value!r}".split(" at 0x")[0].split(" object")[0].encode())
-            if owner is not None and not isinstance(owner, types.ModuleType):
-                self._put(put, owner, where, path)
+            module = getattr(value, "__module__", None)
+            owner = None if isinstance(owner, types.ModuleType) else owner
+            self._put_all(f"named {module} {value.__name__}", [owner], where)
         elif hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
-            self._put_all(put, "cached", [value.__wrapped__], where, path)
-        elif (parts := _parts_of_table(value)) is not None:
-            self._put_all(put, f"{kind.__module__}.{kind.__qualname__}", parts, where, path)
+            self._put_all("cached", [value.__wrapped__], where)
         else:
-            self._put_object(put, value, where, path)
+            self._put_object(value, kind, where)
 
-    def _put_all(
-        self,
-        put: Callable[[Any], None],
-        tag: str,
-        values: Iterable[Any],
-        where: str,
-        path: tuple[int, ...],
-    ) -> None:
+    def _put_all(self, tag: str, values: Iterable[Any], where: str) -> None:
         values = list(values)
-        put(f"{tag} {len(values)} ".encode())
+        self._tag(tag, len(values))
         for i, value in enumerate(values):
-            self._put(put, value, f"{where}[{i}]", path)
+            self.put(value, f"{where}[{i}]")
 
-    def _put_pairs(
-        self, put: Callable[[Any], None], tag: str, pairs: Any, where: str, path: tuple[int, ...]
-    ) -> None:
-        put(f"{tag} {len(pairs)} ".encode())
+    def _put_pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> None:
+        self._tag(tag, len(pairs))
         for key, value in pairs.items():
-            self._put(put, key, where, path)
-            name = f"{where}.{key}" if tag == "attributes" else f"{where}[{cut(repr(key))}]"
-            self._put(put, value, name, path)
+            self.put(key, where)
+            self.put(value, f"{where}.{key}" if tag == "state" else f"{where}[{cut(repr(key))}]")
 
-    def _put_array(
-        self,
-        put: Callable[[Any], None],
-        array: npt.NDArray[Any],
-        where: str,
-        path: tuple[int, ...],
-    ) -> None:
+    def _put_array(self, array: Any, where: str) -> None:
         if is_masked(array):
-            mask = np.ma.getmaskarray(array)
-            data = np.where(mask, np.zeros((), array.dtype), np.ma.getdata(array))
-            return self._put_all(put, "masked", [data, mask], where, path)
+            mask, data = np.ma.getmaskarray(array), np.ma.getdata(array)
+            zero = np.zeros((), array.dtype)
+            return self._put_all("masked", [np.where(mask, zero, data), mask], where)
         plain = np.asarray(array)
+        self._tag("array", plain.dtype.name, plain.dtype.str, plain.shape)
         if plain.dtype.hasobject or plain.dtype.char == "T":
-            return self._put_all(put, f"objects {plain.shape}", plain.ravel().tolist(), where, path)
+            return self._put_all("objects", plain.ravel().tolist(), where)
         if plain.dtype.names:  # what is between the fields is anything
-            fields = {name: plain[name] for name in plain.dtype.names}
-            return self._put_pairs(put, f"records {plain.shape}", fields, where, path)
-        put(f"array {plain.dtype.name} {plain.dtype.str} {plain.shape} ".encode())
-        if plain.flags.c_contiguous:
-            return put(plain.reshape(-1).view(np.uint8)) if plain.nbytes else None
-        step = max(1, BLOCK_NBYTES * len(plain) // max(plain.nbytes, 1))
-        for k in range(0, len(plain), step):
-            block = np.ascontiguousarray(plain[k : k + step]).reshape(-1)
-            if block.nbytes:
-                put(block.view(np.uint8))
+            return self._put_pairs("fields", {n: plain[n] for n in plain.dtype.names}, where)
+        rows = plain if plain.ndim else plain[None]
+        step = max(1, BLOCK_NBYTES * len(rows) // max(1, rows.nbytes))
+        for k in range(0, len(rows), step):  # no copy of what is contiguous
+            block = np.ascontiguousarray(rows[k : k + step])
+            self.hashed.update(block.reshape(-1).view(np.uint8) if block.nbytes else b"")
         return None
 
-    def _put_object(
-        self, put: Callable[[Any], None], value: Any, where: str, path: tuple[int, ...]
-    ) -> None:
-        kind = type(value)
+    def _put_object(self, value: Any, kind: type, where: str) -> None:
+        name = f"{kind.__module__}.{kind.__qualname__}"
         try:
             reduce = copyreg.dispatch_table.get(kind)
-            reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
-            if self._version is not None:
-                return put(f"object {kind.__module__}.{kind.__qualname__}".encode())
+            if self._digests.version is not None:
+                return self._tag("object", name)
             raise CheckpointError(
-                f"{where} is a {kind.__module__}.{kind.__qualname__}, and nobody can tell whether "
-                "it is the same tomorrow: it has no stable digest. Give the run a "
-                'version="1", which you change when its results would be others; then such '
-                "objects count by their type alone."
+                f"{where} is a {name}, and nobody can tell whether it is the same tomorrow: it has "
+                'no stable digest. Give the run a version="1", which you change when its results '
+                "would be others; then such objects count by their type alone."
             ) from error
         if isinstance(reduced, str):
-            return put(f"name {kind.__module__}.{reduced}".encode())
+            return self._tag("name", name, reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
-        self._put_all(put, "object", [func, args], where, path)
-        if (
-            isinstance(state, tuple)
-            and len(state) == 2
-            and all(part is None or isinstance(part, dict) for part in state)
-        ):  # attributes and slots
-            state = {**(state[0] or {}), **(state[1] or {})}
+        self._put_all("object", [func, args], where)
         if isinstance(state, dict):
-            self._put_pairs(put, "attributes", state, where, path)
-        elif state is not None:
-            self._put(put, state, where, path)
-        if items is not None:
-            self._put_all(put, "items", items, where, path)
-        if pairs is not None:
-            self._put_pairs(put, "pairs", dict(pairs), where, path)
-        return None
-
-
-def _parts_of_table(value: Any) -> list[Any] | None:
-    """Return what a table or matrix of a library that we know consists of; None for others.
-
-    As objects they differ by what was asked of them before.
-    """
-    library = type(value).__module__.partition(".")[0]
-    if library == "pandas":
-        return _parts_of_pandas(value)
-    if library == "pyarrow" and hasattr(value, "schema"):
-        return [str(value.schema), *(column.to_pylist() for column in value.columns)]
-    if library == "pyarrow" and hasattr(value, "to_pylist"):
-        return [str(value.type), value.to_pylist()]
-    if library == "scipy" and hasattr(value, "tocoo"):
-        names = ("data", "indices", "indptr", "row", "col", "offsets")
-        there = [getattr(value, name) for name in names if hasattr(value, name)]
-        return [value.shape, *there] if there else None
-    return None
-
-
-def _parts_of_pandas(value: Any) -> list[Any] | None:
-    if hasattr(value, "columns") and hasattr(value, "items"):
-        columns = [value.iloc[:, k] for k in range(value.shape[1])]
-        return [value.columns, value.index, *map(_values_of, columns)]
-    if hasattr(value, "array") and hasattr(value, "index") and hasattr(value, "name"):
-        return [value.name, value.index, _values_of(value)]
-    if hasattr(value, "array") and hasattr(value, "names"):  # an index
-        return [list(value.names), str(value.dtype), _values_of(value)]
-    return None
-
-
-def _values_of(column: Any) -> Any:
-    """Return the values of a column as an array, or as a list if NumPy has no dtype for them."""
-    if isinstance(column.dtype, np.dtype) and not column.dtype.hasobject:
-        return column.to_numpy()
-    return [str(column.dtype), np.asarray(column, object).tolist()]
+            self._put_pairs("state", state, where)
+        else:
+            self.put(state, where)
+        self._put_all("items", items or (), where)
+        return self._put_pairs("pairs", dict(pairs or ()), where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.lib import format as npy
 
 from nbshare.memory import aligned
 
-__all__ = ["Column", "System", "append", "replace", "system", "write_all"]
+__all__ = ["Column", "System", "append", "header_of", "replace", "system", "write_all"]
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is written anew when it grows
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
@@ -79,17 +80,19 @@ def allocate(fd: int, nbytes: int) -> None:
             system.truncate(fd, nbytes)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Put a file in place, whole or not at all, also if the power fails."""
+def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
+    """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     fd = system.open(new, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data, 0)
-        system.sync(fd)
+        if is_needed:
+            system.sync(fd)
     finally:
         os.close(fd)
     system.rename(new, path)
-    sync_folder(path.parent)
+    if is_needed:
+        sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -106,12 +109,9 @@ def sync_folder(path: Path) -> None:
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
-    fd = system.open(path, os.O_RDWR)
-    try:
-        end = os.fstat(fd).st_size
-        # A line that a crash has cut is ended.
-        cut = b"\n" if end and os.pread(fd, 1, end - 1) != b"\n" else b""
-        write_all(fd, cut + json.dumps(record).encode() + b"\n", end)
+    fd = system.open(path, os.O_WRONLY | os.O_APPEND)
+    try:  # first the end of the line before, which a crash may have cut
+        write_all(fd, b"\n" + json.dumps(record).encode(), os.fstat(fd).st_size)
     finally:
         os.close(fd)
 
@@ -127,61 +127,60 @@ class Column:
         Of a value.
     shape : tuple of int
         Of the value of one row.
+    n : int
+        Number of rows to have at least; new ones are zero.
 
     Attributes
     ----------
-    n : int
-        Number of rows.
     was_whole : bool
         Whether the file was as its header says.
     """
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> None:
-        self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
-        self.row_nbytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+    def __init__(
+        self, path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), n: int = 0
+    ) -> None:
+        self._path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
+        self.was_whole = True
+        self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self._start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         self.fd = system.open(path, os.O_RDWR)
-        found = os.pread(self.fd, self._start, 0)
-        self.n = self._n_in(found)
-        size = os.fstat(self.fd).st_size
-        self.was_whole = size == 0 or (self.n > 0 and size >= self._end(self.n))
-        if not self.was_whole:
-            n, self.n = self.n, 0
+        try:
+            size, found = os.fstat(self.fd).st_size, header_of(path)
+            if found is not None and found[1:] == (self.dtype, shape):
+                self.n = min(found[0], (size - self._start) // max(1, self._row_nbytes))
+                self.was_whole = self.n == found[0] or not self._row_nbytes
+            else:
+                self.was_whole = not size
             self.grow(n)
+        except BaseException:
+            self.close()
+            raise
 
     def _end(self, n: int) -> int:
-        return self._start + n * self.row_nbytes
+        return self._start + n * self._row_nbytes
 
     def _text(self, n: int) -> bytes:
-        shape = (n, *self.shape)
+        shape = (n, *self._shape)
         descr = npy.dtype_to_descr(self.dtype)
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
-    def _header(self, n: int) -> bytes:
+    def _write_header(self, n: int) -> None:
         size = self._start - 10
-        return npy.magic(1, 0) + size.to_bytes(2, "little") + self._text(n).ljust(size - 1) + b"\n"
-
-    def _n_in(self, header: bytes) -> int:
-        """Return the number of rows in a header of this column; 0 if it is none."""
-        before, _, rest = self._header(0).rstrip().rpartition(b"(0,")
-        if not header.startswith(before + b"("):
-            return 0
-        n, _, after = header[len(before) + 1 :].partition(b",")
-        is_ours = n.isdigit() and after.rstrip() == rest
-        return int(n) if is_ours else 0
+        text = self._text(n).ljust(size - 1) + b"\n"
+        # One block of a disk, in one piece.
+        write_all(self.fd, npy.magic(1, 0) + size.to_bytes(2, "little") + text, 0)
+        self.n = n
 
     def grow(self, n: int) -> None:
         """Have `n` rows at least; new ones are zero."""
         if n > self.n:
             allocate(self.fd, self._end(n))
-            write_all(self.fd, self._header(n), 0)  # one block of a disk, in one piece
-            self.n = n
+            self._write_header(n)
 
     def shrink(self, n: int) -> None:
         """Have only the first `n` rows."""
         if n < self.n:
-            write_all(self.fd, self._header(n), 0)
-            self.n = n
+            self._write_header(n)
             system.truncate(self.fd, self._end(n))
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
@@ -191,10 +190,10 @@ class Column:
 
     def read(self) -> npt.NDArray[Any]:
         """Return all rows, mapped; read-only."""
-        shape = (self.n, *self.shape)
-        if not self.n or not self.row_nbytes:
+        shape = (self.n, *self._shape)
+        if not self.n or not self._row_nbytes:
             return np.zeros(shape, self.dtype)
-        return np.memmap(self.path, self.dtype, "r", self._start, shape)
+        return np.memmap(self._path, self.dtype, "r", self._start, shape)
 
     def sync(self) -> None:
         """Wait until the disk has it."""
@@ -203,3 +202,14 @@ class Column:
     def close(self) -> None:
         """Close the file."""
         os.close(self.fd)
+
+
+def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:
+    """Return how many rows a file says that it has, their dtype and shape; None if it is none."""
+    try:
+        with open(path, "rb") as file:
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    return shape[0], dtype, shape[1:]

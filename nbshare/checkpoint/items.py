@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from nbshare.checkpoint.digests import SIZE, Digests, digest
 __all__ = ["ItemDigests", "as_bytes"]
 
 Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
-_ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
@@ -37,42 +38,40 @@ class ItemDigests:
         self._digests, self._is_seeded = digests, is_seeded
         self._counts: Counter[bytes] = Counter()
 
-    def next(self, columns: Sequence[Any], first: int) -> Pairs:
-        """Return the digests of items from the index `first` on; of equal ones others each time."""
+    def next(self, columns: Sequence[Any], first: int = 0, *, is_last: bool = True) -> Pairs:
+        """Return the digests of items from the index `first` on; of equal ones others each time.
+
+        `is_last`: whether no more will be asked for.
+        """
         parts = [self._column(column, first) for column in columns]
-        n = len(columns[0])
+        pairs = parts[0]
+        if len(parts) > 1:
+            hashed = b"".join(map(digest, *map(as_bytes, parts)))
+            pairs = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
         if self._is_seeded:
-            parts.append(_tagged("seeded", np.arange(first, first + n)))
-            return _mixed(parts)
-        return self._distinct(parts[0] if len(parts) == 1 else _mixed(parts))
+            return _shifted(pairs, np.arange(first, first + len(pairs)))
+        mixed = np.sort(pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1])
+        if is_last and not first and not (mixed[1:] == mixed[:-1]).any():
+            return pairs  # none is there twice
+        return self._distinct(pairs)
 
     def _distinct(self, pairs: Pairs) -> Pairs:
-        keys = as_bytes(pairs)
-        new = set(keys)
-        if len(new) == len(keys) and new.isdisjoint(self._counts):
-            self._counts.update(keys)
-            return pairs
-        places = []
-        for key in keys:
-            places.append(self._counts[key])
+        places = np.zeros(len(pairs), np.int64)
+        for i, key in enumerate(as_bytes(pairs)):
+            places[i] = self._counts[key]
             self._counts[key] += 1
-        again = np.array(places)
-        mixed = _mixed([pairs, _tagged("again", again)])
-        return np.where((again > 0)[:, None], mixed, pairs)
+        return _shifted(pairs, places)
 
     def _column(self, column: Any, first: int) -> Pairs:
         """Return the digests of what one iterable gives to the items."""
-        if isinstance(column, range):
-            ends = [*column[:1], *column[-1:]]
-            if all(-(1 << 63) <= x < 1 << 63 for x in ends):
-                return _tagged("int", np.array(column, np.int64))
-        elif isinstance(column, np.ndarray):
+        if isinstance(column, np.ndarray):
             if column.ndim == 1 and column.dtype.kind in "biufmM" and column.itemsize <= 8:
                 return _tagged(f"scalar {column.dtype.str}", column)
-        elif (kinds := set(map(type, column))) == {float}:
+        elif (kinds := {int} if isinstance(column, range) else set(map(type, column))) == {float}:
             return _tagged("float", np.array(column, np.float64))
-        elif kinds == {int} and all(-(1 << 63) <= x < 1 << 63 for x in column):
-            return _tagged("int", np.array(column, np.int64))
+        elif kinds == {int}:
+            with suppress(OverflowError):
+                return _tagged("int", np.array(column, np.int64))
         of = self._digests.of
         found = b"".join([of(x, f"item {i}") for i, x in enumerate(column, first)])
         return np.frombuffer(found, np.uint64).reshape(-1, 2)
@@ -89,19 +88,7 @@ def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
     return pairs
 
 
-def _mixed(parts: Sequence[Pairs]) -> Pairs:
-    """Return one digest of several, all at the same time: a hash of each would take 1 µs."""
-    low = np.zeros(len(parts[0]), np.uint64)
-    high = np.full(len(parts[0]), len(parts), np.uint64)
-    for part in parts:
-        low = _spread(low * _ODD[0] + part[:, 0] + (high >> np.uint64(7)))
-        high = _spread(high * _ODD[1] + part[:, 1] + low)
-        low = _spread(low + high)
-    return np.stack([low, high], axis=1)
-
-
-def _spread(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Have each bit of a word change about half of the others (splitmix64)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+def _shifted(pairs: Pairs, by: npt.NDArray[np.int64]) -> Pairs:
+    """Return other digests: for each number another one, for 0 the same."""
+    shifts = by.astype(np.uint64) * np.uint64(STEP)
+    return np.stack([pairs[:, 0] + shifts, pairs[:, 1]], axis=1)

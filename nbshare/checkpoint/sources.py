@@ -14,7 +14,7 @@ import ast
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
@@ -34,27 +34,11 @@ ALL = "*"  # as a name: all of a module
 
 
 def normal_form(node: ast.AST) -> str:
-    """Return the syntax tree as text: without positions, docstrings, and what is not there."""
-    fields = []
-    for name, value in ast.iter_fields(node):
-        if name in ("kind", "type_comment", "ctx") or value is None or value == []:
-            continue
-        if isinstance(value, list):
-            nodes = value[_has_docstring(node, name) :]
-            text = "".join(normal_form(n) if isinstance(n, ast.AST) else repr(n) for n in nodes)
-        else:
-            text = normal_form(value) if isinstance(value, ast.AST) else repr(value)
-        fields.append(f"{name}={text}")
-    return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _has_docstring(node: ast.AST, field: str) -> bool:
-    body = getattr(node, "body", None)
-    if field != "body" or not isinstance(node, DEFINITIONS | ast.Module) or not body:
-        return False
-    first = body[0]
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return is_text and isinstance(first.value.value, str)
+    """Return source without docstrings, comments and its formatting."""
+    for part in ast.walk(node):
+        if isinstance(part, DEFINITIONS) and ast.get_docstring(part, clean=False) is not None:
+            part.body = part.body[1:] or [ast.Pass()]
+    return ast.unparse(node)
 
 
 class Target(NamedTuple):
@@ -103,15 +87,12 @@ class _Module:
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
         self.folder = os.path.dirname(path) if is_package else None
-        with open(path, "rb") as file:
-            data = file.read()
-        tree = ast.parse(data) if path.endswith(".py") else None
-        self.binary = digest(data) if tree is None else b""
+        tree = ast.parse(Path(path).read_bytes())
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)
         self.always: list[ast.stmt] = []
         self.targets: dict[str, list[Target]] = defaultdict(list)
         self.imported: list[str] = []  # when it is
-        for statement in tree.body[_has_docstring(tree, "body") :] if tree else ():
+        for statement in tree.body[ast.get_docstring(tree) is not None :]:
             self._add(statement)
 
     def _add(self, statement: ast.stmt) -> None:
@@ -174,7 +155,8 @@ def _own_path(name: str, folder: str | None) -> str | None:
             if spec is not None:
                 file = spec.origin if spec.has_location else None
                 break
-    return None if not file or is_installed(file) or not os.path.exists(file) else file
+    is_source = bool(file) and str(file).endswith(".py") and os.path.exists(str(file))
+    return str(file) if is_source and not is_installed(str(file)) else None
 
 
 class Sources:
@@ -208,10 +190,13 @@ class Sources:
                 self._seen.add(step)
                 todo += self._step(*step)
 
-    def reach_chain(self, module: str, chain: list[str]) -> None:
-        """Note what ``module.a.b`` depends on."""
-        for target in self._along(module, chain):
-            self.reach(*target)
+    def reach_any(self, name: str, attributes: Collection[str]) -> None:
+        """Note what code depends on that uses a module, and asks something for these attributes."""
+        if (module := self._module(name)) is not None:
+            there = {*module.named, *module.targets} & set(attributes)
+            there |= {each for each in attributes if self.is_own(f"{name}.{each}")}
+            for each in sorted(there) or [ALL]:
+                self.reach(*self._along(name, [each])[0])
 
     def _module(self, name: str) -> _Module | None:
         if name not in self._modules:
@@ -244,9 +229,7 @@ class Sources:
                 targets = [t._replace(name=attribute) for t in module.targets["*"]]
             for target in targets:
                 todo += self._along(target.module, [target.name] if target.name else [])
-            if not found and "__getattr__" in module.named and attribute != "__getattr__":
-                todo.append((name, ALL))
-        if found or module.binary:
+        if found:
             text, more = self._described(module, found)
             kind = attribute or "top level"
             self.parts[f"{module.label}.{kind}" if attribute else f"{module.label} ({kind})"] = text
@@ -274,7 +257,7 @@ class Sources:
                 if name not in module.named and name not in module.targets:
                     todo += [(target.module, name) for target in module.targets.get("*", ())]
         text = "".join(map(normal_form, found)) + repr(sorted(bindings, key=repr))
-        return digest(text.encode(), module.binary).hex(), todo
+        return digest(text.encode("utf8", "surrogatepass")).hex(), todo
 
 
 def _above(name: str) -> list[str]:

@@ -21,7 +21,7 @@ from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import has_ended, identity
 
-__all__ = ["Writer", "boot_id", "writer_of"]
+__all__ = ["Writer", "boot_id", "is_alive", "writer_of"]
 
 LEASE_S = 60.0  # a writer on another host that has not been heard of for so long is gone
 RENEW_S = 10.0
@@ -46,6 +46,17 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def is_alive(folder: Path, who: dict[str, Any]) -> bool:
+    """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
+    if who["host"] == socket.gethostname():
+        return who["boot"] == boot_id() and not has_ended((who["pid"], who["start"]))
+    with suppress(OSError):
+        os.utime(folder / "lock")  # by the clock of the file system, not by ours
+        age_s = (folder / "lock").stat().st_mtime - (folder / LEASE).stat().st_mtime
+        return age_s < LEASE_S
+    return False
+
+
 class Writer:
     """Who alone may write to a folder: this process.
 
@@ -57,8 +68,8 @@ class Writer:
     Attributes
     ----------
     is_new_boot : bool
-        Whether the writer before ended in the middle, and the machine was started since: what was
-        written may not have reached the disk.
+        Whether the machine was started since the writer before: what it wrote, and did not wait
+        for, may not have reached the disk.
 
     Raises
     ------
@@ -76,24 +87,25 @@ class Writer:
         try:
             self._lock()
             before = writer_of(folder)
-            if before is not None and not before["ended"]:
-                self._refuse_if_alive(before)
-            self.is_new_boot = bool(before and not before["ended"] and before["boot"] != boot_id())
             pid, start = identity()
-            self._me = {
-                "host": socket.gethostname(),
-                "boot": boot_id(),
-                "pid": pid,
-                "start": start,
-                "nonce": secrets.token_hex(8),
-                "ended": False,
-            }
-            self._say()
+            me = {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start}
+            is_other = before is not None and any(before[name] != me[name] for name in me)
+            if before and is_other and not before["ended"] and is_alive(folder, before):
+                raise CheckpointInUseError(_refusal(folder, before))
+            self.is_new_boot = not (before and (before["synced"] or before["boot"] == boot_id()))
+            nonce = secrets.token_hex(8)
+            self._me: dict[str, Any] = {**me, "nonce": nonce, "ended": False, "synced": False}
         except BaseException:
             os.close(self._fd)
             raise
         _held.add(self._place)
+        self._has_taken = False
         self._renewed_at = time.monotonic()
+
+    def take(self) -> None:
+        """Say who writes from now on."""
+        self._has_taken = True
+        self._say()
 
     def _lock(self) -> None:
         try:
@@ -110,47 +122,32 @@ class Writer:
                 raise
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
 
-    def _refuse_if_alive(self, before: dict[str, Any]) -> None:
-        if before["host"] == socket.gethostname():
-            who = before["pid"], before["start"]
-            is_other = who[0] != os.getpid()
-            is_alive = is_other and before["boot"] == boot_id() and not has_ended(who)
-        else:
-            is_alive = self._age_s() < LEASE_S
-        if is_alive:
-            raise CheckpointInUseError(_refusal(self._folder, before))
-
-    def _age_s(self) -> float:
-        """Return how old the lease is by the clock of the file system."""
-        os.utime(self._fd)
-        return os.fstat(self._fd).st_mtime - (self._folder / LEASE).stat().st_mtime
-
     def _say(self) -> None:
-        files.replace(self._folder / LEASE, json.dumps(self._me).encode())
+        files.replace(self._folder / LEASE, json.dumps(self._me).encode(), is_needed=False)
 
     def renew(self) -> bool:
         """Say that this process lives, now and then; returns whether the folder is still there."""
-        if time.monotonic() < self._renewed_at + RENEW_S:
-            return True
-        self._renewed_at = time.monotonic()
         try:
             status = self._folder.stat()
-            os.utime(self._folder / LEASE)
+            if time.monotonic() > self._renewed_at + RENEW_S:
+                self._renewed_at = time.monotonic()
+                os.utime(self._folder / LEASE)
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._place
 
-    def close(self, *, is_whole: bool) -> None:
-        """Let others write; `is_whole`: whether all that was stored is on its way to the disk."""
-        if self._place not in _held:
+    def close(self, *, is_whole: bool, is_synced: bool = False) -> None:
+        """Let others write, once; `is_whole`: all was written; `is_synced`: the disk has it."""
+        if self._fd < 0:
             return
-        try:
-            if is_whole:
-                self._me["ended"] = True
-                self._say()
-        finally:
-            _held.discard(self._place)
-            os.close(self._fd)  # which drops the lock
+        if is_whole and self._has_taken:
+            self._me["ended"], self._me["synced"] = True, is_synced
+            self._say()
+        elif self._has_taken:  # the next one looks at all that is there
+            (self._folder / LEASE).unlink(missing_ok=True)
+        _held.discard(self._place)
+        fd, self._fd = self._fd, -1
+        os.close(fd)  # which drops the lock
 
 
 def _refusal(folder: Path, who: dict[str, Any] | None) -> str:

@@ -45,6 +45,10 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
 
+With ``checkpoint=`` a thread of the owner, the keeper of the call, reads the board in the same way
+and writes new results to files. Stored results are placed in the output and marked as done before
+the call begins, so workers skip their items.
+
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
 wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
@@ -109,6 +113,8 @@ item
     One input of the run; indices count from 0.
 job
     The public face of a run.
+keeper
+    Stores the results of a call on disk while it runs (`nbshare.checkpoint`).
 lease
     Memory lent to a call; returned when its last view is gone.
 life pipe

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbshare.engine.events import WorkerEvent
 from nbshare.engine.results import Results
-from nbshare.engine.run import Engine, Request, Run, State
+from nbshare.engine.run import Engine, Keeper, Request, Run, State
 from nbshare.functions.freshness import Snapshot
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
@@ -113,6 +113,8 @@ class Call(Run):
         if board.is_open and engine.can_be_fed and request.stage is None:
             self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
+        self.keeper: Keeper | None = None
+        self._is_ending = False
         self.error_at_end: BaseException | None = None  # to fail with when all items are done
         self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
         self._texts: dict[int, str] = {}  # of items that are not kept
@@ -179,7 +181,8 @@ class Call(Run):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
         n_before = self.results.n_given
-        yield from self.results.new()
+        # What is given is kept: its memory may be used for others afterwards.
+        yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if (supply := self.supply) is not None and self.results.n_given > n_before:
             supply.wake()  # it may have waited for that
 
@@ -194,6 +197,8 @@ class Call(Run):
 
     def start(self) -> None:
         """Begin."""
+        if self.keeper is not None:
+            self.keeper.start()
         self.engine.submit(self)
         if self.supply is not None:
             self.supply.start()
@@ -203,6 +208,8 @@ class Call(Run):
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
+        if self._is_ending:
+            return self.await_end(timeout_s)
         return self.engine.wait(self, timeout_s)
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
@@ -218,8 +225,16 @@ class Call(Run):
         if (feed := self.feed) is not None:  # None if the call has just ended
             self._note_slowest()
             self.results.reserve(len(columns[0]))
+            if self.keeper is not None:
+                self.keeper.expect(self._all_columns(columns))
             feed.append(columns, step)
             self.engine.notify(self)
+
+    def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return what all iterables give to the next items, of which sources gave `new`."""
+        start, parts = self.board.n_there, iter(new)
+        stop = start + len(new[0])
+        return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
 
     def make_room(self, n: int) -> int:
         """Allocate places for the first `n` blocks of a stage, and some more; return how many.
@@ -303,6 +318,9 @@ class Call(Run):
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Mark the end and wake all waiting threads."""
+        if self._is_ending:  # its last results are being kept
+            return
+        self._is_ending = True
         if state == "done" and self.error_at_end is not None:
             state, error = "failed", self.error_at_end
         self.state, self.error = state, error
@@ -317,6 +335,9 @@ class Call(Run):
         self.items_event = None
         self.code = NO_CODE
         supply, self.supply = self.supply, None
-        self._end()
+        if self.keeper is not None:
+            self.keeper.end(self._end)
+        else:
+            self._end()
         if supply is not None:
             supply.wake()

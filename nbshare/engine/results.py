@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
     ASK,
     IS_OBJECT,
+    KIND_OF,
     KINDS,
     OBJECTS,
     Entry,
@@ -155,6 +156,13 @@ class Results:
         found = segment_of(array)
         assert found is not None
         return (self.spec, (found[1], array.strides, n)), [found[0]]
+
+    def begin_with(self, spec: OutputSpec) -> None:
+        """Have results that look like those of an earlier call, before the first comes."""
+        kind = KIND_OF.get(spec, ASK)
+        if kind == ASK and self.spec is None:
+            self.decide(spec)
+        self._board.header[KIND] = kind
 
     def reserve(self, n_more: int = 0) -> None:
         """Have room for the results of the items that are there, and some more, if they are rows.
@@ -343,18 +351,20 @@ class Results:
 
     # ------------------------------------------------------------------- one by one
 
-    def new(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results that have come since the last time; for one reader."""
+    def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield the results that have come since the last time, kept before; for one reader."""
         self.is_iterated = True
         self._ahead = []
         self._reading = time.monotonic(), self.n_given
         for page in self._board.pages:
             given = self._given_of(page)
             done = page.done.copy()
-            for place in np.flatnonzero((done != 0) & ~given).tolist():
-                i, state = page.first + place, int(done[place])
-                if self._is_here(i, state):
-                    yield i, self._take_value(i, state)  # not kept here: the next may come later
+            places = np.flatnonzero((done != 0) & ~given).tolist()
+            new = [k for k in places if self._is_here(page.first + k, int(done[k]))]
+            if keep is not None and new:
+                keep()
+            for k in new:  # no value in a variable: the next may come later
+                yield page.first + k, self._take_value(page.first + k, int(done[k]))
         self._reader_s, self._reading = self.reader_s(), None
 
     def _take_value(self, i: int, state: int) -> Any:

@@ -7,7 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbshare.engine.stats import StageStats
     from nbshare.wire.board import Board
 
-__all__ = ["Engine", "Request", "Run", "State", "has_rows"]
+__all__ = ["Engine", "Keeper", "Request", "Run", "State", "has_rows"]
 
 
 class Request(NamedTuple):
@@ -55,6 +55,22 @@ def has_rows(iterable: Any) -> bool:
 
 
 State = Literal["starting", "running", "done", "stopped", "failed"]
+
+
+class Keeper(Protocol):
+    """Keeps the results of a call in another place too, where they outlive it."""
+
+    def start(self) -> None:
+        """Begin to look for results."""
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Place the results that are kept of the next items, before workers see these."""
+
+    def save(self) -> None:
+        """Keep the results that are there."""
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Keep what is left when nobody writes any more, and call back."""
 
 
 class Engine:

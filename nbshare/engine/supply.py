@@ -24,7 +24,7 @@ from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
-from nbshare.wire.board import LOW, N_ITEMS, WORKED
+from nbshare.wire.board import LOW, N_ITEMS, RESTORED, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
 
@@ -210,13 +210,18 @@ class SourceSupply(Supply):
         size = self._pace.size
         if results.is_iterated and board.n_there - results.n_given > MOST_AHEAD * size:
             return False
-        if not board.n_there or board.n_unclaimed <= 0:
+        if not board.n_there or board.n_unclaimed <= 0 or self._are_all_done():
             return True
         if self._takes_much():
             return False
         if not self._pace.item_s:
             self._pace.look(self._call)
         return self._pace.item_s > 0 and board.n_unclaimed < size
+
+    def _are_all_done(self) -> bool:
+        """Whether nobody has anything to do, though nobody has claimed some: they are kept ones."""
+        board = self._call.board
+        return bool(board.header[RESTORED]) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
         """Whether the items that workers have not done yet take much memory."""
@@ -236,6 +241,8 @@ class SourceSupply(Supply):
             if results.is_iterated:  # nobody knows yet how quickly
                 most = min(most, GROWTH * results.n_given)
             pace.resize(PORTION_S / item_s, self._least, most)
+        elif self._are_all_done():
+            pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)
         self._intake.want(2 * pace.size)
         self._call.board.header[LOW] = pace.size // 2
         return pace.size

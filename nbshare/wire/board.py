@@ -59,6 +59,7 @@ __all__ = [
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
+RESTORED = 11  # whether some items were done before the call
 NOT_KNOWN = -1  # as TOTAL
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
@@ -70,6 +71,7 @@ NUMBER_BYTES = 8
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
+LOOK_ITEMS = 4096  # at a time, when done ones are skipped
 PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
@@ -398,10 +400,21 @@ class Board:
 
     def next_claim(self) -> int:
         """Return the first item that is neither claimed nor withdrawn. Under the lock."""
-        start, stop = self.header[NEXT], self.n_there
-        while start < stop and self.state(start):
-            start += 1
-        return start
+        return self.first(self.header[NEXT], self.n_there, is_done=False)
+
+    def first(self, start: int, stop: int, *, is_done: bool) -> int:
+        """Return the first of some items that is done, or that is not; `stop` if there is none."""
+        while start < stop:
+            page = self.page(start)
+            low = start - page.first
+            done = page.done[low : min(low + LOOK_ITEMS, stop - page.first)]
+            if bool(done[0]) == is_done:
+                return start
+            found = (done != 0) == is_done
+            if found[k := int(found.argmax())]:
+                return start + k
+            start += len(done)
+        return stop
 
     def stop(self) -> None:
         """Ask workers to claim and begin nothing more."""
@@ -549,6 +562,8 @@ class Claims:
                     header[NEXT] = start  # all others have been withdrawn
                     return range(0) if start == total else None
                 stop = self._stop(start, n_there, max(n_there, total), item_s)
+                if header[RESTORED]:
+                    stop = board.first(start, stop, is_done=True)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
             if n_returned:

@@ -130,6 +130,11 @@ class LogReader:
         """Return whether the log of an entry has arrived: its message follows the ``done`` byte."""
         return entry[0] in self._logs
 
+    def bytes_of(self, entry: Entry) -> memoryview:
+        """Return an entry as it lies in its log."""
+        _, offset, nbytes, _ = entry
+        return memoryview(self._logs[entry[0]])[offset : offset + abs(nbytes)]
+
     def load(self, i: int, entry: Entry) -> Any:
         """Return the result of item `i`, a new object; its large arrays are views of the log.
 

@@ -627,7 +627,6 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
 @pytest.mark.parametrize(
     "argument",
     [
-        {"checkpoint": "results"},
         {"backend": "ray"},
     ],
     ids=str,

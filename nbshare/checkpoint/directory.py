@@ -1,0 +1,431 @@
+"""The directory of a checkpoint: what its files hold, and the order in which they are written.
+
+::
+
+    README.txt    how to read this with NumPy alone
+    meta.json     format, versions of programs, what results look like
+    code.json     what results depended on when they were stored, by number
+    items.npy     per row: the digest of its item
+    results.npy   per row: the result, if results are numbers or arrays of one shape
+    objects.log   other results, as pickles; objects.npy says per row where
+    when.npy      per row: when it was stored
+    index.npy     per row: state, attempts, number in code.json, checksum     written last
+    order.npy     per item of the last call: its row
+    errors.jsonl  what items have failed with
+    lease.json    who writes; lock: of whom the kernel knows that
+
+A row's index word is written after all else of it. So whatever is cut off, a row either has its
+result or is not there.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import platform
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.checkpoint import files
+from nbshare.checkpoint.items import Pairs, as_bytes
+from nbshare.checkpoint.key import Parts, differences
+from nbshare.checkpoint.writer import Writer
+from nbshare.errors import CheckpointError, CheckpointWarning, warn
+from nbshare.memory import aligned
+from nbshare.wire.board import IN_LOG, IN_OUTPUT
+from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
+
+__all__ = ["Directory", "Durability", "IfChanged", "Rows", "accepted_by", "read_json", "runs_of"]
+
+FORMAT = 1
+INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
+PLACES = "objects.npy"  # offset, bytes (negative: with buffers beside the pickle), place in a list
+GROWTH = 1.5  # where nobody knows how many items will come
+LEAST_ROWS = 1024
+# What may be there before meta.json has reached the disk, which is waited for at the first result.
+NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
+NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log"}
+
+Durability = Literal["process", "power"]
+IfChanged = Literal["restart", "accept"] | None
+Rows = npt.NDArray[np.int64]
+
+README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
+
+    import numpy as np
+    index = np.load("index.npy", mmap_mode="r")
+    done = index["state"] == 1                            # 2: in objects.log, 3: failed
+    results = np.load("results.npy", mmap_mode="r")       # one row per item; look at results[done]
+
+Rows are in the order in which items first came. order.npy has the row of each item of the last
+call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
+Results that fit no array are pickles in objects.log; objects.npy has the offset and the number of
+bytes of each. when.npy has the time when a row was stored, in seconds since 1970. You may read all
+files while a run writes to them. Do not edit them.
+"""
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file holds; None if it is not there or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def runs_of(*numbers: Rows) -> Iterator[slice]:
+    """Yield slices in which all of these go up by one."""
+    n = len(numbers[0])
+    is_break = np.zeros(max(n - 1, 0), np.bool_)
+    for each in numbers:
+        is_break |= np.diff(each) != 1
+    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
+    for start, stop in itertools.pairwise(bounds):
+        if start < stop:
+            yield slice(start, stop)
+
+
+def accepted_by(versions: list[dict[str, Any]], parts: Parts) -> list[int]:
+    """Return the versions whose results are taken by a call that depends on this; first its own."""
+    found = [k for k, version in enumerate(versions) if version["parts"] == parts]
+    return [*found, *versions[found[0]]["accepts"]] if found else []
+
+
+class Directory:
+    """The files, open for writing.
+
+    Parameters
+    ----------
+    path : Path
+        The directory; made if it is not there.
+    parts : mapping
+        What results depend on.
+    label : str
+        What is run.
+    if_changed : {None, "restart", "accept"}
+        What to do with results that depended on something else.
+    durability : {"process", "power"}
+        Whether what was stored is to survive a power failure.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or its results depended on something else.
+    CheckpointInUseError
+        If another run writes to it.
+    OSError
+        If it cannot be written to.
+    """
+
+    def __init__(
+        self, path: Path, parts: Parts, label: str, if_changed: IfChanged, durability: Durability
+    ) -> None:
+        self.path, self._durability = path, durability
+        self._check_place()
+        path.mkdir(parents=True, exist_ok=True)
+        self._writer = Writer(path)
+        self._columns: list[files.Column] = []
+        self._results: files.Column | None = None
+        self._objects: files.Column | None = None
+        self._log_fd = -1
+        self._row_of: dict[bytes, int] = {}  # by digest, once it is needed
+        self.words = np.zeros(0, INDEX)
+        try:
+            self._open(label)
+            self._settle_version(dict(parts), if_changed)
+            self._writer.take()
+        except BaseException:
+            self.close(is_whole=False)
+            raise
+
+    def _check_place(self) -> None:
+        path, meta = self.path, read_json(self.path / "meta.json")
+        if meta is not None and not 1 <= meta.get("format", 0) <= FORMAT:
+            raise CheckpointError(
+                f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; "
+                f"this one knows formats up to {FORMAT}"
+            )
+        if meta is None and path.exists():
+            names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
+            if names - NO_RESULTS:
+                raise CheckpointError(
+                    f"{path} is there and is no checkpoint. Give checkpoint= the path of a new or "
+                    "empty folder."
+                )
+
+    def _open(self, label: str) -> None:
+        if (meta := read_json(self.path / "meta.json")) is None:
+            readme = README.format(format=FORMAT, label=label)
+            files.replace(self.path / "README.txt", readme.encode(), is_needed=False)
+            meta = {"format": FORMAT, "label": label, "created": time.time(), "results": None}
+            meta |= {"python": platform.python_version(), "numpy": np.__version__}
+            meta |= {"nbshare": version("nbshare"), "durability": self._durability}
+            self._write_json("meta.json", meta, is_needed=False)
+        self._meta: dict[str, Any] = meta
+        self._items = self._column("items.npy", "u1", (16,))
+        self._when = self._column("when.npy", "<f8")
+        self._index = self._column("index.npy", INDEX)
+        if (spec := self.spec) is not None and spec.dtype is not None:
+            self._results = self._column("results.npy", spec.dtype, spec.shape)
+        if (self.path / PLACES).exists():
+            self._open_objects()
+        items = np.array(self._items.read())
+        used = np.flatnonzero(items.any(axis=1))
+        self._n_rows = int(used[-1]) + 1 if len(used) else 0
+        self._digests: Pairs = items.view(np.uint64)[: self._n_rows]
+        self._make_room(self._n_rows)
+        self.words = np.array(self._index.read())
+        # Of a row that has no digest anything may have become of the rest: it may get another item.
+        is_unknown = self.words["state"] > 0
+        is_unknown[used] = False
+        self._forget(np.flatnonzero(is_unknown))
+        is_whole = all(column.was_whole for column in self._columns)
+        if self._objects is not None and self._objects.n:
+            ends = np.array(self._objects.read())
+            is_whole &= (ends[:, 0] + np.abs(ends[:, 1])).max() <= self._log_end
+        is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
+        if self._writer.is_new_boot or is_lost or not is_whole:
+            self._drop_damaged()
+
+    def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
+        n = self._columns[0].n if self._columns else 0
+        self._columns.append(files.Column(self.path / name, dtype, shape, n))
+        return self._columns[-1]
+
+    def _open_objects(self) -> files.Column:
+        if self._objects is None:
+            if self._log_fd < 0:
+                self._log_fd = files.system.open(self.path / "objects.log", os.O_RDWR)
+                self._log_end = aligned(os.fstat(self._log_fd).st_size)
+            self._objects = self._column(PLACES, "<i8", (3,))
+            files.sync_folder(self.path)
+        return self._objects
+
+    def _write_json(self, name: str, content: Any, *, is_needed: bool = True) -> None:
+        data = json.dumps(content, indent=1).encode()
+        files.replace(self.path / name, data, is_needed=is_needed)
+
+    # ------------------------------------------------------------------------ its key
+
+    def _settle_version(self, parts: dict[str, str], if_changed: IfChanged) -> None:
+        """Find out which stored results depended on the same, and what to do with the others."""
+        versions, is_changed = read_json(self.path / "code.json") or [], False
+        if not (accepted := accepted_by(versions, parts)):
+            accepted = [len(versions)]
+            versions.append({"parts": parts, "accepts": []})
+            is_changed = True
+        self.version = accepted[0]
+        is_stored = np.isin(self.words["state"], (IN_OUTPUT, IN_LOG))
+        old = is_stored & ~np.isin(self.words["code"], accepted)
+        if old.any():
+            if if_changed is None:
+                most = int(np.bincount(self.words["code"][old]).argmax())
+                raise CheckpointError(
+                    f"{self.path}: {'; '.join(differences(versions[most]['parts'], parts))}. "
+                    f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
+                    'Use another path, or say if_changed="restart" to run them again, or '
+                    'if_changed="accept" to keep them as they are.'
+                )
+            if if_changed == "accept":
+                versions[self.version]["accepts"] = list(range(len(versions)))
+                is_changed = True
+        if is_changed:
+            self._write_json("code.json", versions)
+        if if_changed == "restart":
+            self._forget(np.flatnonzero(old))
+            if not np.isin(self.words["state"], (IN_OUTPUT, IN_LOG)).any():
+                self._note_kind(None)
+                if self._results is not None:
+                    self._columns.remove(self._results)
+                    self._results.close()
+                    self._results = None
+
+    def _forget(self, rows: Rows) -> None:
+        """Have some rows be not there."""
+        self.words[rows] = np.zeros((), INDEX)
+        for run in runs_of(rows):
+            self._index.write(int(rows[run.start]), self.words[rows[run]])
+
+    def _drop_damaged(self) -> None:
+        """Forget rows whose results are not what was stored."""
+        stored = np.flatnonzero(self.words["state"] == IN_OUTPUT)
+        is_bad = np.zeros(len(self.words), np.bool_)
+        if self._results is not None and self._results.n:
+            is_bad[stored] = _crcs(self._results.read(), stored) != self.words["crc"][stored]
+        else:
+            is_bad[stored] = True
+        logged = np.flatnonzero(self.words["state"] == IN_LOG)
+        if len(logged):
+            places = self.places(logged)
+            found = [zlib.crc32(self.record(*place[:2])) for place in places.tolist()]
+            is_bad[logged] = _crcs_of_places(places, found) != self.words["crc"][logged]
+        if is_bad.any():
+            warn(
+                f"{self.path}: {int(is_bad.sum())} results did not reach the disk whole, or are "
+                "damaged; their items run again",
+                CheckpointWarning,
+            )
+            self._forget(np.flatnonzero(is_bad))
+
+    # -------------------------------------------------------------------- what it holds
+
+    @property
+    def spec(self) -> OutputSpec | None:
+        """What results look like; None before the first."""
+        if (kind := self._meta["results"]) == "objects":
+            return OBJECTS
+        found = files.header_of(self.path / "results.npy")
+        if kind is None or found is None:
+            return None
+        number = {each.__name__: each for each in NUMBERS}.get(kind)
+        return OutputSpec(found[1], found[2], number)
+
+    def decide(self, spec: OutputSpec) -> None:
+        """Note what results look like, once there is one."""
+        if self.spec is None:
+            kind = "objects"
+            if spec.dtype is not None:
+                kind = "arrays" if spec.number is None else spec.number.__name__
+                self._results = self._column("results.npy", spec.dtype, spec.shape)
+            self._note_kind(kind)
+
+    def _note_kind(self, kind: str | None) -> None:
+        self._write_json("meta.json", self._meta | {"results": kind})
+        self._meta["results"] = kind
+
+    def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
+        """Return the rows of items; new ones get new rows. `is_last`: whether no more will come."""
+        start = int((self._digests == pairs[0]).all(axis=1).argmax()) if self._n_rows else 0
+        known = self._digests[start : start + len(pairs)]
+        is_all = len(known) == len(pairs) or (is_last and not start)
+        if is_all and np.array_equal(known, pairs[: len(known)]):  # as in a call before
+            rows = np.arange(start, start + len(pairs))
+        else:
+            if not self._row_of:  # backwards: a digest that was cut off may look like one before it
+                keys = as_bytes(self._digests[::-1])
+                self._row_of = dict(zip(keys, range(self._n_rows)[::-1], strict=True))
+            rows = np.array([self._row_of.get(key, -1) for key in as_bytes(pairs)])
+            is_new = rows < 0
+            rows[is_new] = np.arange(self._n_rows, self._n_rows + is_new.sum())
+        new = pairs[rows >= self._n_rows]
+        if len(new):
+            first, n = self._n_rows, self._n_rows + len(new)
+            self._make_room(n, exactly=is_last)
+            self._items.write(first, new.view(np.uint8))
+            self._digests = np.concatenate([self._digests, new])
+            if self._row_of:
+                self._row_of.update(zip(as_bytes(new), range(first, n), strict=True))
+            self._n_rows = n
+        return rows
+
+    def _make_room(self, n: int, *, exactly: bool = True) -> None:
+        if not exactly and n > self._items.n:
+            n = max(LEAST_ROWS, int(GROWTH * n))
+        for column in self._columns:
+            column.grow(n)
+        more = np.zeros(max(0, n - len(self.words)), INDEX)
+        self.words = np.concatenate([self.words, more])
+
+    def results(self, rows: Rows) -> npt.NDArray[Any]:
+        """Return the results that are stored as rows."""
+        assert self._results is not None
+        return np.asarray(self._results.read()[rows])
+
+    def places(self, rows: Rows) -> Rows:
+        """Return where results lie that fit no array: offset, bytes, place; of each row."""
+        return np.array(self._open_objects().read()[rows])
+
+    def record(self, start: int, nbytes: int) -> bytes:
+        """Return what lies there."""
+        return os.pread(self._log_fd, abs(nbytes), start)
+
+    # ------------------------------------------------------------------------- storing
+
+    def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+        """Write results, of rows one after the other; returns their checksums."""
+        assert self._results is not None
+        self._results.write(first, values)
+        return _crcs(np.ascontiguousarray(values), np.arange(len(values)))
+
+    def put_record(self, record: memoryview) -> tuple[int, int]:
+        """Append a result, or some; returns where it lies, and its checksum."""
+        self._open_objects()
+        start, self._log_end = self._log_end, aligned(self._log_end + len(record))
+        files.write_all(self._log_fd, record, start)
+        return start, zlib.crc32(record)
+
+    def put_places(self, rows: Rows, places: Rows, crcs: list[int]) -> npt.NDArray[np.uint32]:
+        """Say where the results of rows lie; returns their checksums, given those of records."""
+        column = self._open_objects()
+        for run in runs_of(rows):
+            column.write(int(rows[run.start]), places[run])
+        return _crcs_of_places(places, crcs)
+
+    def commit(self, rows: Rows, states: Any, attempts: Any, crcs: Any) -> None:
+        """Have results be there whose bytes are written."""
+        if self._durability == "power":
+            for column in self._columns:
+                if column is not self._index:
+                    column.sync()
+            if self._log_fd >= 0:
+                files.system.sync(self._log_fd)
+        words = np.zeros(len(rows), INDEX)
+        words["state"], words["attempts"] = states, np.minimum(attempts, 255)
+        words["code"], words["crc"] = self.version, crcs
+        for run in runs_of(rows):
+            self._when.write(int(rows[run.start]), np.full(run.stop - run.start, time.time()))
+            self._index.write(int(rows[run.start]), words[run])
+        if self._durability == "power":
+            self._index.sync()
+        self.words[rows] = words
+
+    def note_order(self, rows: Rows) -> None:
+        """Keep which row each item of the call has."""
+        np.save(file := io.BytesIO(), rows)
+        files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
+
+    def note_error(self, record: dict[str, Any]) -> None:
+        """Keep what an item has failed with."""
+        files.append(self.path / "errors.jsonl", record)
+
+    def is_there(self) -> bool:
+        """Say that the writer lives; returns whether the directory is still where it was."""
+        return self._writer.renew()
+
+    def close(self, *, is_whole: bool) -> None:
+        """Close the files and let others write."""
+        try:
+            if is_whole:
+                for column in self._columns:
+                    column.shrink(self._n_rows)
+                self._writer.close(is_whole=True, is_synced=self._durability == "power")
+        finally:
+            self._writer.close(is_whole=False)
+            for column in self._columns:
+                column.close()
+            if self._log_fd >= 0:
+                os.close(self._log_fd)
+            self._columns, self._log_fd = [], -1
+
+
+def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
+    """Return the checksums of some rows."""
+    if not values.nbytes:
+        return np.zeros(len(rows), np.uint32)
+    plain = np.asarray(values).reshape(len(values), -1).view(np.uint8)
+    return np.array([zlib.crc32(plain[row]) for row in rows.tolist()], np.uint32)
+
+
+def _crcs_of_places(places: Rows, crcs: Iterable[int]) -> npt.NDArray[np.uint32]:
+    """Return the checksums of rows that say where records of these checksums lie."""
+    both = zip(places, crcs, strict=True)
+    return np.array([zlib.crc32(place.tobytes(), crc) for place, crc in both], np.uint32)

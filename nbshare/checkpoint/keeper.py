@@ -1,0 +1,312 @@
+"""Stores what workers have finished while a call runs, and has the call begin with what is there.
+
+Workers know nothing of it: results lie in shared memory as in any call. A thread of the owner looks
+at the board some times a second and writes what is new. So a killed owner loses the results of the
+last tenth of a second, with ``durability="power"`` of the last two.
+"""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows, runs_of
+from nbshare.checkpoint.key import key_of
+from nbshare.engine.call import Call
+from nbshare.engine.run import Request
+from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
+from nbshare.functions.reference import label_of
+from nbshare.memory import Segment, aligned
+from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, NEXT, RESTORED, Page
+from nbshare.wire.failures import describe
+from nbshare.wire.results import OBJECTS, OutputSpec
+
+__all__ = ["Checkpoint", "Keeper", "OnFull", "kept_in"]
+
+LOOK_S = {"process": 0.1, "power": 2.0}  # between looks at what is new
+PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
+MOST_BYTES = 64 << 20  # of rows that are made there at a time
+
+OnFull = Literal["continue", "stop"]
+
+
+class Checkpoint(NamedTuple):
+    """Where a map keeps its results, and how."""
+
+    path: Path
+    if_changed: IfChanged = None
+    durability: Durability = "process"
+    on_full: OnFull = "continue"
+    version: str | None = None
+
+
+def kept_in(options: Checkpoint, request: Request, prepare: Callable[[], Call]) -> Call:
+    """Return a call whose results are kept, and that begins with those that are there."""
+    keeper = Keeper(request, options)  # first: what it refuses is refused before anything starts
+    try:
+        call = prepare()
+        keeper.begin(call)
+    except BaseException:
+        keeper.close()
+        raise
+    return call
+
+
+class _Kept(NamedTuple):
+    """The items of a page of the board."""
+
+    rows: Rows  # -1: not there yet
+    is_saved: npt.NDArray[np.bool_]
+
+
+class Keeper:
+    """Keeps the results of one call in a directory.
+
+    Parameters
+    ----------
+    request : Request
+        What is asked for.
+    options : Checkpoint
+        Where it is kept, and how.
+
+    Raises
+    ------
+    CheckpointError, CheckpointInUseError, OSError
+        As `Directory`, or if the results that are there would not fit ``out=``.
+    """
+
+    def __init__(self, request: Request, options: Checkpoint) -> None:
+        key = key_of(request, options.version)
+        self._items, self._on_full = key.items, options.on_full
+        self._look_s = LOOK_S[options.durability]
+        self._directory = Directory(
+            options.path, key.parts, label_of(request.func), options.if_changed, options.durability
+        )
+        try:
+            self._spec = self._checked_spec(request)
+        except BaseException:
+            self._directory.close(is_whole=True)
+            raise
+        self._pages: dict[int, _Kept] = {}
+        self._order: list[Rows] = []
+        self._saving = _thread.allocate_lock()
+        self._is_over = _thread.allocate_lock()  # released when the call is
+        self._is_over.acquire()
+        self._has_thread = self._is_lost = False
+        self._try_at = 0.0  # not before that after a failure
+        self._has_warned = False
+        self._n_logs = 0
+        self._line = users_line()
+
+    def _checked_spec(self, request: Request) -> OutputSpec | None:
+        spec, out = self._directory.spec, request.out
+        if spec is None or out is None:
+            return spec
+        wanted: OutputSpec = OBJECTS
+        if isinstance(out, np.ndarray):
+            wanted = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
+        if spec[:2] != wanted[:2]:
+            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
+            raise CheckpointError(
+                f"{self._directory.path} has results that are {there}, which out= does not take. "
+                "Use the out= of the runs before, or another path."
+            )
+        return wanted
+
+    # ------------------------------------------------------------------------ before
+
+    def begin(self, call: Call) -> None:
+        """Have a call begin with what is there."""
+        self._call = call
+        call.keeper = self
+        if self._spec is not None:
+            call.results.begin_with(self._spec)
+        if call.request.source is None and call.request.n_tasks:
+            self.expect(call.request.iterables)
+            call.board.header[NEXT] = call.board.next_claim()
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Find the next items among those that are stored, before workers see them."""
+        with self._saving:
+            self._expect(columns)
+
+    def _expect(self, columns: Sequence[Any]) -> None:
+        board, n = self._call.board, len(columns[0])
+        first = sum(map(len, self._order))
+        if board.is_open:
+            board.extend(n)
+        pairs = self._items.next(columns, first, is_last=not board.is_open)
+        try:
+            rows = self._directory.rows_for(pairs, is_last=not board.is_open)
+        except OSError as error:
+            if not board.is_open:  # nothing has been computed yet
+                raise
+            self._note_failure(error)
+            rows = np.full(n, -1)
+        self._order.append(rows)
+        if not board.is_open and not self._is_lost:
+            self._directory.note_order(rows)
+        words = self._directory.words[np.maximum(rows, 0)]
+        states = np.where(rows >= 0, words["state"], 0)
+        for page, low, high in board.parts(first, first + n):
+            empty = _Kept(np.full(page.n, -1), np.zeros(page.n, np.bool_))
+            kept = self._pages.setdefault(page.first, empty)
+            here = slice(page.first + low - first, page.first + high - first)
+            kept.rows[low:high] = rows[here]
+            self._restore(page, low, rows[here], states[here])
+            kept.is_saved[low:high] = np.isin(states[here], (IN_OUTPUT, IN_LOG))
+            if kept.is_saved[low:high].any():
+                board.header[RESTORED] = 1
+
+    def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
+        """Place stored results where those of workers go."""
+        results = self._call.results
+        there = np.flatnonzero(states == IN_OUTPUT)
+        if len(there):
+            out = results.rows(page.first, page.n)
+            step = max(1, MOST_BYTES // max(1, out[:1].nbytes))
+            for k in range(0, len(there), step):
+                part = there[k : k + step]
+                out[low + part] = self._directory.results(rows[part])
+            page.done[low + there] = IN_OUTPUT
+        logged = np.flatnonzero(states == IN_LOG)
+        if len(logged):
+            places = self._directory.places(rows[logged])
+            sizes = {start: abs(nbytes) for start, nbytes, _ in places.tolist()}
+            ends = list(accumulate(map(aligned, sizes.values())))
+            starts = dict(zip(sizes, [0, *ends], strict=False))
+            log = Segment.create(ends[-1])
+            for start, at in starts.items():
+                log[at : at + sizes[start]] = self._directory.record(start, sizes[start])
+            places[:, 0] = [starts[start] for start in places[:, 0].tolist()]
+            self._n_logs += 1
+            page.index[0, low + logged] = self._n_logs  # the key: of no process
+            page.index[1:, low + logged] = places.T
+            results.logs.add(self._n_logs, log)
+            page.done[low + logged] = IN_LOG
+
+    # ------------------------------------------------------------------------ meanwhile
+
+    def start(self) -> None:
+        """Begin to look for results."""
+        with suppress(RuntimeError):  # no more threads are allowed: all is stored in the end
+            _thread.start_new_thread(self._live, ())
+            self._has_thread = True
+
+    def _live(self) -> None:
+        while not self._is_over.acquire(timeout=self._look_s):
+            self.save()
+        self._finish()
+
+    def save(self) -> None:
+        """Store all results that are there; nothing if the disk fails."""
+        with self._saving:
+            if self._is_lost or time.monotonic() < self._try_at:
+                return
+            try:
+                if not self._directory.is_there():
+                    self._is_lost = True
+                    raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
+                for page in self._call.board.pages:
+                    self._save_page(page)
+            except Exception as error:  # noqa: BLE001 - or the run would never end
+                self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Say once that results cannot be stored; they are in memory, and it is tried again."""
+        self._try_at = time.monotonic() + PAUSE_S
+        where = self._directory.path
+        if self._on_full == "stop":
+            self._is_lost = True
+            call = self._call
+            call.error = call.error or error.with_traceback(None)
+            call.stop()
+        elif not self._has_warned:
+            self._has_warned = True
+            warn_at_most(
+                f"{where}: results cannot be stored ({error}). The run goes on in memory, and "
+                "storing is tried again; what was stored is kept",
+                CheckpointWarning,
+                self._line,
+            )
+
+    def _save_page(self, page: Page) -> None:
+        results, kept = self._call.results, self._pages.get(page.first)
+        if kept is None or (spec := results.spec) is None:
+            return
+        done = page.done.copy()
+        new = np.flatnonzero((done != 0) & ~kept.is_saved & (kept.rows >= 0))
+        if not len(new):
+            return
+        self._directory.decide(spec)
+        crcs = np.zeros(page.n, np.uint32)
+        in_output = new[done[new] == IN_OUTPUT]
+        if len(in_output):
+            values = results.rows(page.first, page.n)
+            for run in runs_of(in_output, kept.rows[in_output]):
+                part = in_output[run]
+                rows = values[part[0] : part[-1] + 1]
+                crcs[part] = self._directory.put_rows(int(kept.rows[part[0]]), rows)
+        logged = new[done[new] == IN_LOG]
+        # The message of a log comes after the ``done`` byte.
+        logged = logged[[results.logs.has(page.index[:, k].tolist()) for k in logged]]
+        if len(logged):
+            crcs[logged] = self._put_logged(page, logged, kept.rows[logged])
+        new = np.concatenate([in_output, logged, new[done[new] == FAILED]])
+        attempts = page.attempts[new] & ATTEMPTS if self._call.board.header[HURT] else 0
+        self._directory.commit(kept.rows[new], done[new], attempts + 1, crcs[new])
+        kept.is_saved[new] = True
+
+    def _put_logged(self, page: Page, logged: Rows, rows: Rows) -> npt.NDArray[np.uint32]:
+        """Write results that fit no array; returns their checksums."""
+        logs, places, crcs = self._call.results.logs, [], []
+        records: dict[tuple[int, int], tuple[int, int]] = {}  # of items that are stored together
+        for entry in page.index[:, logged].T.tolist():
+            if (key := (entry[0], entry[1])) not in records:
+                records[key] = self._directory.put_record(logs.bytes_of(entry))
+            start, crc = records[key]
+            places.append((start, entry[2], entry[3]))
+            crcs.append(crc)
+        return self._directory.put_places(rows, np.array(places, "<i8"), crcs)
+
+    # ------------------------------------------------------------------------ in the end
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Store what is left, close, and call back."""
+        self._then = then
+        if self._has_thread:
+            self._is_over.release()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._try_at = 0.0
+        self.save()
+        try:
+            if not self._is_lost:
+                self._note_end()
+            self.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._note_failure(error)
+        finally:
+            self._then()
+
+    def _note_end(self) -> None:
+        if self._call.board.is_open and self._order:
+            self._directory.note_order(np.concatenate(self._order))
+        for i, error in list(self._call.results.errors.items()):
+            told = describe(error, i, "")
+            record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
+            self._directory.note_error(record | {"traceback": told.traceback})
+
+    def close(self) -> None:
+        """Let others write."""
+        self._directory.close(is_whole=not self._is_lost)

@@ -1,0 +1,243 @@
+"""A run on disk, seen by anyone: how far it is, its results, and what a call would run again."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.checkpoint.directory import accepted_by, read_json
+from nbshare.checkpoint.items import as_bytes
+from nbshare.checkpoint.key import differences, key_of
+from nbshare.checkpoint.writer import is_alive, writer_of
+from nbshare.engine.collect import masked
+from nbshare.engine.results import MISSING
+from nbshare.errors import CheckpointError
+from nbshare.options import MapOptions, checked_request
+from nbshare.wire.board import IN_LOG, IN_OUTPUT
+from nbshare.wire.results import thawed, unpack
+
+__all__ = ["Outdated", "StoredRun", "open_checkpoint"]
+
+RATE_S = 60.0  # of what was stored lately
+
+
+class Outdated(NamedTuple):
+    """What a call with a checkpoint would run, and why.
+
+    Attributes
+    ----------
+    n_items : int
+        Items of the call.
+    n_stored : int
+        Those whose results would be taken from the checkpoint.
+    n_new : int
+        Those that have no result yet.
+    n_changed : int
+        Those whose results depended on something that has changed.
+    changes : list of str
+        What has changed.
+    """
+
+    n_items: int
+    n_stored: int
+    n_new: int
+    n_changed: int
+    changes: list[str]
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
+    """Look at a run that is stored, while it goes on or afterwards, from any process.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The ``checkpoint=`` of the run.
+
+    Returns
+    -------
+    StoredRun
+        Shown at the end of a notebook's cell, it says how far the run is.
+
+    Raises
+    ------
+    nbshare.errors.CheckpointError
+        If there is no checkpoint of a format that this version knows.
+
+    Examples
+    --------
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder, progress=False)
+    >>> nbshare.open_checkpoint(folder).results()
+    array([1., 2.])
+    """
+    return StoredRun(Path(os.fspath(path)).expanduser().absolute())
+
+
+class StoredRun:
+    """A run that is stored, as it is at the moment of each question.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    label : str
+        The name of its function.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        meta = read_json(path / "meta.json")
+        if meta is None:
+            raise CheckpointError(f"{path} is no checkpoint: there is no meta.json in it")
+        self.label = str(meta["label"])
+
+    def _load(self, name: str) -> npt.NDArray[Any]:
+        try:
+            return np.asarray(np.load(self.path / name, mmap_mode="r"))
+        except (FileNotFoundError, ValueError, EOFError):  # nothing has been written yet
+            return np.zeros(0, np.int64)
+
+    def _index(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the row of each item of the last call, and its state."""
+        index, order = self._load("index.npy"), self._load("order.npy")
+        if not len(order):  # a generator's are known in the end
+            order = np.flatnonzero(self._load("items.npy").any(axis=-1))
+        return order, index["state"][order] if len(index) else np.zeros(0, np.uint8)
+
+    @property
+    def state(self) -> str:
+        """One of running, over, and ended: it was killed, or its machine is gone."""
+        who = writer_of(self.path)
+        if who is None or who["ended"]:
+            return "over"
+        return "running" if is_alive(self.path, who) else "ended"
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of items of the last call; of a generator those that have come."""
+        return len(self._index()[0])
+
+    @property
+    def n_done(self) -> int:
+        """Number of its results that are stored."""
+        return int(self.present.sum())
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which of its results are stored: a bool array of shape (n_tasks,)."""
+        return np.isin(self._index()[1], (IN_OUTPUT, IN_LOG))
+
+    @property
+    def rate(self) -> float:
+        """Results per second that were stored in the last minute before the newest."""
+        times = self._load("when.npy")
+        times = np.sort(times[times > 0])
+        recent = times[times >= times[-1] - RATE_S] if len(times) else times
+        took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
+        return (len(recent) - 1) / took_s if took_s else 0.0
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """The last failure of each item that has no result, by its index: type and text."""
+        try:
+            lines = (self.path / "errors.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return {}
+        told = [json.loads(line) for line in lines if line.endswith("}")]
+        present = self.present
+        return {
+            each["item"]: f"{each['type']}: {each['text']}"
+            for each in told
+            if not (each["item"] < len(present) and present[each["item"]])
+        }
+
+    def results(self) -> Any:
+        """Return the results that are stored, in the order of the items of the last call.
+
+        Returns
+        -------
+        ndarray, MaskedArray or list
+            An array that is read from the disk as it is used, masked where results are missing; or
+            a list, with `nbshare.MISSING` in its gaps.
+        """
+        order, states = self._index()
+        results = self._load("results.npy")
+        if (states == IN_LOG).any() or (not len(results) and len(order)):
+            return [self._value(*each, results) for each in zip(order, states, strict=True)]
+        if not np.array_equal(order, np.arange(len(results))):
+            results = results[order]
+        is_missing = states != IN_OUTPUT
+        return masked(results, is_missing) if is_missing.any() else results
+
+    def _value(self, row: int, state: int, results: npt.NDArray[Any]) -> Any:
+        if state == IN_OUTPUT:
+            return results[row]
+        if state != IN_LOG:
+            return MISSING
+        start, nbytes, place = self._load("objects.npy")[row].tolist()
+        with open(self.path / "objects.log", "rb") as file:
+            record = os.pread(file.fileno(), abs(nbytes), start)
+        if nbytes < 0:
+            return unpack(int(row), np.frombuffer(record, np.uint8))
+        value = pickle.loads(record)
+        return value if place < 0 else thawed(int(row), value[place])
+
+    def outdated(
+        self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
+    ) -> Outdated:
+        """Say what a call would run, and why, without running it.
+
+        Parameters
+        ----------
+        func, *iterables, **options
+            As for `parallel_map`. Of generators nobody knows the items.
+
+        Returns
+        -------
+        Outdated
+            Numbers of items, and what has changed.
+        """
+        checked = MapOptions(**options)
+        request, _ = checked_request(func, iterables, checked)
+        if request.source is not None:
+            raise TypeError("outdated() takes items that have a length: make a list of them")
+        key = key_of(request, checked.version)
+        stored = as_bytes(np.ascontiguousarray(self._load("items.npy")).view(np.uint64))
+        row_of = {digest: row for row, digest in enumerate(stored)}
+        wanted = as_bytes(key.items.next(request.iterables)) if request.n_tasks else []
+        rows = np.array([row_of[each] for each in wanted if each in row_of], np.int64)
+        words = self._load("index.npy")[rows]
+        words = words[np.isin(words["state"], (IN_OUTPUT, IN_LOG))] if len(words) else words
+        versions = read_json(self.path / "code.json") or []
+        accepted = accepted_by(versions, key.parts)
+        is_old = ~np.isin(words["code"], accepted) if len(words) else np.zeros(0, np.bool_)
+        n_old, changes = int(is_old.sum()), []
+        if n_old:
+            most = int(np.bincount(words["code"][is_old]).argmax())
+            changes = differences(versions[most]["parts"], key.parts)
+        n_new = len(wanted) - len(words)
+        return Outdated(len(wanted), len(words) - n_old, n_new, n_old, changes)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        rate = f", {self.rate:.3g} a second" if self.state == "running" and self.rate else ""
+        return (
+            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_tasks} results"
+            f"{failed}{rate}, {self.path}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a bar, and the line of text."""
+        line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
+        n_tasks = max(self.n_tasks, 1)
+        return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'

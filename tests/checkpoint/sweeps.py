@@ -1,0 +1,116 @@
+"""Functions of sweeps that are stored, each of which notes that it was called."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+CALLS: list[int] = []  # items that ran in this process
+PAUSE_S = {0: 0.0}  # of each of them
+
+
+def note(log: str, x: object) -> None:
+    """Note that an item has run; lines of several processes stay whole."""
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{x}\n".encode())
+    os.close(fd)
+
+
+def noted(log: str) -> list[str]:
+    """Return the items that have run since the last time."""
+    path = Path(log)
+    lines = path.read_text().split() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+def number(x, log):
+    note(log, x)
+    return 1.5 * x
+
+
+def integer(x, log):
+    note(log, x)
+    return 3 * x
+
+
+def row(x, log):
+    note(log, x)
+    return np.full((2, 3), x, np.float32)
+
+
+def record(x, log):
+    note(log, x)
+    return {"x": x, "big": np.full(3000, x)}
+
+
+def mixed(x, log):
+    """Numbers first, then an object now and then."""
+    note(log, x)
+    return f"text {x}" if x % 4 == 3 else float(x)
+
+
+def drawn(x, log, rng):
+    note(log, x)
+    return rng.random(3) + x
+
+
+def slow(x, log):
+    time.sleep(0.01)
+    note(log, x)
+    return 2.0 * x
+
+
+def slow_record(x, log):
+    time.sleep(0.01)
+    note(log, x)
+    return [x, "text"]
+
+
+def slow_drawn(x, log, rng):
+    time.sleep(0.01)
+    note(log, x)
+    return rng.random(2)
+
+
+def fragile(x, log):
+    """Fail for some items as long as a file is there."""
+    if x % 5 == 3 and Path(log).with_name("broken").exists():
+        raise ValueError(f"no {x}")
+    note(log, x)
+    return 1.0 * x
+
+
+def deadly(x, log):
+    """End the worker the first time that item 3 is run."""
+    flag = Path(log).with_name("died")
+    if x == 3 and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(log, x)
+    return 1.0 * x
+
+
+RESULTS = [number, integer, row, record, mixed]
+
+
+def values(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return np.array([x + 1, x * x, -x], np.float32)
+
+
+def objects(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return {"x": x, "big": np.full(600, x)} if x % 2 else f"text {x}"
+
+
+def twos(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return float(x) if x != 4 else "an odd one"

@@ -1,0 +1,405 @@
+"""Whatever is cut off, lost or refused by the disk: never a wrong result, never a lost one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import disks
+import numpy as np
+import pytest
+import sweeps
+from faultlab import wait_until
+
+from nbshare import open_checkpoint, parallel_map
+from nbshare.checkpoint import files, keeper, writer
+from nbshare.errors import CheckpointInUseError, CheckpointWarning
+
+N = 6
+MOST_QUICK = 150  # states in the quick suite
+
+
+FUNCTIONS = [sweeps.values, sweeps.objects, sweeps.twos]
+
+
+def run(func, path, n=N, **options):
+    """Run a sweep here, in this process; returns its results and what has run."""
+    sweeps.CALLS.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = parallel_map(
+            func,
+            range(n),
+            checkpoint=path,
+            backend="serial",
+            progress=False,
+            version="",
+            **options,
+        )
+    return results, list(sweeps.CALLS)
+
+
+def plain(results):
+    return [repr(np.asarray(x).tolist() if not isinstance(x, dict) else x) for x in results]
+
+
+@pytest.fixture
+def tmp_path():
+    """Give a folder in memory: the real disk would take a minute to sync."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Have results stored as soon as they are there."""
+    monkeypatch.setattr(keeper, "LOOK_S", {"process": 1e-3, "power": 1e-3})
+
+
+def record(func, tmp_path, monkeypatch, durability):
+    """Return the calls of a sweep in two parts, and when results were there for good."""
+    disk = disks.Recording()
+    monkeypatch.setitem(sweeps.PAUSE_S, 0, 5e-3)
+    monkeypatch.setattr(files, "system", disk)
+    run(func, tmp_path / "recorded", n=3, durability=durability)
+    results, _ = run(func, tmp_path / "recorded", durability=durability)
+    monkeypatch.setattr(files, "system", files.System())
+    monkeypatch.setitem(sweeps.PAUSE_S, 0, 0.0)
+    return disk.ops, plain(results)
+
+
+def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
+    """Write a state, go on from it, and compare; returns what has run."""
+    path = tmp_path / "state"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    for name, data in state.items():
+        (path / name).write_bytes(data)
+    with contextlib.suppress(KeyError, ValueError):  # it is not there, or not whole
+        if is_new_boot:
+            told = json.loads(state["lease.json"])
+            (path / "lease.json").write_text(json.dumps(told | {"boot": "another"}))
+    results, ran = run(func, path, durability=durability)
+    assert plain(results) == expected
+    again, ran_again = run(func, path, durability=durability)
+    assert plain(again) == expected
+    assert ran_again == []
+    return ran
+
+
+def stored_in(state) -> set[int]:
+    """Return the items whose index words say that they are there: rows are items here."""
+    index = state.get("index.npy", b"")
+    words = np.frombuffer(index[256 : 256 + 8 * N].ljust(8 * N, b"\0"), "u1").reshape(N, 8)
+    return set(np.flatnonzero(np.isin(words[:, 0], (1, 2))).tolist())
+
+
+def pieces(op):
+    """Return a write as a crash may cut it: words of the index stay whole, and headers."""
+    data = op.data
+    if op.kind != "write" or op.offset == 0 or len(data) < 16:
+        return []
+    cut = len(data) // 16 * 8
+    return [op._replace(data=data[:cut])]
+
+
+def prefixes(ops):
+    """Yield each beginning of some calls, also those that end in the middle of a write."""
+    for k in range(len(ops) + 1):
+        yield ops[:k]
+        if k < len(ops):
+            for piece in pieces(ops[k]):
+                yield [*ops[:k], piece]
+
+
+def some(states, most, is_slow):
+    """Return all states, or in the quick suite some of them: those at the end, too."""
+    states = list(states)
+    step = 1 if is_slow else max(1, len(states) // most)
+    return states[::-step]
+
+
+SLOW = [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+
+
+@pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
+@pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
+def test_every_moment_of_a_kill(func, is_slow, tmp_path, monkeypatch, quick):
+    """The process ends between two calls of the system, or in one: what the index has is there."""
+    ops, expected = record(func, tmp_path, monkeypatch, "process")
+    for part in some(prefixes(ops), MOST_QUICK // 3, is_slow):
+        state = disks.after(part)
+        ran = resume(func, tmp_path, state, expected, "process")
+        assert not set(ran) & stored_in(state)
+
+
+@pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
+def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, monkeypatch, quick):
+    """The disk has forgotten any of the calls that nobody waited for; with "power" no result."""
+    ops, expected = record(func, tmp_path, monkeypatch, durability)
+    chance = random.Random(1)
+    n_each = 60 if is_slow else 6
+    states = []
+    for k in range(len(ops) + 1):
+        pending = disks.unsynced(ops[:k])
+        for lost in disks.subsets(pending, chance, n_each):
+            kept = [op for i, op in enumerate(ops[:k]) if i not in lost]
+            safe = stored_in(disks.after([op for i, op in enumerate(ops[:k]) if i not in pending]))
+            states.append((kept, safe))
+    for kept, safe in some(states, MOST_QUICK // 3, is_slow):
+        try:
+            state = disks.after(kept)
+        except KeyError:  # a file was renamed that is not there: no such state
+            continue
+        ran = resume(func, tmp_path, state, expected, durability, is_new_boot=True)
+        if durability == "power":
+            assert not set(ran) & safe
+
+
+@pytest.mark.parametrize("how", ["ENOSPC", "EIO", "EINTR", "short"])
+@pytest.mark.parametrize("func", FUNCTIONS[:2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
+    """A clear error before anything runs, or one warning and all results; then all is well."""
+    monkeypatch.setattr(keeper, "PAUSE_S", 0.0)
+    _, expected = record(func, tmp_path, monkeypatch, durability)
+    at = 0
+    while True:
+        path = tmp_path / f"run {at}"
+        disk = disks.Failing(at, how)
+        monkeypatch.setattr(files, "system", disk)
+        try:
+            results, _ = run(func, path, durability=durability)
+            assert plain(results) == expected
+        except OSError:
+            assert sweeps.CALLS == []
+        monkeypatch.setattr(files, "system", files.System())
+        results, _ = run(func, path, durability=durability)
+        assert plain(results) == expected
+        if not disk.has_failed:
+            break
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.parametrize("on_full", ["continue", "stop"])
+def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
+    """One warning, and all results in memory; or the error, and what was stored stays."""
+    monkeypatch.setattr(keeper, "PAUSE_S", 0.01)
+    path = tmp_path / "run"
+    run(sweeps.values, path)
+    disk = disks.Failing(0, "ENOSPC")
+    n_calls = len(record(sweeps.values, tmp_path, monkeypatch, "process")[0])
+    disk = disks.Failing(n_calls // 3, "ENOSPC", lasting=True)
+    monkeypatch.setattr(files, "system", disk)
+
+    def call():
+        return parallel_map(
+            sweeps.values, range(40), checkpoint=path, version="",
+            backend="serial", progress=False, on_full=on_full,
+        )  # fmt: skip
+
+    if on_full == "stop":
+        with pytest.raises(OSError, match="No space left"):
+            call()
+    else:
+        with pytest.warns(CheckpointWarning, match="No space left") as told:
+            assert len(call()) == 40
+        assert len(told) == 1
+    monkeypatch.setattr(files, "system", files.System())
+    results, ran = run(sweeps.values, path, n=40)
+    assert len(results) == 40
+    assert not set(ran) & set(range(N))
+
+
+def test_a_directory_that_vanishes(tmp_path, quick):
+    """One warning, and all results in memory."""
+    path = tmp_path / "run"
+
+    def call():
+        return parallel_map(
+            vanishing, range(20), shared={"path": str(path)}, checkpoint=path, backend="serial"
+        )
+
+    with pytest.warns(CheckpointWarning, match="the directory is gone") as told:
+        assert call().tolist() == list(range(20))
+    assert len(told) == 1
+    assert not path.exists()
+
+
+def vanishing(x, path):
+    if x == 10:
+        time.sleep(0.05)
+        shutil.rmtree(path)
+    time.sleep(0.005)
+    return x
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_written_to(tmp_path):
+    """An error before anything runs."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        run(sweeps.values, tmp_path / "run")
+    assert sweeps.CALLS == []
+
+
+@pytest.mark.parametrize("damage", ["a byte", "cut off", "empty", "gone"])
+def test_results_that_were_damaged_run_again(damage, tmp_path):
+    """After a start of the machine, or where a file is not whole: with a warning, and only they."""
+    path = tmp_path / "run"
+    expected = plain(run(sweeps.values, path)[0])
+    lease = json.loads((path / "lease.json").read_text())
+    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
+    file = path / "results.npy"
+    data = bytearray(file.read_bytes())
+    data[256 + 3 * 12] ^= 1
+    file.write_bytes({"a byte": data, "cut off": data[:-20], "empty": b"", "gone": data}[damage])
+    if damage == "gone":
+        file.unlink()
+    sweeps.CALLS.clear()
+    with pytest.warns(CheckpointWarning, match="their items run again"):
+        results = parallel_map(
+            sweeps.values, range(N), checkpoint=path, backend="serial", version=""
+        )
+    assert plain(results) == expected
+    assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == sweeps.CALLS
+
+
+# ---------------------------------------------------------------------------- one writer
+
+
+def lease(path, **changes):
+    known = json.loads((path / "lease.json").read_text())
+    (path / "lease.json").write_text(json.dumps(known | {"ended": False} | changes))
+
+
+def test_a_writer_on_another_host_is_given_a_minute(tmp_path, monkeypatch):
+    """By the clock of the file system; then it is gone."""
+    path = tmp_path / "run"
+    run(sweeps.values, path)
+    lease(path, host="elsewhere")
+    with pytest.raises(CheckpointInUseError, match="on elsewhere"):
+        run(sweeps.values, path)
+    assert open_checkpoint(path).state == "running"
+    old = time.time() - 61
+    os.utime(path / "lease.json", (old, old))
+    assert run(sweeps.values, path)[1] == []
+
+
+def test_a_dead_writer_is_followed_at_once(tmp_path):
+    """Known by its number and start: one that has the number again is another process."""
+    path = tmp_path / "run"
+    run(sweeps.values, path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for changes in ({"pid": ended.pid}, {"pid": 1, "start": 12345}, {"boot": "another"}):
+        lease(path, **changes)
+        assert open_checkpoint(path).state == "ended"
+        assert run(sweeps.values, path)[1] == []
+
+
+def test_a_file_system_without_locks_works_with_a_warning(tmp_path, monkeypatch):
+    """The lease alone tells who writes."""
+    import errno
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(writer.fcntl, "lockf", refuse)
+    with pytest.warns(CheckpointWarning, match="refuses locks"):
+        parallel_map(abs, [1], checkpoint=tmp_path / "run", backend="serial")
+    lease(tmp_path / "run", pid=1, start=nbshare_start_of(1))
+    with (
+        pytest.warns(CheckpointWarning, match="refuses locks"),
+        pytest.raises(CheckpointInUseError, match="process 1 on"),
+    ):
+        parallel_map(abs, [1], checkpoint=tmp_path / "run", backend="serial")
+
+
+def nbshare_start_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+# --------------------------------------------------------------------------------- kills
+
+PROGRAM = """
+import sys, numpy as np, sweeps, nbshare
+func, path, log, seed = sys.argv[1:5]
+seed = int(seed) if seed != "None" else None
+results = nbshare.parallel_map(getattr(sweeps, func), range(60), shared={"log": log}, seed=seed,
+                               checkpoint=path, retries=3, progress=False)
+print(repr([x if isinstance(x, list) else np.asarray(x).tolist() for x in results]))
+"""
+
+
+@pytest.mark.parametrize(
+    "n_kills", [4, pytest.param(70, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
+@pytest.mark.parametrize("func", ["slow", "slow_record", "slow_drawn"])
+def test_kills_at_any_moment(func, n_kills, tmp_path):
+    """Of the owner, a worker, or all: in the end all is right, and what was stored ran once."""
+    chance = random.Random(func)
+    log, path = str(tmp_path / "log"), tmp_path / "run"
+    seed = "3" if func == "slow_drawn" else "None"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PROGRAM, func]
+    expected = subprocess.run(
+        [*command, str(tmp_path / "whole"), log, seed], capture_output=True, env=env, check=True
+    ).stdout
+    for kill in range(n_kills):
+        if kill % 8 == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        sweeps.noted(log)
+        before = open_checkpoint(path).present if (path / "meta.json").exists() else []
+        process = subprocess.Popen(
+            [*command, str(path), log, seed],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(0.15 + 0.5 * chance.random())
+        whom = kill % 3
+        if whom == 1:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            for child in children[:1]:
+                os.kill(int(child), signal.SIGKILL)
+            output, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+            assert output == expected
+        else:
+            (os.killpg if whom == 2 else os.kill)(process.pid, signal.SIGKILL)
+            process.communicate()
+        # Workers end with their owner; the log may get one more line of each.
+        ran = set(map(int, sweeps.noted(log)))
+        assert not ran & set(np.flatnonzero(before).tolist())
+    last = subprocess.run(
+        [*command, str(path), log, seed], capture_output=True, env=env, check=True
+    )
+    assert last.stdout == expected
+
+
+def test_a_killed_owner_loses_a_fraction_of_a_second(tmp_path):
+    """What was done 0.3 s before is there."""
+    log, path = str(tmp_path / "log"), tmp_path / "run"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = PROGRAM.replace("range(60)", "range(5000)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "slow", str(path), log, "None"], env=env
+    )
+    wait_until(lambda: Path(log).exists() and len(Path(log).read_text().split()) > 80)
+    done = set(map(int, Path(log).read_text().split()))
+    time.sleep(0.3)
+    process.kill()
+    process.wait()
+    assert done <= set(np.flatnonzero(open_checkpoint(path).present).tolist())

@@ -1,0 +1,370 @@
+"""The same call goes on where it stopped; nothing that is stored runs again, or is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import sweeps
+from faultlab import wait_until
+
+import nbshare
+from nbshare import map_async, parallel_map
+from nbshare.errors import CheckpointError, MixedResultsWarning
+
+BACKENDS = [None, "serial", "threads"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return str(tmp_path / "log")
+
+
+@pytest.fixture
+def sweep(tmp_path, log):
+    """Give a function that runs a sweep, and says what has run."""
+
+    def run(func, items, **options):
+        options = {"checkpoint": tmp_path / "run", "progress": False} | options
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedResultsWarning)
+            results = parallel_map(func, items, shared={"log": log}, **options)
+        return results, sweeps.noted(log)
+
+    return run
+
+
+def plain(results):
+    """Return results such that they can be compared."""
+    if isinstance(results, np.ndarray):
+        return results.dtype, results.tolist()
+    return [
+        {k: np.asarray(v).tolist() for k, v in x.items()} if isinstance(x, dict) else x
+        for x in results
+    ]
+
+
+ITEMS = {
+    "list": list,
+    "range": lambda r: r,
+    "array": np.array,
+    "rows": lambda r: np.array(r)[:, None].repeat(1, 1)[:, 0],
+    "generator": iter,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("func", sweeps.RESULTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ITEMS)
+def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):
+    """A sweep, the same again, extended, thinned and turned round: only what is new runs."""
+    made = ITEMS[kind]
+    expected, ran = sweep(func, made(range(12)), backend=backend, checkpoint=None)
+    assert len(ran) == 12
+    first, ran = sweep(func, made(range(12)), backend=backend)
+    assert len(ran) == 12
+    again, ran = sweep(func, made(range(12)), backend=backend)
+    assert ran == []
+    assert plain(first) == plain(again) == plain(expected)
+    assert type(again) is type(expected)
+    longer, ran = sweep(func, made(range(16)), backend=backend)
+    assert sorted(map(int, ran)) == [12, 13, 14, 15]
+    assert plain(longer) == plain(sweep(func, made(range(16)), checkpoint=None)[0])
+    other, ran = sweep(func, made(range(14, -1, -2)), backend=backend)
+    assert ran == []
+    assert plain(other) == plain(sweep(func, made(range(14, -1, -2)), checkpoint=None)[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_after_a_failure_the_rest_runs(sweep, tmp_path, backend):
+    """What was done before the failure is kept; when its cause is gone the same call ends well."""
+    (tmp_path / "broken").touch()
+    with pytest.raises(ValueError, match="no 3"):
+        sweep(sweeps.fragile, range(20), backend=backend, max_workers=1, chunksize=1)
+    (tmp_path / "broken").unlink()
+    results, ran = sweep(sweeps.fragile, range(20), backend=backend)
+    assert results.tolist() == list(range(20))
+    assert sorted(map(int, ran)) == list(range(20))  # the first three are of the call that failed
+
+
+def test_failures_that_may_be_are_kept_and_run_again(sweep, tmp_path):
+    """With on_error="return" the masked items alone run in the next call."""
+    (tmp_path / "broken").touch()
+    results, _ = sweep(sweeps.fragile, range(20), on_error="return")
+    assert results.mask.nonzero()[0].tolist() == [3, 8, 13, 18]
+    text = (tmp_path / "run" / "errors.jsonl").read_text()
+    assert [f"no {x}" in text for x in (3, 8, 13, 18, 4)] == [True] * 4 + [False]
+    (tmp_path / "broken").unlink()
+    results, ran = sweep(sweeps.fragile, range(20), on_error="return")
+    assert not results.mask.any()
+    assert sorted(map(int, ran)) == [3, 8, 13, 18]
+
+
+def test_retries_are_counted(sweep, tmp_path):
+    """The index says how many attempts a result took, also if a worker died in one."""
+    results, _ = sweep(sweeps.deadly, range(8), retries=1)
+    assert results.tolist() == list(range(8))
+    index = np.load(tmp_path / "run" / "index.npy")
+    assert index["attempts"].tolist() == [1, 1, 1, 2, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_random_numbers_are_those_of_the_item(sweep, backend):
+    """With a seed a sweep that was stopped half-way is bit-identical with one that was not."""
+    expected, _ = sweep(sweeps.drawn, range(10), seed=7, checkpoint=None)
+    sweep(sweeps.drawn, range(4), seed=7, backend=backend)
+    results, ran = sweep(sweeps.drawn, range(10), seed=7, backend=backend)
+    assert sorted(map(int, ran)) == [4, 5, 6, 7, 8, 9]
+    assert results.tobytes() == expected.tobytes()
+
+
+def test_equal_items_run_as_often_as_they_come(sweep):
+    """The second of two equal items has a result of its own."""
+    results, ran = sweep(sweeps.number, [1, 1, 2])
+    assert ran == ["1", "1", "2"]
+    results, ran = sweep(sweeps.number, [2, 1, 1, 1])
+    assert ran == ["1"]
+    assert results.tolist() == [3.0, 1.5, 1.5, 1.5]
+
+
+def test_items_may_be_arrays_and_several(tmp_path, log):
+    """Rows of an array, with a list beside them."""
+    table = np.arange(12.0).reshape(4, 3)
+
+    def run(rows, others):
+        return parallel_map(
+            sweeps_total, rows, others, shared={"log": log}, checkpoint=tmp_path / "run"
+        )
+
+    assert run(table, [1, 2, 3, 4]).tolist() == [4.0, 14.0, 24.0, 34.0]
+    assert len(sweeps.noted(log)) == 4
+    assert run(table[::-1], [4, 3, 2, 5]).tolist() == [34.0, 24.0, 14.0, 8.0]
+    assert sweeps.noted(log) == ["5"]
+
+
+def sweeps_total(values, other, log):
+    sweeps.note(log, other)
+    return values.sum() + other
+
+
+# ----------------------------------------------------------------------------- outputs
+
+
+def test_an_output_of_the_caller_is_filled(sweep):
+    """Plain or in shared memory, with what is stored and what is new."""
+    sweep(sweeps.row, range(5))
+    for out in (np.zeros((8, 2, 3), np.float32), nbshare.zeros((8, 2, 3), np.float32)):
+        results, ran = sweep(sweeps.row, range(8), out=out)
+        assert results is out
+        assert out[:, 1, 2].tolist() == list(range(8))
+    assert ran == []
+
+
+def test_an_output_that_does_not_take_what_is_stored_is_refused(sweep):
+    """Of another dtype or shape, or a list: before anything runs."""
+    sweep(sweeps.row, range(5))
+    for out in (np.zeros((5, 2, 3)), np.zeros((5, 3), np.float32), "list"):
+        with pytest.raises(CheckpointError, match=r"float32 of shape \(2, 3\)"):
+            sweep(sweeps.row, range(5), out=out)
+
+
+def test_lists_stay_lists(sweep):
+    """With out="list" also what would be an array."""
+    assert sweep(sweeps.number, range(3), out="list")[0] == [0.0, 1.5, 3.0]
+    assert sweep(sweeps.number, range(3), out="list") == ([0.0, 1.5, 3.0], [])
+
+
+def test_a_result_may_be_changed_and_what_is_stored_stays(sweep):
+    """What a call returns is memory of its own."""
+    results, _ = sweep(sweeps.row, range(5))
+    results[:] = -1
+    again, _ = sweep(sweeps.row, range(5))
+    assert again[4, 0, 0] == 4
+    again[:] = -1
+    assert sweep(sweeps.row, range(5))[0][4, 0, 0] == 4
+
+
+def test_no_items(sweep):
+    """Are stored like others."""
+    assert sweep(sweeps.number, [])[0].shape == (0,)
+    assert sweep(sweeps.number, range(2))[0].tolist() == [0.0, 1.5]
+
+
+# --------------------------------------------------------------------------- a changed key
+
+
+def variant(tmp_path, monkeypatch, text):
+    """Return the function of a module file with this text."""
+    file = tmp_path / "variants.py"
+    file.write_text(text)
+    return nbshare.import_file(file).f
+
+
+VARIANT = "from sweeps import note\ndef helper(x):\n    return x + {k}\ndef f(x, log):\n"
+VARIANT += "    note(log, x)\n    return helper(1.0 * x)\n"
+
+
+def test_a_change_is_refused_with_what_differs(sweep, tmp_path, monkeypatch):
+    """And nothing is lost: of the old function all are there, restart and accept do as they say."""
+    old = variant(tmp_path, monkeypatch, VARIANT.format(k=1))
+    sweep(old, range(6))
+    new = variant(tmp_path, monkeypatch, VARIANT.format(k=2))
+    with pytest.raises(CheckpointError, match=r"variants\.helper changed\. 6 of 6 results"):
+        sweep(new, range(8))
+    results, ran = sweep(new, range(8), if_changed="accept")
+    assert results.tolist() == [1, 2, 3, 4, 5, 6, 8, 9]
+    assert sorted(ran) == ["6", "7"]
+    assert sweep(new, range(8))[1] == []  # it is remembered
+    old = variant(tmp_path, monkeypatch, VARIANT.format(k=1) + "# as before\n")
+    with pytest.raises(CheckpointError, match="2 of 8 results are of the older version"):
+        sweep(old, range(8))
+    results, ran = sweep(old, range(8), if_changed="restart")
+    assert results.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert sorted(ran) == ["6", "7"]
+
+
+def test_a_restart_may_give_other_kinds_of_results(sweep, tmp_path, monkeypatch):
+    """Rows in the place of numbers, and objects in the place of rows."""
+    for text in ("1.0 * x", "[x, 1.0]", "__import__('numpy').zeros(3) + x"):
+        func = variant(tmp_path, monkeypatch, f"def f(x, log):\n    return {text}\n")
+        expected, _ = sweep(func, range(4), checkpoint=None)
+        results, _ = sweep(func, range(4), if_changed="restart")
+        assert plain(results) == plain(expected)
+        assert plain(sweep(func, range(4))[0]) == plain(expected)
+
+
+def test_another_shared_value_is_refused_by_its_name(tmp_path):
+    """Not mixed in."""
+
+    def run(k):
+        return parallel_map(power, range(3), shared={"k": k}, checkpoint=tmp_path / "run")
+
+    run(2)
+    with pytest.raises(CheckpointError, match=r"shared\['k'\] changed"):
+        run(3)
+
+
+def power(x, k):
+    return x**k
+
+
+@pytest.mark.parametrize("argument", ["if_changed", "durability", "on_full", "version"])
+def test_options_of_a_checkpoint_are_checked(argument, tmp_path):
+    """A wrong value, and one without a checkpoint."""
+    with pytest.raises((ValueError, TypeError), match=f"{argument}="):
+        parallel_map(power, [1], shared={"k": 1}, checkpoint=tmp_path / "c", **{argument: 7})
+    with pytest.raises(ValueError, match="pass checkpoint= as well"):
+        parallel_map(power, [1], shared={"k": 1}, **{argument: "accept"})
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder with files", "a newer format"])
+def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
+    """A path that has something else is refused."""
+    path = tmp_path / "run"
+    if what == "a file":
+        path.write_text("mine")
+    else:
+        path.mkdir()
+        name = "meta.json" if what == "a newer format" else "mine.txt"
+        (path / name).write_text('{"format": 99, "nbshare": "9"}')
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match="format is 99" if "newer" in what else "no checkp"):
+        parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# ------------------------------------------------------------------------- while it runs
+
+
+def test_files_can_be_read_while_a_run_writes_them(tmp_path, log):
+    """With NumPy alone: what the index calls done is there."""
+    path = tmp_path / "run"
+    job = map_async(sweeps.slow, range(300), shared={"log": log}, checkpoint=path, max_workers=2)
+    try:
+        wait_until(lambda: (path / "results.npy").exists())
+        wait_until(lambda: (np.load(path / "index.npy")["state"] == 1).sum() > 20)
+        done = np.load(path / "index.npy", mmap_mode="r")["state"] == 1
+        assert not done.all()
+        results = np.load(path / "results.npy", mmap_mode="r")
+        assert (results[done] == 2.0 * np.arange(300)[done]).all()
+    finally:
+        job.cancel()
+        job.wait()
+    n_stopped = int((np.load(path / "index.npy")["state"] == 1).sum())
+    assert n_stopped == job.n_done  # what is there when a job ends is stored
+    sweeps.noted(log)
+    job = map_async(sweeps.slow, range(300), shared={"log": log}, checkpoint=path)
+    assert job.n_done >= n_stopped  # the display and the plot begin with them
+    assert job.result().tolist() == [2.0 * x for x in range(300)]
+    assert len(sweeps.noted(log)) == 300 - n_stopped
+
+
+@pytest.mark.parametrize("func", [sweeps.number, sweeps.record], ids=lambda f: f.__name__)
+def test_what_a_loop_was_given_is_stored(tmp_path, log, func):
+    """Results of a generator that are not kept in memory, and of one that never ends."""
+    import itertools
+
+    path = tmp_path / "run"
+    job = map_async(func, itertools.count(), shared={"log": log}, checkpoint=path)
+    given = []
+    for i, _ in job:
+        given.append(i)
+        if len(given) == 40:
+            assert (np.load(path / "index.npy")["state"][given] > 0).all()
+            break
+    job.cancel()
+    job.wait()
+    sweeps.noted(log)
+    results = parallel_map(func, range(40), shared={"log": log}, checkpoint=path)
+    assert len(results) == 40
+    assert not set(map(int, sweeps.noted(log))) & set(given)
+
+
+def test_a_long_generator_goes_on_quickly(sweep):
+    """Its items that are stored pass without a worker."""
+    sweep(sweeps.integer, iter(range(20_000)))
+    began = time.monotonic()
+    results, ran = sweep(sweeps.integer, iter(range(20_010)))
+    assert sorted(map(int, ran)) == list(range(20_000, 20_010))
+    assert results.tolist() == [3 * x for x in range(20_010)]
+    assert time.monotonic() - began < 10
+
+
+def test_two_runs_at_once_are_refused(tmp_path, log):
+    """In this process and in another; when the first is over its checkpoint is free."""
+    path = tmp_path / "run"
+    job = map_async(sweeps.slow, range(300), shared={"log": log}, checkpoint=path)
+    with pytest.raises(BlockingIOError, match="another run of this process"):
+        parallel_map(sweeps.slow, range(3), shared={"log": log}, checkpoint=path)
+    program = (
+        "import nbshare, sweeps\n"
+        f"shared = {{'log': {log!r}}}\n"
+        f"nbshare.parallel_map(sweeps.slow, [1], shared=shared, checkpoint={str(path)!r})"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert f"process {os.getpid()} on" in ended.stderr
+    assert "CheckpointInUseError" in ended.stderr
+    job.cancel()
+    job.wait()
+    parallel_map(sweeps.slow, range(3), shared={"log": log}, checkpoint=path)
+
+
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
+def test_any_order_of_blocks_is_found(sweep, kind):
+    """Parts of a sweep that come in another order, with new items between them."""
+    sweep(sweeps.number, kind(range(40)))
+    items = [*range(30, 40), *range(100, 105), *range(30), *range(105, 108)]
+    results, ran = sweep(sweeps.number, kind(items))
+    assert sorted(map(int, ran)) == [*range(100, 108)]
+    assert results.tolist() == [1.5 * x for x in items]
+    items = [*range(105, 108), 200, *range(40)]
+    results, ran = sweep(sweeps.number, kind(items))
+    assert ran == ["200"]
+    assert results.tolist() == [1.5 * x for x in items]

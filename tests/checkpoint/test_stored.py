@@ -1,0 +1,118 @@
+"""What anyone can read of a stored run: how far it is, its results, what a call would run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sweeps
+from faultlab import wait_until
+
+import nbshare
+from nbshare import MISSING, map_async, open_checkpoint, parallel_map
+from nbshare.errors import CheckpointError
+
+
+@pytest.mark.parametrize("func", sweeps.RESULTS, ids=lambda f: f.__name__)
+def test_results_come_in_the_order_of_the_items(tmp_path, func):
+    """Of the last call, whatever their kind."""
+    shared = {"log": str(tmp_path / "log")}
+    path = tmp_path / "run"
+    with pytest.warns(nbshare.errors.MixedResultsWarning) if func is sweeps.mixed else nothing():
+        parallel_map(func, [5, 2, 9], shared=shared, checkpoint=path)
+        results = parallel_map(func, [9, 3, 5], shared=shared, checkpoint=path)
+    found = open_checkpoint(path).results()
+    assert str(list(map(str, found))) == str(list(map(str, results)))
+
+
+def nothing():
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_a_run_that_is_on_can_be_looked_at(tmp_path):
+    """Its state, its rate, what is there and what is not."""
+    path = tmp_path / "run"
+    shared = {"log": str(tmp_path / "log")}
+    job = map_async(sweeps.slow, range(400), shared=shared, checkpoint=path)
+    wait_until((path / "meta.json").exists)
+    run = open_checkpoint(path)
+    wait_until(lambda: run.n_done > 60)
+    assert run.state == "running"
+    assert run.n_tasks == 400
+    assert run.rate > 1
+    partial = run.results()
+    assert partial.count() < 400
+    assert (partial.compressed() == 2.0 * np.flatnonzero(~partial.mask)).all()
+    assert "running" in repr(run)
+    job.cancel()
+    job.wait()
+    assert run.state == "over"
+    assert run.n_done == job.n_done
+    assert f"{job.n_done} of 400" in run._repr_html_()
+
+
+def test_objects_that_are_missing_are_gaps(tmp_path):
+    """In the list of a run that was stopped."""
+    path = tmp_path / "run"
+    shared = {"log": str(tmp_path / "log")}
+    job = map_async(sweeps.slow_record, range(400), shared=shared, checkpoint=path)
+    wait_until(lambda: job.n_done > 20)
+    job.cancel()
+    job.wait()
+    results = open_checkpoint(path).results()
+    assert [x is MISSING for x in results] == (~job.present).tolist()
+    assert results[0] == [0, "text"]
+
+
+def test_failures_are_told_until_their_items_have_results(tmp_path):
+    """By index, with type and text."""
+    (tmp_path / "broken").touch()
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    parallel_map(sweeps.fragile, range(10), shared=shared, checkpoint=path, on_error="return")
+    run = open_checkpoint(path)
+    assert run.errors == {3: "ValueError: no 3", 8: "ValueError: no 8"}
+    assert "2 failed" in repr(run)
+    (tmp_path / "broken").unlink()
+    parallel_map(sweeps.fragile, range(10), shared=shared, checkpoint=path, on_error="return")
+    assert run.errors == {}
+
+
+def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
+    """New items, and what was made by an older version."""
+    file, path = tmp_path / "outdated_work.py", tmp_path / "run"
+    file.write_text("def g(x):\n    return x\ndef f(x):\n    return g(x) + 1\n")
+    func = nbshare.import_file(file).f
+    parallel_map(func, range(10), checkpoint=path)
+    run = open_checkpoint(path)
+    assert run.outdated(func, range(5, 13)) == (8, 5, 3, 0, [])
+    file.write_text("def g(x):\n    return -x\ndef f(x):\n    return g(x) + 1\n")
+    func = nbshare.import_file(file).f
+    assert run.outdated(func, range(8)) == (8, 0, 0, 8, ["outdated_work.g changed"])
+    assert run.n_done == 10
+    with pytest.raises(TypeError, match="make a list"):
+        run.outdated(func, iter([1]))
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path):
+    """Before anything is asked."""
+    with pytest.raises(CheckpointError, match=r"no meta\.json"):
+        open_checkpoint(tmp_path)
+
+
+def test_it_is_read_without_nbshare(tmp_path):
+    """As the README in the folder says, in a process that has NumPy alone."""
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    parallel_map(sweeps.number, range(6), shared=shared, checkpoint=path)
+    text = (path / "README.txt").read_text()
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    program = "\n".join([*lines, "print(results[done].tolist())", "import sys, zlib"])
+    program += "\nassert 'nbshare' not in sys.modules"
+    program += "\nassert index['crc'][2] == zlib.crc32(results[2].tobytes())"
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=path, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "[0.0, 1.5, 3.0, 4.5, 6.0, 7.5]\n"
