@@ -42,6 +42,7 @@ from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings, look, show_crashes
+from nbshare.worker.heap import release_freed
 from nbshare.worker.store import Rows
 from nbshare.worker.work import Caller, Work
 
@@ -80,18 +81,21 @@ def run(birth: Endowment) -> NoReturn:
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner has given it up, or no thread can be started; the owner notices
     belongings, mappings = Belongings(), Mappings()
-    imports = ImportLog()
+    imports, is_idle = ImportLog(), True
     while True:
         try:
-            message, fds = channel.receive(timeout_s=KEEP_S if mappings else None)
+            message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
         except TimeoutError:
             mappings.drop()
+            release_freed()
+            is_idle = True
             continue
         except (EOFError, OSError):
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
             os.killpg(0, signal.SIGKILL)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
+        is_idle = False
         streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
