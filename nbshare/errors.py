@@ -23,7 +23,7 @@
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
     SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
-    CheckpointWarning        (UserWarning)           results cannot be stored; the run goes on
+    CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
 Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
 `Exception`: like any interrupt, it must not be swallowed by ``except Exception`` in a cell.
@@ -289,7 +289,7 @@ class SlowLoadingWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """Results cannot be stored, or stored ones are damaged; the run itself goes on."""
+    """Results cannot be stored, or stored ones are damaged; the run itself continues."""
 
 
 def warn_at_most(

@@ -134,7 +134,7 @@ def parallel_map(
     initargs : sequence, optional
         Positional arguments of the initializer.
     checkpoint : str or path-like, optional
-        A folder in which results are stored while the run goes on. After a crash, an interrupt or
+        A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call continues: finished items do not run again, also if the
         items were extended, reordered or thinned. Results stay readable without nbshare; a README
         in the folder says how. If the function, a helper, `shared`, `seed` or the initializer has
@@ -162,7 +162,7 @@ def parallel_map(
     SharedArray, ndarray, MaskedArray, list or tuple
         Results in the order of the items. With ``on_error="return"`` an array is masked where items
         failed. With ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
-        ``"list"`` and ``"stack"``. After Stop, what is there: a masked array, or a list with
+        ``"list"`` and ``"stack"``. After Stop, the finished results: a masked array, or a list with
         `nbshare.MISSING` in its gaps.
 
     Raises

@@ -1,4 +1,4 @@
-"""A run on disk, seen by anyone: how far it is, its results, and what a call would run again."""
+"""A run on disk, seen from any process: its progress, its results, what a call would run again."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ RATE_S = 60.0  # of what was stored lately
 
 
 class Outdated(NamedTuple):
-    """What a call with a checkpoint would run, and why.
+    """What a call with a checkpoint would run, and why; see `StoredRun.outdated`.
 
     Attributes
     ----------
     n_items : int
-        Items of the call.
+        Number of items of the call.
     n_stored : int
-        Those whose results would be taken from the checkpoint.
+        Number of items whose results would be taken from the checkpoint.
     n_new : int
-        Those that have no result yet.
+        Number of items without a result.
     n_changed : int
-        Those whose results depended on something that has changed.
+        Number of items whose results depended on something that has changed.
     changes : list of str
-        What has changed.
+        What changed, one sentence each.
     """
 
     n_items: int
@@ -54,7 +54,7 @@ class Outdated(NamedTuple):
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
-    """Look at a run that is stored, while it goes on or afterwards, from any process.
+    """Open a stored run, from any process, while it runs or afterwards.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Returns
     -------
     StoredRun
-        Shown at the end of a notebook's cell, it says how far the run is.
+        At the end of a notebook's cell it shows how far the run is.
 
     Raises
     ------
     nbshare.errors.CheckpointError
-        If there is no checkpoint of a format that this version knows.
+        There is no checkpoint, or its format is unknown to this version.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class StoredRun:
         self.path = path
         meta = read_json(path / "meta.json")
         if meta is None:
-            raise CheckpointError(f"{path} is no checkpoint: there is no meta.json in it")
+            raise CheckpointError(f"{path} is not a checkpoint: it has no meta.json")
         self.label = str(meta["label"])
 
     def _load(self, name: str) -> npt.NDArray[Any]:

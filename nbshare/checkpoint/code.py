@@ -14,7 +14,7 @@ from nbshare.functions.pickling import MAINS
 
 __all__ = ["Code"]
 
-# Of a class: what Python adds, and does not change what it does.
+# Attributes that Python adds to a class, and that do not change what it does.
 NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
@@ -75,7 +75,7 @@ class Code:
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType, *, is_edited: bool) -> list[Any]:
-        """Return what a function depends on by itself, and note its global values."""
+        """Return what a function itself depends on, and note its global values."""
         names: set[str] = set()
         form = _form_of(func.__code__, names)
         closure = _closure_of(func)

@@ -12,10 +12,10 @@
     index.npy     per row: state, attempts, number in code.json, checksum     written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
-    lease.json    who writes; lock: of whom the kernel knows that
+    lease.json    the writer; the file lock: held by it in the kernel
 
-A row's index word is written after all else of it. So whatever is cut off, a row either has its
-result or is not there.
+A row's index word is written last. So whenever the process is killed, a row either has its result
+or is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Directory", "Durability", "IfChanged", "Rows", "accepted_by", "read_
 
 FORMAT = 1
 INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-PLACES = "objects.npy"  # offset, bytes (negative: with buffers beside the pickle), place in a list
+PLACES = "objects.npy"  # offset, bytes (negative: with buffers next to the pickle), place in a list
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
@@ -110,7 +110,7 @@ class Directory:
     parts : mapping
         What results depend on.
     label : str
-        What is run.
+        Name of the function.
     if_changed : {None, "restart", "accept"}
         What to do with results that depended on something else.
     durability : {"process", "power"}
@@ -158,7 +158,7 @@ class Directory:
             names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
             if names - NO_RESULTS:
                 raise CheckpointError(
-                    f"{path} is there and is no checkpoint. Give checkpoint= the path of a new or "
+                    f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
                     "empty folder."
                 )
 
@@ -184,7 +184,7 @@ class Directory:
         self._digests: Pairs = items.view(np.uint64)[: self._n_rows]
         self._make_room(self._n_rows)
         self.words = np.array(self._index.read())
-        # Of a row that has no digest anything may have become of the rest: it may get another item.
+        # The rest of a row without a digest may be anything: the row may get another item.
         is_unknown = self.words["state"] > 0
         is_unknown[used] = False
         self._forget(np.flatnonzero(is_unknown))
@@ -217,7 +217,7 @@ class Directory:
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, parts: dict[str, str], if_changed: IfChanged) -> None:
-        """Find out which stored results depended on the same, and what to do with the others."""
+        """Find which stored results depended on the same, and decide about the others."""
         versions, is_changed = read_json(self.path / "code.json") or [], False
         if not (accepted := accepted_by(versions, parts)):
             accepted = [len(versions)]
@@ -232,7 +232,7 @@ class Directory:
                 raise CheckpointError(
                     f"{self.path}: {'; '.join(differences(versions[most]['parts'], parts))}. "
                     f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
-                    'Use another path, or say if_changed="restart" to run them again, or '
+                    'Use another path, or pass if_changed="restart" to run them again, or '
                     'if_changed="accept" to keep them as they are.'
                 )
             if if_changed == "accept":
@@ -250,13 +250,13 @@ class Directory:
                     self._results = None
 
     def _forget(self, rows: Rows) -> None:
-        """Have some rows be not there."""
+        """Mark some rows as missing."""
         self.words[rows] = np.zeros((), INDEX)
         for run in runs_of(rows):
             self._index.write(int(rows[run.start]), self.words[rows[run]])
 
     def _drop_damaged(self) -> None:
-        """Forget rows whose results are not what was stored."""
+        """Forget rows whose results are damaged."""
         stored = np.flatnonzero(self.words["state"] == IN_OUTPUT)
         is_bad = np.zeros(len(self.words), np.bool_)
         if self._results is not None and self._results.n:
@@ -280,7 +280,7 @@ class Directory:
 
     @property
     def spec(self) -> OutputSpec | None:
-        """What results look like; None before the first."""
+        """Form of the results; None before the first."""
         if (kind := self._meta["results"]) == "objects":
             return OBJECTS
         found = files.header_of(self.path / "results.npy")
@@ -290,7 +290,7 @@ class Directory:
         return OutputSpec(found[1], found[2], number)
 
     def decide(self, spec: OutputSpec) -> None:
-        """Note what results look like, once there is one."""
+        """Store the form of the results, once there is one."""
         if self.spec is None:
             kind = "objects"
             if spec.dtype is not None:
@@ -336,42 +336,42 @@ class Directory:
         self.words = np.concatenate([self.words, more])
 
     def results(self, rows: Rows) -> npt.NDArray[Any]:
-        """Return the results that are stored as rows."""
+        """Return the results of some rows."""
         assert self._results is not None
         return np.asarray(self._results.read()[rows])
 
     def places(self, rows: Rows) -> Rows:
-        """Return where results lie that fit no array: offset, bytes, place; of each row."""
+        """Return offset, bytes and place of results that fit no array, for each row."""
         return np.array(self._open_objects().read()[rows])
 
     def record(self, start: int, nbytes: int) -> bytes:
-        """Return what lies there."""
+        """Return the bytes of a record."""
         return os.pread(self._log_fd, abs(nbytes), start)
 
     # ------------------------------------------------------------------------- storing
 
     def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-        """Write results, of rows one after the other; returns their checksums."""
+        """Write results of consecutive rows; return their checksums."""
         assert self._results is not None
         self._results.write(first, values)
         return _crcs(np.ascontiguousarray(values), np.arange(len(values)))
 
     def put_record(self, record: memoryview) -> tuple[int, int]:
-        """Append a result, or some; returns where it lies, and its checksum."""
+        """Append one or more results; return the offset, and a checksum."""
         self._open_objects()
         start, self._log_end = self._log_end, aligned(self._log_end + len(record))
         files.write_all(self._log_fd, record, start)
         return start, zlib.crc32(record)
 
     def put_places(self, rows: Rows, places: Rows, crcs: list[int]) -> npt.NDArray[np.uint32]:
-        """Say where the results of rows lie; returns their checksums, given those of records."""
+        """Store the places of results; return checksums, given those of the records."""
         column = self._open_objects()
         for run in runs_of(rows):
             column.write(int(rows[run.start]), places[run])
         return _crcs_of_places(places, crcs)
 
     def commit(self, rows: Rows, states: Any, attempts: Any, crcs: Any) -> None:
-        """Have results be there whose bytes are written."""
+        """Mark results as stored, after their bytes."""
         if self._durability == "power":
             for column in self._columns:
                 if column is not self._index:
@@ -389,16 +389,16 @@ class Directory:
         self.words[rows] = words
 
     def note_order(self, rows: Rows) -> None:
-        """Keep which row each item of the call has."""
+        """Store the row of each item of the call."""
         np.save(file := io.BytesIO(), rows)
         files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
 
     def note_error(self, record: dict[str, Any]) -> None:
-        """Keep what an item has failed with."""
+        """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
     def is_there(self) -> bool:
-        """Say that the writer lives; returns whether the directory is still where it was."""
+        """Renew the lease; return whether the directory is still in its place."""
         return self._writer.renew()
 
     def close(self, *, is_whole: bool) -> None:

@@ -17,7 +17,7 @@ from nbshare.memory import aligned
 
 __all__ = ["Column", "System", "append", "header_of", "replace", "system", "write_all"]
 
-HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is written anew when it grows
+HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
@@ -34,7 +34,7 @@ class System:
         return os.pwrite(fd, data, offset)
 
     def allocate(self, fd: int, nbytes: int) -> None:
-        """Have room for a file of so many bytes: writing to it needs no more."""
+        """Allocate so many bytes of a file: writing to them needs no more space."""
         os.posix_fallocate(fd, 0, nbytes)
 
     def truncate(self, fd: int, nbytes: int) -> None:
@@ -59,7 +59,7 @@ def write_all(fd: int, data: Any, offset: int) -> None:
     Raises
     ------
     OSError
-        If there is no room, or the disk fails.
+        The disk is full, or fails.
     """
     left = memoryview(data).cast("B")
     while left:
@@ -70,7 +70,7 @@ def write_all(fd: int, data: Any, offset: int) -> None:
 
 
 def allocate(fd: int, nbytes: int) -> None:
-    """Have room for so many bytes of a file, which are zero where it had fewer."""
+    """Allocate so many bytes of a file; new ones are zero."""
     try:
         system.allocate(fd, nbytes)
     except OSError as error:
@@ -124,7 +124,7 @@ class Column:
     path : Path
         The file; made if it is not there.
     dtype : dtype
-        Of a value.
+        Shape of a value.
     shape : tuple of int
         Of the value of one row.
     n : int
@@ -172,13 +172,13 @@ class Column:
         self.n = n
 
     def grow(self, n: int) -> None:
-        """Have `n` rows at least; new ones are zero."""
+        """Grow to at least `n` rows; new ones are zero."""
         if n > self.n:
             allocate(self.fd, self._end(n))
             self._write_header(n)
 
     def shrink(self, n: int) -> None:
-        """Have only the first `n` rows."""
+        """Shrink to the first `n` rows."""
         if n < self.n:
             self._write_header(n)
             system.truncate(self.fd, self._end(n))

@@ -52,7 +52,7 @@ class ItemDigests:
             return _shifted(pairs, np.arange(first, first + len(pairs)))
         mixed = np.sort(pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1])
         if is_last and not first and not (mixed[1:] == mixed[:-1]).any():
-            return pairs  # none is there twice
+            return pairs  # no item occurs twice
         return self._distinct(pairs)
 
     def _distinct(self, pairs: Pairs) -> Pairs:

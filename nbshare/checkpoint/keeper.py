@@ -1,8 +1,8 @@
-"""Stores what workers have finished while a call runs, and has the call begin with what is there.
+"""Stores finished results while a call runs, and starts the call with the stored ones.
 
-Workers know nothing of it: results lie in shared memory as in any call. A thread of the owner looks
-at the board some times a second and writes what is new. So a killed owner loses the results of the
-last tenth of a second, with ``durability="power"`` of the last two.
+Workers know nothing of it: results are in shared memory as in any call. A thread of the owner reads
+the board several times a second and writes new results. A killed owner therefore loses the results
+of the last tenth of a second, with ``durability="power"`` of the last two seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OnFull = Literal["continue", "stop"]
 
 
 class Checkpoint(NamedTuple):
-    """Where a map keeps its results, and how."""
+    """Where a call stores its results, and how."""
 
     path: Path
     if_changed: IfChanged = None
@@ -49,8 +49,8 @@ class Checkpoint(NamedTuple):
 
 
 def kept_in(options: Checkpoint, request: Request, prepare: Callable[[], Call]) -> Call:
-    """Return a call whose results are kept, and that begins with those that are there."""
-    keeper = Keeper(request, options)  # first: what it refuses is refused before anything starts
+    """Return a call that stores its results, and starts with the stored ones."""
+    keeper = Keeper(request, options)  # first: it may refuse, before anything starts
     try:
         call = prepare()
         keeper.begin(call)
@@ -73,14 +73,14 @@ class Keeper:
     Parameters
     ----------
     request : Request
-        What is asked for.
+        The request of the call.
     options : Checkpoint
-        Where it is kept, and how.
+        Where results are stored, and how.
 
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        As `Directory`, or if the results that are there would not fit ``out=``.
+        As `Directory`; or the stored results do not fit ``out=``.
     """
 
     def __init__(self, request: Request, options: Checkpoint) -> None:
@@ -116,15 +116,15 @@ class Keeper:
         if spec[:2] != wanted[:2]:
             there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
             raise CheckpointError(
-                f"{self._directory.path} has results that are {there}, which out= does not take. "
-                "Use the out= of the runs before, or another path."
+                f"{self._directory.path} has results that are {there}, which do not fit out=. "
+                "Use the same out= as before, or another path."
             )
         return wanted
 
     # ------------------------------------------------------------------------ before
 
     def begin(self, call: Call) -> None:
-        """Have a call begin with what is there."""
+        """Start a call with the stored results."""
         self._call = call
         call.keeper = self
         if self._spec is not None:
@@ -134,7 +134,7 @@ class Keeper:
             call.board.header[NEXT] = call.board.next_claim()
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Find the next items among those that are stored, before workers see them."""
+        """Find the next items among the stored ones, before workers see them."""
         with self._saving:
             self._expect(columns)
 
@@ -167,7 +167,7 @@ class Keeper:
                 board.header[RESTORED] = 1
 
     def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
-        """Place stored results where those of workers go."""
+        """Place stored results where workers would put theirs."""
         results = self._call.results
         there = np.flatnonzero(states == IN_OUTPUT)
         if len(there):
@@ -196,7 +196,7 @@ class Keeper:
     # ------------------------------------------------------------------------ meanwhile
 
     def start(self) -> None:
-        """Begin to look for results."""
+        """Start the thread that stores."""
         with suppress(RuntimeError):  # no more threads are allowed: all is stored in the end
             _thread.start_new_thread(self._live, ())
             self._has_thread = True
@@ -207,7 +207,7 @@ class Keeper:
         self._finish()
 
     def save(self) -> None:
-        """Store all results that are there; nothing if the disk fails."""
+        """Store all new results; do nothing while the disk fails."""
         with self._saving:
             if self._is_lost or time.monotonic() < self._try_at:
                 return
@@ -221,7 +221,7 @@ class Keeper:
                 self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> None:
-        """Say once that results cannot be stored; they are in memory, and it is tried again."""
+        """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
         self._try_at = time.monotonic() + PAUSE_S
         where = self._directory.path
         if self._on_full == "stop":
@@ -232,8 +232,8 @@ class Keeper:
         elif not self._has_warned:
             self._has_warned = True
             warn_at_most(
-                f"{where}: results cannot be stored ({error}). The run goes on in memory, and "
-                "storing is tried again; what was stored is kept",
+                f"{where}: results cannot be stored ({error}). The run continues in memory, and "
+                "storing is tried again; stored results are kept",
                 CheckpointWarning,
                 self._line,
             )
@@ -266,7 +266,7 @@ class Keeper:
         kept.is_saved[new] = True
 
     def _put_logged(self, page: Page, logged: Rows, rows: Rows) -> npt.NDArray[np.uint32]:
-        """Write results that fit no array; returns their checksums."""
+        """Write results that fit no array; return their checksums."""
         logs, places, crcs = self._call.results.logs, [], []
         records: dict[tuple[int, int], tuple[int, int]] = {}  # of items that are stored together
         for entry in page.index[:, logged].T.tolist():
@@ -280,7 +280,7 @@ class Keeper:
     # ------------------------------------------------------------------------ in the end
 
     def end(self, then: Callable[[], None]) -> None:
-        """Store what is left, close, and call back."""
+        """Store the last results, close, and call back."""
         self._then = then
         if self._has_thread:
             self._is_over.release()
@@ -308,5 +308,5 @@ class Keeper:
             self._directory.note_error(record | {"traceback": told.traceback})
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the directory to other writers."""
         self._directory.close(is_whole=not self._is_lost)

@@ -1,11 +1,11 @@
 """What a function of a file depends on: the definitions that it reaches, in all own files.
 
-Files are read as they are now, since workers run them so. Nothing is imported. Of a file count:
+Files are read as they are now, as workers run them. Nothing is imported. Of a file these count:
 
 - the definitions that are reached by their names, from the function on, through other own files;
-- what its import does besides defining: statements with calls, and the like.
+- what its import does besides definitions: statements with calls, and the like.
 
-What is not seen: modules whose names are put together while the program runs.
+Modules whose names are computed while the program runs are not seen.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Module:
         return is_plain and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
     def _is_installed(self, decorator: ast.expr) -> bool:
-        """Whether a decorator is no own code, which might enter a function somewhere."""
+        """Whether a decorator is not own code, which might register a function somewhere."""
         name = next(references(decorator), ("", []))[0]
         targets = self.targets.get(name, [])
         is_builtin = name in ("property", "staticmethod", "classmethod")
@@ -178,7 +178,7 @@ class Sources:
         return self._module(name) is not None
 
     def label(self, name: str) -> str:
-        """Return what a module is called wherever it lies."""
+        """Return the name of a module, wherever its file is."""
         module = self._module(name)
         return name if module is None else module.label
 

@@ -39,7 +39,7 @@ def boot_id() -> str:
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return who has written to a checkpoint last; None if nobody has."""
+    """Return the last writer of a checkpoint; None if there was none."""
     try:
         return dict(json.loads((folder / LEASE).read_text()))
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ class Writer:
         self._renewed_at = time.monotonic()
 
     def take(self) -> None:
-        """Say who writes from now on."""
+        """Become the writer."""
         self._has_taken = True
         self._say()
 
@@ -126,7 +126,7 @@ class Writer:
         files.replace(self._folder / LEASE, json.dumps(self._me).encode(), is_needed=False)
 
     def renew(self) -> bool:
-        """Say that this process lives, now and then; returns whether the folder is still there."""
+        """Renew the lease now and then; return whether the folder still exists."""
         try:
             status = self._folder.stat()
             if time.monotonic() > self._renewed_at + RENEW_S:
@@ -143,7 +143,7 @@ class Writer:
         if is_whole and self._has_taken:
             self._me["ended"], self._me["synced"] = True, is_synced
             self._say()
-        elif self._has_taken:  # the next one looks at all that is there
+        elif self._has_taken:  # the next writer checks everything
             (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)
         fd, self._fd = self._fd, -1
