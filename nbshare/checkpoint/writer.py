@@ -7,7 +7,6 @@ some file systems refuse it; so the writer also says in a file who it is, and re
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -108,6 +107,8 @@ class Writer:
         self._say()
 
     def _lock(self) -> None:
+        import fcntl  # late: not on every system
+
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
