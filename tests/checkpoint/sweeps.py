@@ -21,11 +21,11 @@ def note(log: str, x: object) -> None:
 
 
 def noted(log: str) -> list[str]:
-    """Return the items that have run since the last time."""
+    """Return the items that have run since the last time, sorted: workers run them in any order."""
     path = Path(log)
     lines = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
-    return lines
+    return sorted(lines)
 
 
 def number(x, log):

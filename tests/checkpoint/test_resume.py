@@ -274,7 +274,9 @@ def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
         name = "meta.json" if what == "a newer format" else "mine.txt"
         (path / name).write_text('{"format": 99, "nbshare": "9"}')
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CheckpointError, match="format is 99" if "newer" in what else "not a checkpoint"):
+    with pytest.raises(
+        CheckpointError, match="format is 99" if "newer" in what else "not a checkpoint"
+    ):
         parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
     assert sorted(tmp_path.rglob("*")) == before
 
