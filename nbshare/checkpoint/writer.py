@@ -20,6 +20,9 @@ from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import has_ended, identity
 
+with suppress(ImportError):  # not on every system
+    import fcntl
+
 __all__ = ["Writer", "boot_id", "is_alive", "writer_of"]
 
 LEASE_S = 60.0  # a writer on another host that has not been heard of for so long is gone
@@ -107,8 +110,6 @@ class Writer:
         self._say()
 
     def _lock(self) -> None:
-        import fcntl  # late: not on every system
-
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
