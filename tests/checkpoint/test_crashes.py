@@ -129,7 +129,7 @@ def some(states, most, is_slow):
     return states[::-step]
 
 
-SLOW = [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+SLOW = [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 
 
 @pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
@@ -346,7 +346,7 @@ print(repr([x if isinstance(x, list) else np.asarray(x).tolist() for x in result
 
 
 @pytest.mark.parametrize(
-    "n_kills", [4, pytest.param(70, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+    "n_kills", [4, pytest.param(70, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])]
 )
 @pytest.mark.parametrize("func", ["slow", "slow_record", "slow_drawn"])
 def test_kills_at_any_moment(func, n_kills, tmp_path):
