@@ -63,6 +63,7 @@ if typing.TYPE_CHECKING:
     from nbshare.arrays.ring_slots import RingStats
     from nbshare.arrays.share import SharedObject, share
     from nbshare.arrays.shared_array import SharedArray
+    from nbshare.attached import attach
     from nbshare.checkup import doctor
     from nbshare.engine.local import shutdown
     from nbshare.engine.results import MISSING
@@ -97,6 +98,7 @@ __all__ = [
     "StageStats",
     "StoredRun",
     "WorkerStats",
+    "attach",
     "doctor",
     "empty",
     "empty_like",
@@ -140,6 +142,7 @@ _HOMES = {
     "arrays.ring_slots": ["RingStats"],
     "arrays.share": ["SharedObject", "share"],
     "arrays.shared_array": ["SharedArray"],
+    "attached": ["attach"],
     "checkup": ["doctor"],
     "engine.local": ["shutdown"],
     "engine.results": ["MISSING"],

@@ -1,4 +1,4 @@
-"""The command line: ``python -m nbshare demo`` and ``python -m nbshare doctor``."""
+"""The command line: ``python -m nbshare``, with ``run``, ``resume``, ``demo`` or ``doctor``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nbshare import __version__
 from nbshare.errors import NbshareError
+
+EXPECTED = NbshareError, OSError, ValueError, RuntimeError, MemoryError
+ENDS = """SIGTERM and SIGUSR1, such as a scheduler's notice: no further item begins, those that run
+may finish, and the command exits with 75, to be queued again. In a Slurm script:
+    #SBATCH --signal=B:USR1@60
+    exec python -m nbshare run ...
+Other ends: 0 complete, 1 an error, 130 Ctrl-C. Finished results are kept in each case."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0 success, 1 failure, 130 stopped by Ctrl-C.
+        The exit status: 0 success, 1 failure, 75 to be continued, 130 stopped by Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -32,12 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _doctor(options) if options.command == "doctor" else _demo(options)
+        return COMMANDS[options.command](options)
     except KeyboardInterrupt as interrupt:
         print(f"nbshare {options.command}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
-    except (NbshareError, OSError, ValueError, RuntimeError, MemoryError) as error:
-        print(f"nbshare {options.command}: {error}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, EXPECTED) and options.command not in ("run", "resume"):
+            raise
+        kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+        lines = [f"nbshare {options.command}: {kind}{error}", *getattr(error, "__notes__", ())]
+        print(*lines, sep="\n", file=sys.stderr)
         return 1
 
 
@@ -71,7 +83,72 @@ def _parser() -> argparse.ArgumentParser:
         "second. The exit status is 1 if the self-test fails.",
     )
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    _add_run(commands)
     return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a function of a file for every item, and store the results",
+        description="Call a function for every item on all CPUs, and store the results in a "
+        "folder. The same command continues a run that was stopped or killed. From Python, "
+        "nbshare.attach(DIR) shows and returns the results, also while the command runs.",
+        epilog=ENDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("function", metavar="FILE.py:NAME", help="what to call")
+    run.add_argument(
+        "--items", nargs="+", required=True, metavar="FILE",
+        help="items: rows of a .npy array, a list in a .json file, or lines of a .txt file; "
+        "several files give one argument each",
+    )  # fmt: skip
+    run.add_argument(
+        "--shared", nargs="+", type=_name_and_file, default=[], metavar="NAME=FILE",
+        help="keyword arguments that are the same for every item, from such files",
+    )  # fmt: skip
+    resume = commands.add_parser(
+        "resume",
+        help="continue a detached run from its folder, as after a restart of the machine",
+        description="Continue a run that map_async(..., detach=True) began, with the function "
+        "and the arguments that its folder holds. They are pickles: resume only your own runs.",
+        epilog=ENDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="the folder")
+    resume.add_argument("checkpoint", type=Path, metavar="DIR", help="the folder")
+    run.add_argument("--max-workers", type=int, metavar="N", help="default: the usable CPUs")
+    run.add_argument("--seed", type=int, help="each call gets its own random generator rng=")
+    run.add_argument("--retries", type=int, metavar="N", help="extra attempts of a failed item")
+    run.add_argument("--timeout", type=float, metavar="S", help="seconds that an item may take")
+    run.add_argument("--out", choices=["list", "stack"], help="form of the results")
+    run.add_argument("--on-error", choices=["raise", "return"], help="return: go on without it")
+    run.add_argument("--if-changed", choices=["restart", "accept"], help="what to do with results "
+                     "of an older version of the code")  # fmt: skip
+    for command in (run, resume):
+        command.add_argument(
+            "--grace", type=float, default=30.0, metavar="S",
+            help="seconds for the items that run, after SIGTERM or SIGUSR1 (default: %(default)g)",
+        )  # fmt: skip
+
+
+def _name_and_file(text: str) -> tuple[str, str]:
+    name, _, file = text.partition("=")
+    if not (name.isidentifier() and file):
+        raise argparse.ArgumentTypeError(f"{text!r}: write name=file, as elevation=dem.npy")
+    return name, file
+
+
+def _run(options: argparse.Namespace) -> int:
+    from nbshare import driver
+
+    return driver.run(options)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from nbshare import driver
+
+    return driver.resume(options)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -88,6 +165,8 @@ def _doctor(options: argparse.Namespace) -> int:
     print(json.dumps(report.to_dict(), indent=2) if options.json else report)
     return 0 if report.ok else 1
 
+
+COMMANDS = {"demo": _demo, "doctor": _doctor, "run": _run, "resume": _resume}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -486,7 +486,7 @@ class Job:
 
     def _start(self) -> None:
         """Hand the run to the workers."""
-        self._begun_at = time.monotonic()
+        self._begun_at = time.monotonic() - self._run.age_s
         if len(_started) >= MOST_STARTED:
             _started[:] = map(weakref.ref, jobs())
         _started.append(weakref.ref(self))

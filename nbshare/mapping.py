@@ -347,6 +347,10 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
         The keyword arguments of `parallel_map`, except ``backend="serial"``. In a notebook the
         progress display and the plot stay below the cell of the call while other cells run. In a
         terminal or a log nothing is shown unless ``progress=True`` or a label is passed.
+    detach : bool, optional
+        True: the run goes on in a process of its own when this one ends, as by a kernel restart;
+        `attach` returns its job in any other process. It needs ``checkpoint=``, takes items that
+        have a length, and stores function and arguments in the checkpoint.
 
     Returns
     -------
@@ -363,6 +367,7 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
     See Also
     --------
     parallel_map : the same, and wait.
+    attach : the job of a detached run, in another process.
     jobs : all jobs that run.
 
     Examples
@@ -382,14 +387,16 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
     Notes
     -----
     Several jobs may run at the same time, each with workers of its own. A job continues if nobody
-    keeps it, and ends with the process. Prints of its workers appear as they come, in a notebook
-    below the cell that started it.
+    keeps it, and ends with the process, unless it is detached. Prints of its workers appear as they
+    come, in a notebook below the cell that started it.
 
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
     progress, plot = options.pop("progress", None), options.pop("plot", None)
-    refuse_others("map_async", [name for name in options if name not in KNOWN], KNOWN)
+    detach = options.pop("detach", False)
+    known = (*KNOWN, "detach")
+    refuse_others("map_async", [name for name in options if name not in KNOWN], known)
     check_display(progress, plot)
     if options.get("backend") == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
@@ -397,13 +404,20 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
         raise TypeError("map_async(func, items) needs at least one iterable of items")
     checked = MapOptions(**options)
     request, where = checked_request(func, iterables, checked)
+    if detach:
+        from nbshare.detached import begin  # late: few calls need it
+
+        return begin(request, checked, progress, plot)
+    label = progress if isinstance(progress, str) else label_of(request.func)
+    call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
+    return in_background(call, label, progress, plot)
+
+
+def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job:
+    """Start a run that nobody waits for, and show it."""
     remember(None)
     shown = Showing(plot)
-    job = Job(
-        _prepared(request, where, checked_checkpoint(checked), in_background=True),
-        progress if isinstance(progress, str) else label_of(request.func),
-        shown,
-    )
+    job = Job(run, label, shown)
     remember(job)
     job._leave_alone()
     if not is_worker():  # no bar within a bar
@@ -417,6 +431,8 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
 _arguments = inspect.signature(parallel_map).parameters.values()
 _signature = inspect.Signature([p for p in _arguments if p.kind is not p.VAR_KEYWORD])
 parallel_map.__signature__ = _signature.replace(return_annotation="Any")  # type: ignore[attr-defined]
+_detach = inspect.Parameter("detach", inspect.Parameter.KEYWORD_ONLY, default=False)
+_signature = _signature.replace(parameters=[*_signature.parameters.values(), _detach])
 map_async.__signature__ = _signature.replace(return_annotation="Job")  # type: ignore[attr-defined]
 
 

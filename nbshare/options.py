@@ -48,6 +48,7 @@ ELSEWHERE = {
     ("args", "kwargs", "kwds", "shared_objects"): "use shared={name: value}",
     ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
     ("max_retries",): "use retries=",
+    ("detach",): "use map_async(..., detach=True)",
     ("ordered", "return_as"): (
         "results are in the order of the items; iterate over map_async(...) to get them as they "
         "arrive"

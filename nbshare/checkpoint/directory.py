@@ -13,6 +13,7 @@
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
     lease.json    the writer; the file lock: held by it in the kernel
+    driver        of a run that a process of its own drives: see `nbshare.detached`
 
 A row's index word is written last. So whenever the process is killed, a row either has its result
 or is missing.
@@ -44,7 +45,16 @@ from nbshare.memory import aligned
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
 
-__all__ = ["Directory", "Durability", "IfChanged", "Rows", "accepted_by", "read_json", "runs_of"]
+__all__ = [
+    "Directory",
+    "Durability",
+    "IfChanged",
+    "Rows",
+    "accepted_by",
+    "check_place",
+    "read_json",
+    "runs_of",
+]
 
 FORMAT = 1
 INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
@@ -53,7 +63,7 @@ GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
-NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log"}
+NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log", "driver"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -100,6 +110,23 @@ def accepted_by(versions: list[dict[str, Any]], parts: Parts) -> list[int]:
     return [*found, *versions[found[0]]["accepts"]] if found else []
 
 
+def check_place(path: Path) -> None:
+    """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
+    meta = read_json(path / "meta.json")
+    if meta is not None and not 1 <= meta.get("format", 0) <= FORMAT:
+        raise CheckpointError(
+            f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; "
+            f"this one knows formats up to {FORMAT}"
+        )
+    if meta is None and path.exists():
+        names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
+        if names - NO_RESULTS:
+            raise CheckpointError(
+                f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
+                "empty folder."
+            )
+
+
 class Directory:
     """The files, open for writing.
 
@@ -130,7 +157,7 @@ class Directory:
         self, path: Path, parts: Parts, label: str, if_changed: IfChanged, durability: Durability
     ) -> None:
         self.path, self._durability = path, durability
-        self._check_place()
+        check_place(path)
         path.mkdir(parents=True, exist_ok=True)
         self._writer = Writer(path)
         self._columns: list[files.Column] = []
@@ -146,21 +173,6 @@ class Directory:
         except BaseException:
             self.close(is_whole=False)
             raise
-
-    def _check_place(self) -> None:
-        path, meta = self.path, read_json(self.path / "meta.json")
-        if meta is not None and not 1 <= meta.get("format", 0) <= FORMAT:
-            raise CheckpointError(
-                f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; "
-                f"this one knows formats up to {FORMAT}"
-            )
-        if meta is None and path.exists():
-            names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-            if names - NO_RESULTS:
-                raise CheckpointError(
-                    f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
-                    "empty folder."
-                )
 
     def _open(self, label: str) -> None:
         if (meta := read_json(self.path / "meta.json")) is None:

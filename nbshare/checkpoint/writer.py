@@ -23,7 +23,7 @@ from nbshare.memory import has_ended, identity
 with suppress(ImportError):  # not on every system
     import fcntl
 
-__all__ = ["Writer", "boot_id", "is_alive", "writer_of"]
+__all__ = ["Writer", "boot_id", "check_free", "is_alive", "this_process", "writer_of"]
 
 LEASE_S = 60.0  # a writer on another host that has not been heard of for so long is gone
 RENEW_S = 10.0
@@ -59,6 +59,19 @@ def is_alive(folder: Path, who: dict[str, Any]) -> bool:
     return False
 
 
+def this_process() -> dict[str, Any]:
+    """Return who this process is, on all hosts and at all times."""
+    pid, start = identity()
+    return {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start}
+
+
+def check_free(folder: Path) -> None:
+    """Raise CheckpointInUseError if a process writes to a checkpoint."""
+    who = writer_of(folder)
+    if who is not None and not who["ended"] and is_alive(folder, who):
+        raise CheckpointInUseError(_refusal(folder, who))
+
+
 class Writer:
     """Who alone may write to a folder: this process.
 
@@ -89,11 +102,9 @@ class Writer:
         try:
             self._lock()
             before = writer_of(folder)
-            pid, start = identity()
-            me = {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start}
-            is_other = before is not None and any(before[name] != me[name] for name in me)
-            if before and is_other and not before["ended"] and is_alive(folder, before):
-                raise CheckpointInUseError(_refusal(folder, before))
+            me = this_process()
+            if before is not None and any(before[name] != me[name] for name in me):
+                check_free(folder)
             self.is_new_boot = not (before and (before["synced"] or before["boot"] == boot_id()))
             nonce = secrets.token_hex(8)
             self._me: dict[str, Any] = {**me, "nonce": nonce, "ended": False, "synced": False}

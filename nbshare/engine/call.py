@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbshare.engine.events import WorkerEvent
 from nbshare.engine.results import Results
-from nbshare.engine.run import Engine, Keeper, Request, Run, State
+from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
 from nbshare.functions.freshness import Snapshot
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
@@ -62,7 +62,7 @@ class Supply:
         """Check for work; called by any thread, and when the call is over."""
 
 
-class Call(Run):
+class Call(OwnRun):
     """A running call: its shared memory, workers, results, and outcome.
 
     The dispatcher's thread writes; others read, wait, stop and, one of them, take results.

@@ -10,14 +10,14 @@ from typing import Any
 
 from nbshare.arrays.ring import RingBuffer
 from nbshare.engine.call import Call
-from nbshare.engine.run import Run, State
+from nbshare.engine.run import OwnRun, State
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.wire.board import ENDED, LOADED
 
 __all__ = ["Pipe"]
 
 
-class Pipe(Run):
+class Pipe(OwnRun):
     """A pipeline, whose results are those of its last call.
 
     Parameters

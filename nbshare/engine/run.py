@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbshare.engine.stats import StageStats
     from nbshare.wire.board import Board
 
-__all__ = ["Engine", "Keeper", "Request", "Run", "State", "has_rows"]
+__all__ = ["Engine", "Keeper", "OwnRun", "Request", "Run", "State", "has_rows"]
 
 
 class Request(NamedTuple):
@@ -110,14 +110,12 @@ class Engine:
 
 
 class Run:
-    """The common part of a `Call` and of a pipeline, `Pipe`.
+    """The common part of all that a job is about; each kind says how far it is, in its own way.
 
     Attributes
     ----------
     request : Request
         What was asked for.
-    board, results : Board, Results
-        Of the map, or of a pipeline's last stage.
     error : BaseException or None
         What it has failed with.
     is_over : bool
@@ -128,46 +126,14 @@ class Run:
     May be read from any thread; `await_end`, `call_when_over` and `stop` are for any thread, too.
     """
 
-    def __init__(self, request: Request, board: Board, results: Results) -> None:
-        self.request, self.board, self.results = request, board, results
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.error: BaseException | None = None
         self.is_over = False
         # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._callbacks: deque[Callable[[], object]] = deque()
-
-    # -------------------------------------------------------------------- its results
-
-    @property
-    def n_done(self) -> int:
-        """Number of items that are through."""
-        return self.board.n_done()
-
-    @property
-    def errors(self) -> Mapping[int, BaseException]:
-        """Failures by item."""
-        return self.results.errors
-
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
-        return self.board.present()
-
-    def partial(self) -> Any:
-        """Return the results that are there."""
-        return self.results.partial()
-
-    def final(self) -> Any:
-        """Return all results."""
-        return self.results.final(with_errors=self.request.policy.returns_errors)
-
-    def fill_out(self) -> None:
-        """Copy new results to the plain array that the caller gave."""
-        self.results.fill_out()
-
-    def load_ahead(self) -> bool:
-        """Load objects that have come; returns whether there were any."""
-        return self.results.load_ahead()
 
     # ------------------------------------------------------------------------ its end
 
@@ -198,14 +164,73 @@ class Run:
                 except RuntimeError:  # no more threads are allowed, or the interpreter is ending
                     _call_safely(callback)
 
-    # ---------------------------------------------------- what only one of the two has
+    # ------------------------------------------------------------- what only some have
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began, if that was before its job did."""
+        return 0.0
 
     def stages(self) -> list[StageStats]:
         """Return what the stages of a pipeline did."""
         return []
 
+    def halt(self) -> None:
+        """Begin no further item; those that run are finished."""
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+
+    def load_ahead(self) -> bool:
+        """Load objects that have come; returns whether there were any."""
+        return False
+
     def release(self) -> None:
         """Take note that nobody will ask for anything more."""
+
+
+class OwnRun(Run):
+    """The common part of a `Call` and of a pipeline, `Pipe`: runs of this process.
+
+    Attributes
+    ----------
+    board, results : Board, Results
+        Of the map, or of a pipeline's last stage.
+    """
+
+    def __init__(self, request: Request, board: Board, results: Results) -> None:
+        super().__init__(request)
+        self.board, self.results = board, results
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are through."""
+        return self.board.n_done()
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+        return self.results.errors
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return self.board.present()
+
+    def partial(self) -> Any:
+        """Return the results that are there."""
+        return self.results.partial()
+
+    def final(self) -> Any:
+        """Return all results."""
+        return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+        self.results.fill_out()
+
+    def load_ahead(self) -> bool:
+        """Load objects that have come; returns whether there were any."""
+        return self.results.load_ahead()
 
 
 def _call_safely(callback: Callable[[], object]) -> None:

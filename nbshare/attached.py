@@ -1,0 +1,284 @@
+"""Jobs of runs that another process drives, read from the files of their checkpoint."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.checkpoint.directory import read_json
+from nbshare.checkpoint.writer import is_alive, writer_of
+from nbshare.engine.collect import as_masked, collect
+from nbshare.engine.prints import Prints
+from nbshare.engine.results import MISSING
+from nbshare.engine.run import Request, Run, State
+from nbshare.engine.stats import WorkerActivity, WorkerStats
+from nbshare.errors import TaskError, WorkerDiedError
+from nbshare.job import Job
+from nbshare.mapping import in_background
+from nbshare.notebook import check_display
+from nbshare.notebook.prints import Printer
+from nbshare.stored import StoredRun
+from nbshare.tracebacks import shown_from_the_call
+from nbshare.wire.context import Context
+from nbshare.wire.orders import Policy
+
+__all__ = ["CALL", "DRIVER", "LOG", "RUN", "AttachedRun", "attach", "driver_of", "error_of"]
+
+DRIVER, CALL, RUN, LOG = "driver", "call.pickle", "run.json", "log.txt"  # a folder, and its files
+LOOK_S = 0.1
+
+
+@shown_from_the_call
+def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = None) -> Job:
+    """Return a job for a run with a checkpoint that another process drives.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The ``checkpoint=`` of the run.
+    progress, plot
+        As for `parallel_map`; shown as by `map_async`.
+
+    Returns
+    -------
+    Job
+        It shows and returns what is stored; `Job.cancel` stops a detached run. If the run is over,
+        ``job.result()`` returns its results, from the disk as they are used. If it was killed, this
+        raises `WorkerDiedError`, which says how to continue, and ``job.partial()`` returns them.
+
+    Raises
+    ------
+    nbshare.errors.CheckpointError
+        There is no checkpoint.
+
+    See Also
+    --------
+    map_async : ``detach=True`` starts a run that goes on without this process.
+    open_checkpoint : what is stored, without a job.
+
+    Examples
+    --------
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
+    >>> nbshare.attach(folder).result()
+    array([1., 2.])
+
+    Notes
+    -----
+    Any number of processes of one user may attach, at the same time. A run that is not detached can
+    be watched like this, and stopped only in its own process. What each worker does is not stored.
+    """
+    check_display(progress, plot)
+    run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
+    label = progress if isinstance(progress, str) else run.stored.label
+    return in_background(cast("Any", run), label, progress, plot)
+
+
+def driver_of(path: Path) -> dict[str, Any]:
+    """Return what the last driver of a checkpoint says of itself; empty if there was none."""
+    return read_json(path / DRIVER / RUN) or {}
+
+
+def error_of(record: dict[str, Any]) -> BaseException | None:
+    """Return the error that a driver has ended with."""
+    return pickle.loads(bytes.fromhex(record["pickled"])) if record.get("pickled") else None
+
+
+class AttachedRun(Run):
+    """A run that another process drives, as a job sees it.
+
+    Parameters
+    ----------
+    path : Path
+        Its checkpoint.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.stored, self._path = StoredRun(path), path
+        record = driver_of(path)
+        super().__init__(
+            Request(
+                func=None,
+                shared={},
+                iterables=(),
+                source=None,
+                n_tasks=None,
+                max_workers=record.get("max_workers", 1),
+                chunksize=None,
+                out=record.get("out"),
+                context=Context({}, [], b""),
+                policy=Policy(on_error=record.get("on_error", "raise")),
+                initializer=None,
+                prints=Prints(Printer()),
+            )
+        )
+        self._end_state: State = "running"
+        self._given = np.zeros(0, np.bool_)
+        self._n_shown = _nbytes(path / DRIVER / LOG)  # of the log
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        if self.is_over:
+            return self._end_state
+        return "running" if self.n_tasks else "starting"
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since its driver began, or until its end."""
+        record, now = driver_of(self._path), time.time()
+        return float((record.get("ended_at") or now) - record.get("began_at", now))
+
+    @property
+    def n_tasks(self) -> int | None:
+        """Number of items."""
+        return self.stored.n_tasks
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are through."""
+        return self.stored.n_done + len(self.errors)
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """Failures by item, as texts: they come from another process."""
+        found = self.stored.errors.items()
+        return {i: TaskError(text, i, "", text.partition(":")[0]) for i, text in found}
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are there."""
+        return self.stored.present
+
+    def partial(self) -> Any:
+        """Return the results that are there."""
+        return as_masked(self.stored.results()) if self.stored.n_done else None
+
+    def final(self) -> Any:
+        """Return all results."""
+        results, errors = self.stored.results(), self.errors
+        if not isinstance(results, list):
+            return as_masked(results) if self.request.policy.returns_errors else results
+        results = [errors.get(i, x) if x is MISSING else x for i, x in enumerate(results)]
+        return collect(results, errors) if self.request.out is None else results
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield what has come since the last time; for one reader."""
+        errors = self.errors if self.request.policy.returns_errors else {}
+        there = self.present()
+        there[[i for i in errors if i < len(there)]] = True
+        new = there.copy()
+        new[: len(self._given)] &= ~self._given
+        self._given = there
+        results = self.stored.results() if new.any() else ()
+        for i in np.flatnonzero(new).tolist():
+            yield i, errors[i] if i in errors else results[i]
+
+    def stats(self) -> list[WorkerStats]:
+        """Return nothing: what workers did is not stored."""
+        return []
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return nothing, likewise."""
+        return []
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Raise LookupError: items are not stored."""
+        raise LookupError(f"item {i} is in another process: call the function with it here")
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._is_on():
+            _thread.start_new_thread(self._watch, ())
+        else:
+            self._note_end()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it has come."""
+        return self.await_end(timeout_s)
+
+    def stop(self) -> None:
+        """Interrupt its driver.
+
+        Raises
+        ------
+        RuntimeError
+            If it has none here.
+        """
+        record = driver_of(self._path)
+        if record.get("host") != socket.gethostname() or not is_alive(self._path, record):
+            who = writer_of(self._path) or {"pid": "?", "host": "another host"}
+            raise RuntimeError(
+                f"{self._path}: process {who['pid']} on {who['host']} runs this, and only it can "
+                "stop it: there is no detached run on this host."
+            )
+        with suppress(ProcessLookupError):
+            os.kill(record["pid"], signal.SIGINT)
+
+    def _is_on(self) -> bool:
+        record = driver_of(self._path)
+        is_driven = record and not record["ended_at"] and is_alive(self._path, record)
+        return bool(is_driven) or self.stored.state == "running"
+
+    def _watch(self) -> None:
+        try:
+            while self._is_on():
+                self._show_prints(_nbytes(self._path / DRIVER / LOG))
+                time.sleep(LOOK_S)
+        finally:
+            self._note_end()
+
+    def _show_prints(self, stop: int) -> None:
+        """Show what workers have printed, below the cell."""
+        if stop > self._n_shown:
+            with (self._path / DRIVER / LOG).open("rb") as log:
+                log.seek(self._n_shown)
+                self.request.prints.is_any = True
+                text = log.read(stop - self._n_shown).decode("utf-8", "replace")
+                self.request.prints.add("stdout", text)
+            self._n_shown = stop
+
+    def _note_end(self) -> None:
+        record, who = driver_of(self._path), writer_of(self._path) or {}
+        if record.get("pid") == who.get("pid") and record.get("ended_at"):
+            self._show_prints(record["n_printed"])
+            self._end_state, self.error = record["state"], error_of(record)
+        elif self.stored.state == "ended":
+            self._end_state, self.error = "failed", self._death()
+        elif self.n_done == self.n_tasks:
+            self._end_state = "done"
+        else:
+            self.error = next(iter(self.errors.values()), None)
+            self._end_state = "failed" if self.error else "stopped"
+        self._end()
+
+    def _death(self) -> WorkerDiedError:
+        resume = f", or: python -m nbshare resume {self._path}"
+        return WorkerDiedError(
+            f"{self._path}: the process of this run was killed, or the machine restarted, after "
+            f"{self.n_done} of {self.n_tasks} items. Their results are kept, and partial() returns "
+            "them. To run the rest, make the same call again"
+            f"{resume if (self._path / DRIVER / CALL).exists() else ''}"
+        )
+
+
+def _nbytes(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
