@@ -13,11 +13,16 @@ from nbshare import __version__
 from nbshare.errors import NbshareError
 
 EXPECTED = NbshareError, OSError, ValueError, RuntimeError, MemoryError
-ENDS = """SIGTERM and SIGUSR1, such as a scheduler's notice: no further item begins, those that run
-may finish, and the command exits with 75, to be queued again. In a Slurm script:
+RUN = """Call a function for every item on all CPUs, and store the results in a folder. The same
+command continues a run that was stopped or killed. From Python, nbshare.attach(DIR) shows
+and returns the results, also while the command runs."""
+RESUME = """Continue a run that map_async(..., detach=True) began, with the function and arguments
+that its folder holds. They are pickles, which can run any code: resume only your own runs."""
+ENDS = """After SIGTERM or SIGUSR1, such as a scheduler's notice, no further item begins, those that
+run may finish, and the command exits with 75: run it again to continue. For Slurm:
     #SBATCH --signal=B:USR1@60
     exec python -m nbshare run ...
-Other ends: 0 complete, 1 an error, 130 Ctrl-C. Finished results are kept in each case."""
+Other exit codes: 0 complete, 1 error, 130 Ctrl-C. Finished results are kept in each case."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,45 +96,39 @@ def _add_run(commands: Any) -> None:
     run = commands.add_parser(
         "run",
         help="run a function of a file for every item, and store the results",
-        description="Call a function for every item on all CPUs, and store the results in a "
-        "folder. The same command continues a run that was stopped or killed. From Python, "
-        "nbshare.attach(DIR) shows and returns the results, also while the command runs.",
+        usage="python -m nbshare run FILE.py:NAME --items FILE ... --checkpoint DIR [options]",
+        description=RUN,
         epilog=ENDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("function", metavar="FILE.py:NAME", help="what to call")
-    run.add_argument(
-        "--items", nargs="+", required=True, metavar="FILE",
-        help="items: rows of a .npy array, a list in a .json file, or lines of a .txt file; "
-        "several files give one argument each",
-    )  # fmt: skip
-    run.add_argument(
-        "--shared", nargs="+", type=_name_and_file, default=[], metavar="NAME=FILE",
-        help="keyword arguments that are the same for every item, from such files",
-    )  # fmt: skip
+    add = run.add_argument
+    add("function", metavar="FILE.py:NAME", help="what to call")
+    many: Any = {"nargs": "+", "action": "extend"}
+    add("--items", required=True, metavar="FILE", help="rows of a .npy array, a list in a .json "
+        "file, or lines of a .txt file; several files give one argument each", **many)  # fmt: skip
+    add("--shared", default=[], type=_name_and_file, metavar="NAME=FILE", help="arguments that "
+        "are the same for every item, from such files", **many)  # fmt: skip
+    add("--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the results")
+    add("--max-workers", type=int, metavar="N", help="number of workers (default: usable CPUs)")
+    add("--seed", type=int, help="give each call its own random generator, rng=")
+    add("--retries", type=int, metavar="N", help="extra attempts of an item that failed")
+    add("--timeout", type=float, metavar="S", help="seconds that an item may take")
+    add("--out", choices=["list", "stack"], help="form of the results")
+    add("--on-error", choices=["raise", "return"], help="what to do when an item fails: end "
+        "(default), or go on")  # fmt: skip
+    add("--if-changed", choices=["restart", "accept"], help="what to do with stored results of "
+        "older code: run their items again, or keep them (default: refuse)")  # fmt: skip
     resume = commands.add_parser(
         "resume",
         help="continue a detached run from its folder, as after a restart of the machine",
-        description="Continue a run that map_async(..., detach=True) began, with the function "
-        "and the arguments that its folder holds. They are pickles: resume only your own runs.",
+        description=RESUME,
         epilog=ENDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="the folder")
-    resume.add_argument("checkpoint", type=Path, metavar="DIR", help="the folder")
-    run.add_argument("--max-workers", type=int, metavar="N", help="default: the usable CPUs")
-    run.add_argument("--seed", type=int, help="each call gets its own random generator rng=")
-    run.add_argument("--retries", type=int, metavar="N", help="extra attempts of a failed item")
-    run.add_argument("--timeout", type=float, metavar="S", help="seconds that an item may take")
-    run.add_argument("--out", choices=["list", "stack"], help="form of the results")
-    run.add_argument("--on-error", choices=["raise", "return"], help="return: go on without it")
-    run.add_argument("--if-changed", choices=["restart", "accept"], help="what to do with results "
-                     "of an older version of the code")  # fmt: skip
+    resume.add_argument("checkpoint", type=Path, metavar="DIR", help="folder of the results")
     for command in (run, resume):
-        command.add_argument(
-            "--grace", type=float, default=30.0, metavar="S",
-            help="seconds for the items that run, after SIGTERM or SIGUSR1 (default: %(default)g)",
-        )  # fmt: skip
+        command.add_argument("--grace", type=float, default=30.0, metavar="S", help="seconds for "
+            "items to finish after SIGTERM or SIGUSR1 (default: %(default)g)")  # fmt: skip
 
 
 def _name_and_file(text: str) -> tuple[str, str]:

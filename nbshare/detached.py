@@ -15,6 +15,7 @@ import), ``run.json`` (who drives, since when, and how it ended) and ``log.txt``
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import pickle
@@ -160,6 +161,12 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     _drivers[:] = [each for each in _drivers if each.poll() is None]
     _drivers.append(driver)
     return driver
+
+
+@atexit.register
+def _leave_running() -> None:
+    for driver in _drivers:
+        driver.returncode = 0  # or Python would warn that it still runs
 
 
 def _await_beginning(path: Path, driver: subprocess.Popen[bytes]) -> None:

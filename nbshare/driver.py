@@ -31,7 +31,6 @@ from nbshare.wire.failures import describe
 
 __all__ = ["resume", "run"]
 
-GRACE_S = 30.0
 AGAIN = os.EX_TEMPFAIL  # 75: what is left to do can be done later
 
 
@@ -85,6 +84,8 @@ def drive(
             parallel_map(func, *items, progress=progress, **options)
         if (job := last_job()) is None or job.state != "stopped":
             state = "done"
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; finished results are kept in {path}") from None
     except Exception as caught:
         state, error = "failed", caught
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from contextlib import suppress
+from dis import get_instructions
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -79,7 +80,8 @@ class Code:
         names: set[str] = set()
         form = _form_of(func.__code__, names)
         closure = _closure_of(func)
-        for name in sorted((names & func.__globals__.keys()) - {"__name__"}) if is_edited else ():
+        used = (_globals_of(func.__code__) & func.__globals__.keys()) - {"__name__"}
+        for name in sorted(used) if is_edited else ():
             value = func.__globals__[name]
             if isinstance(value, ModuleType):
                 self._sources.reach_any(value.__name__, names)
@@ -111,6 +113,12 @@ def _form_of(code: CodeType, names: set[str]) -> list[Any]:
         elif i or not isinstance(const, str | None):
             form.append(const)
     return form
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Return the names of the global variables that a function uses; not those of attributes."""
+    found = {each.argval for each in get_instructions(code) if "GLOBAL" in each.opname}
+    return found.union(*(_globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _closure_of(func: FunctionType) -> dict[str, Any]:

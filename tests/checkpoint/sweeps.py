@@ -114,3 +114,17 @@ def twos(x):
     CALLS.append(x)
     time.sleep(PAUSE_S[0])
     return float(x) if x != 4 else "an odd one"
+
+
+def gated(x, log):
+    """From item 4 on, wait until there is a file "gate" next to the log."""
+    note(log, x)
+    while x >= 4 and not Path(log).with_name("gate").exists():
+        time.sleep(0.005)
+    return 2.0 * x
+
+
+def pair(x, log):
+    note(log, x)
+    print(f"pair {x}")
+    return x, np.full(3, x)

@@ -1,0 +1,351 @@
+"""Runs in a process of their own: they outlive their kernel, and any process can attach to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+import sweeps
+from faultlab import PREAMBLE, wait_until
+from kernels import Kernel
+
+import nbshare
+from nbshare import attach, map_async, parallel_map
+from nbshare.__main__ import main
+from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
+
+TWICE = [2.0 * i for i in range(12)]
+CELL = """
+import sweeps
+def gated(x, log):
+    return sweeps.gated(x, log)
+call = functools.partial(nbshare.map_async, gated, range(12), shared={"log": "log"},
+                         checkpoint="run", max_workers=2, chunksize=1)
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Start a detached run that goes on to item 4, and to the end when its gate is opened."""
+    os.chdir(tmp_path)
+    options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
+    options |= {"max_workers": 2, "chunksize": 1, "detach": True}
+    return lambda **more: map_async(sweeps.gated, range(12), **(options | more))
+
+
+def driver_of(path):
+    """Return the process that drives a run."""
+    return psutil.Process(json.loads((path / "driver" / "run.json").read_text())["pid"])
+
+
+def await_gate(path):
+    """Wait until all items before the gate are stored; return the job of the run."""
+    job = attach(path)
+    wait_until(lambda: job.n_done >= 4)
+    return job
+
+
+# --------------------------------------------------------------------- what it outlives
+
+
+def test_it_outlives_its_kernel(lab):
+    """Killed with its group, as by "Restart Kernel"; the same call in a new one runs nothing."""
+    kernel = Kernel(lab)
+    try:
+        kernel.run_well(f"{CELL}job = call(detach=True)")
+        job = await_gate(lab.folder / "run")
+        kernel.manager.restart_kernel(now=True)
+        assert job.running()
+        lab.raise_flag("gate")
+        assert job.result().tolist() == TWICE
+        assert sweeps.noted(lab.folder / "log") == sorted(map(str, range(12)))
+        kernel.client.wait_for_ready(timeout=20)
+        kernel.run_well(f"{PREAMBLE}{CELL}assert call().result().tolist() == {TWICE}")
+        cell = kernel.run_well("nbshare.attach('run')")
+        assert "gated done  12/12" in cell.rows[0]
+        assert sweeps.noted(lab.folder / "log") == []
+    finally:
+        kernel.close()
+
+
+def test_a_killed_driver_is_said_and_continued(sweep, tmp_path):
+    """From its folder, as after a restart of the machine; no item that is stored runs again."""
+    job = sweep()
+    await_gate(tmp_path / "run")
+    driver_of(tmp_path / "run").kill()
+    with pytest.raises(WorkerDiedError, match=r"was killed.* 4 of 12.*make the same call"):
+        job.result()
+    assert attach(tmp_path / "run").partial().compressed().tolist() == TWICE[:4]
+    (tmp_path / "gate").touch()
+    sweeps.noted(tmp_path / "log")
+    assert Command(tmp_path, "resume", "run").ended() == 0
+    assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(4, 12)))
+    assert attach(tmp_path / "run").result().tolist() == TWICE
+
+
+# ------------------------------------------------------------------------- what a job does
+
+
+def test_any_process_can_stop_it(sweep, tmp_path, script):
+    """All that are attached see it, with the results so far; the same call continues."""
+    job = sweep()
+    await_gate(tmp_path / "run")
+    code = f"import nbshare\njob = nbshare.attach({str(tmp_path / 'run')!r})\n"
+    code += "print(job.cancel(), job.wait(), job.state, job.cancelled(), job.cancel())"
+    assert script(code) == "True True stopped True False\n"
+    assert job.wait(10)
+    assert job.state == "stopped"
+    with pytest.warns(nbshare.errors.PartialResultWarning, match="4 of 12 items done"):
+        assert job.result().compressed().tolist() == TWICE[:4]
+    (tmp_path / "gate").touch()
+    assert sweep().result().tolist() == TWICE
+
+
+def test_attached_jobs_follow_it(sweep, tmp_path):
+    """Two at the same time, from the first second on, each with all results once."""
+    begun = time.monotonic()
+    first, second = sweep(), None
+    assert first.n_workers == 2
+    wait_until(lambda: first.n_done >= 4)
+    began = time.monotonic()
+    second = attach(tmp_path / "run")
+    assert time.monotonic() - began < 1
+    assert (second.state, second.n_done, second.n_tasks) == ("running", 4, 12)
+    assert second.present.tolist() == 4 * [True] + 8 * [False]
+    assert second.partial().compressed().tolist() == TWICE[:4]
+    (tmp_path / "gate").touch()
+    assert dict(first) == dict(second) == dict(enumerate(TWICE))
+    assert second.state == "done"
+    assert 0 < second.elapsed_s < time.monotonic() - begun
+    assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=0.5)
+    with pytest.raises(LookupError, match="another process"):
+        second.debug(0)
+
+
+def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
+    """As without a driver; and what workers print appears."""
+    shared = {"log": str(tmp_path / "log")}
+    options = {"shared": shared, "out": "stack", "detach": True}
+    job = map_async(sweeps.pair, [3, 1, 2], checkpoint=tmp_path / "run", **options)
+    numbers, rows = job.result()
+    assert numbers.tolist() == [3, 1, 2]
+    assert rows.tolist() == [[3] * 3, [1] * 3, [2] * 3]
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "pair 1", "pair 2", "pair 3"]
+
+
+def test_failures_come_as_themselves(tmp_path):
+    """As the error of the run, or by item."""
+    (tmp_path / "broken").touch()
+    shared = {"log": str(tmp_path / "log")}
+    job = map_async(
+        sweeps.fragile, range(10), shared=shared, checkpoint=tmp_path / "one", detach=True
+    )
+    with pytest.raises(ValueError, match=r"^no 3\n") as raised:
+        job.result()
+    assert "item 3" in raised.value.__notes__[0]
+    assert attach(tmp_path / "one").state == "failed"
+    path, options = tmp_path / "two", {"on_error": "return", "detach": True}
+    job = map_async(sweeps.fragile, range(10), shared=shared, checkpoint=path, **options)
+    assert job.result().mask.tolist() == [i % 5 == 3 for i in range(10)]
+    assert job.n_done == 10
+    assert isinstance(job.errors[8], TaskError)
+    assert str(job.errors[8]) == "ValueError: no 8"
+    assert {i: str(x) for i, x in job}[8] == "ValueError: no 8"
+
+
+def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
+    """One that is not detached is stopped where it was begun."""
+    subject = lab.start(f"{CELL}call().result()")
+    wait_until((lab.folder / "run" / "lease.json").exists)
+    job = await_gate(lab.folder / "run")
+    with pytest.raises(RuntimeError, match=rf"process {subject.pid} .* only it can stop it"):
+        job.cancel()
+    lab.raise_flag("gate")
+    assert job.result().tolist() == TWICE
+    assert subject.wait() == 0
+
+
+# --------------------------------------------------------------------- how it begins
+
+
+def test_it_is_refused_before_anything_starts(sweep, tmp_path):
+    """With what to do instead."""
+    with pytest.raises(ValueError, match="needs checkpoint="):
+        sweep(checkpoint=None)
+    with pytest.raises(TypeError, match="cannot fill out="):
+        sweep(out=np.zeros(12))
+    with pytest.raises(TypeError, match="make a list"):
+        map_async(abs, iter([1]), checkpoint=tmp_path / "run", detach=True)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        map_async(abs, [sys._getframe()], checkpoint=tmp_path / "run", detach=True)
+    with pytest.raises(TypeError, match=r"use map_async\(\.\.\., detach=True\)"):
+        parallel_map(abs, [1], detach=True)
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        sweep(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=r"no meta\.json"):
+        attach(tmp_path)
+    assert not (tmp_path / "driver").exists()
+
+
+def test_what_its_driver_refuses_is_raised_by_the_call(sweep, tmp_path):
+    """A run that is on, and results of another function; the run that is on is not disturbed."""
+    job = sweep()
+    with pytest.raises(CheckpointInUseError, match="is writing to this checkpoint"):
+        sweep()
+    (tmp_path / "gate").touch()
+    assert job.result().tolist() == TWICE
+    with pytest.raises(CheckpointError, match="12 of 12 results are of the older version"):
+        map_async(sweeps.number, range(12), checkpoint=tmp_path / "run", detach=True,
+                  shared={"log": str(tmp_path / "log")})  # fmt: skip
+
+
+def column(i, plain, shared, mapped):
+    return plain[0, i] + shared[1, i] + mapped[2, i]
+
+
+def test_large_arrays_are_stored_once(tmp_path):
+    """Next to the function; not at all if they are in a file already."""
+    table = np.arange(3e5).reshape(1000, 300)
+    np.save(tmp_path / "table.npy", table)
+    shared = {"plain": table, "shared": nbshare.share(table)}
+    shared["mapped"] = np.load(tmp_path / "table.npy", mmap_mode="r")
+    path = tmp_path / "run"
+    job = map_async(column, range(300), shared=shared, checkpoint=path, detach=True)
+    assert np.array_equal(job.result(), table[:3].sum(axis=0))
+    nbytes = (path / "driver" / "call.pickle").stat().st_size
+    assert 0 < nbytes - 2 * table.nbytes < 20_000
+
+
+# -------------------------------------------------------------------- the command line
+
+
+class Command:
+    """``python -m nbshare``, in a group of its own as in a shell."""
+
+    def __init__(self, folder, *arguments):
+        self._log = folder.parent / f"{folder.name}.log"
+        words = [sys.executable, "-m", "nbshare", *map(str, arguments)]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                words, cwd=folder, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def log(self):
+        """What it has written."""
+        return self._log.read_text()
+
+    def ended(self):
+        """Wait for its end; return its exit code."""
+        return self.process.wait(20)
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """Start the sweep from files."""
+    np.save(tmp_path / "items.npy", np.arange(12))
+    (tmp_path / "log.json").write_text(json.dumps(str(tmp_path / "log")))
+    given = "--items", "items.npy", "--shared", "log=log.json"
+    given += "--checkpoint", "run", "--max-workers", 2
+    return lambda *more: Command(tmp_path, "run", f"{sweeps.__file__}:gated", *given, *more)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_scheduler_s_notice(swept, tmp_path, number):
+    """No further item begins, those that run finish, exit 75; the same command runs the rest."""
+    command = swept()
+    wait_until((tmp_path / "run" / "lease.json").exists)
+    job = await_gate(tmp_path / "run")
+    wait_until(lambda: len((tmp_path / "log").read_text().split()) == 6)
+    command.process.send_signal(number)
+    wait_until(lambda: "may finish within 30 s" in command.log)
+    (tmp_path / "gate").touch()
+    assert command.ended() == 75
+    assert job.wait(5)
+    assert (job.state, job.n_done) == ("stopped", 6)
+    command = swept()
+    assert command.ended() == 0
+    assert "gated done: 12/12" in command.log
+    assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
+
+
+def test_items_that_take_too_long_after_the_notice(swept, tmp_path):
+    """Are ended when the grace is over, and run again next time."""
+    command = swept("--grace", 0.1)
+    wait_until((tmp_path / "run" / "lease.json").exists)
+    job = await_gate(tmp_path / "run")
+    command.process.terminate()
+    assert command.ended() == 75
+    assert job.wait(5)
+    assert job.n_done == 4
+
+
+def test_ctrl_c(swept, tmp_path):
+    """Exit 130, and where the results are."""
+    command = swept()
+    wait_until((tmp_path / "run" / "lease.json").exists)
+    await_gate(tmp_path / "run")
+    os.killpg(command.process.pid, signal.SIGINT)
+    assert command.ended() == 130
+    assert f"nbshare run: interrupted; finished results are kept in {tmp_path}" in command.log
+
+
+WORK = """
+def join(word, number, table, rng):
+    if word == "bad":
+        raise KeyError("no such word")
+    return f"{word} {number} {table['x']} {rng.integers(1, 2)}"
+"""
+
+
+def test_items_from_files(tmp_path):
+    """Lines, a JSON list and an array; a failure is exit 1 with its item and its traceback."""
+    (tmp_path / "work.py").write_text(WORK)
+    (tmp_path / "words.txt").write_text("one\ntwo\n")
+    (tmp_path / "numbers.json").write_text("[1, 2]")
+    (tmp_path / "table.json").write_text('{"x": 5}')
+    given = "--items words.txt numbers.json --shared table=table.json --checkpoint run --seed 1"
+    words = tmp_path, "run", "work.py:join", *given.split(), "--max-workers", "1"
+    command = Command(*words)
+    assert command.ended() == 0, command.log
+    assert attach(tmp_path / "run").result() == ["one 1 5 1", "two 2 5 1"]
+    (tmp_path / "words.txt").write_text("one\nbad\n")
+    command = Command(*words)
+    assert command.ended() == 1
+    assert "nbshare run: KeyError: 'no such word'" in command.log
+    assert "item 1" in command.log
+    assert 'raise KeyError("no such word")' in command.log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run work.py:join --checkpoint run --items items.csv", "end with .npy, .json or .txt"),
+        ("run work.py:join --checkpoint run --items items.npy", "No such file or directory"),
+        ("resume .", "holds no call"),
+    ],
+)
+def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says):
+    """Are said in one line, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_shared_needs_names(capsys):
+    """Or nobody knows which argument a file is for."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "f.py:f", "--items", "x.npy", "--checkpoint", "run", "--shared", "table.npy"])
+    assert "write name=file" in capsys.readouterr().err
