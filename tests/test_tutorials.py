@@ -40,6 +40,7 @@ SMALLER = {
     "08_executor": [("start, 140", "start, 80")],
     "09_libraries": [("-4, 1, 24", "-4, 1, 8")],
     "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
+    "12_long_runs": [("steps=4000", "steps=1500")],
 }
 
 

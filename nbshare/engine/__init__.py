@@ -92,9 +92,13 @@ context
 deadline
     The time at which a worker is ended: a time-out, a stopped call.
 detached
-    A worker whose call is over, but which has not noticed yet. Nothing waits for it.
+    A worker whose call is over, but which has not noticed yet. Nothing waits for it. Also a run
+    that a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
+driver
+    A process that owns one run and nothing else, so that it outlives the notebook
+    (`nbshare.detached`).
 engine
     Runs calls: in worker processes, in threads, or in the thread that waits.
 event
