@@ -18,6 +18,11 @@ command continues a run that was stopped or killed. From Python, nbshare.attach(
 and returns the results, also while the command runs."""
 RESUME = """Continue a run that map_async(..., detach=True) began, with the function and arguments
 that its folder holds. They are pickles, which can run any code: resume only your own runs."""
+ITEMS = """rows of a .npy array, a list in a .json file, or lines of a .txt file; several files
+give one argument each"""
+SHARED = "arguments that are the same for every item, from such files"
+IF_CHANGED = "what to do with results of older code: run their items again, or keep them"
+GRACE = "seconds that items have after SIGTERM or SIGUSR1 (default: %(default)g)"
 ENDS = """After SIGTERM or SIGUSR1, such as a scheduler's notice, no further item begins, those that
 run may finish, and the command exits with 75: run it again to continue. For Slurm:
     #SBATCH --signal=B:USR1@60
@@ -93,42 +98,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser(
-        "run",
-        help="run a function of a file for every item, and store the results",
-        usage="python -m nbshare run FILE.py:NAME --items FILE ... --checkpoint DIR [options]",
-        description=RUN,
-        epilog=ENDS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = run.add_argument
-    add("function", metavar="FILE.py:NAME", help="what to call")
-    many: Any = {"nargs": "+", "action": "extend"}
-    add("--items", required=True, metavar="FILE", help="rows of a .npy array, a list in a .json "
-        "file, or lines of a .txt file; several files give one argument each", **many)  # fmt: skip
-    add("--shared", default=[], type=_name_and_file, metavar="NAME=FILE", help="arguments that "
-        "are the same for every item, from such files", **many)  # fmt: skip
-    add("--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the results")
+    common: dict[str, Any] = {
+        "epilog": ENDS,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "argument_default": argparse.SUPPRESS,  # what is not given has the default of Python's call
+    }
+    does = "run a function of a file for every item, and store the results"
+    usage = "python -m nbshare run FILE.py:NAME --items FILE ... --checkpoint DIR [options]"
+    run = commands.add_parser("run", help=does, usage=usage, description=RUN, **common)
+    does = "continue a detached run from its folder, as after a restart of the machine"
+    resume = commands.add_parser("resume", help=does, description=RESUME, **common)
+    resume.add_argument("path", type=Path, metavar="DIR", help="folder of the results")
+    add, several = run.add_argument, {"nargs": "+", "action": "extend"}
+    add("func", metavar="FILE.py:NAME", help="what to call")
+    add("--items", required=True, metavar="FILE", help=ITEMS, **several)
+    add("--shared", type=_name_and_file, metavar="NAME=FILE", help=SHARED, **several)
+    add("--checkpoint", required=True, metavar="DIR", help="folder of the results")
     add("--max-workers", type=int, metavar="N", help="number of workers (default: usable CPUs)")
     add("--seed", type=int, help="give each call its own random generator, rng=")
     add("--retries", type=int, metavar="N", help="extra attempts of an item that failed")
     add("--timeout", type=float, metavar="S", help="seconds that an item may take")
-    add("--out", choices=["list", "stack"], help="form of the results")
-    add("--on-error", choices=["raise", "return"], help="what to do when an item fails: end "
-        "(default), or go on")  # fmt: skip
-    add("--if-changed", choices=["restart", "accept"], help="what to do with stored results of "
-        "older code: run their items again, or keep them (default: refuse)")  # fmt: skip
-    resume = commands.add_parser(
-        "resume",
-        help="continue a detached run from its folder, as after a restart of the machine",
-        description=RESUME,
-        epilog=ENDS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    resume.add_argument("checkpoint", type=Path, metavar="DIR", help="folder of the results")
-    for command in (run, resume):
-        command.add_argument("--grace", type=float, default=30.0, metavar="S", help="seconds for "
-            "items to finish after SIGTERM or SIGUSR1 (default: %(default)g)")  # fmt: skip
+    add("--out", choices=["list", "stack"], help="form of the results (default: by the first)")
+    add("--on-error", choices=["raise", "return"], help="return: go on when an item fails")
+    add("--if-changed", choices=["restart", "accept"], help=IF_CHANGED)
+    for each in (run, resume):
+        each.add_argument("--grace", type=float, default=30.0, metavar="S", help=GRACE)
 
 
 def _name_and_file(text: str) -> tuple[str, str]:
@@ -139,15 +133,10 @@ def _name_and_file(text: str) -> tuple[str, str]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from nbshare import driver
+    from nbshare import detached
 
-    return driver.run(options)
-
-
-def _resume(options: argparse.Namespace) -> int:
-    from nbshare import driver
-
-    return driver.resume(options)
+    given = {name: value for name, value in vars(options).items() if name != "command"}
+    return (detached.run if options.command == "run" else detached.resume)(**given)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -165,7 +154,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-COMMANDS = {"demo": _demo, "doctor": _doctor, "run": _run, "resume": _resume}
+COMMANDS = {"demo": _demo, "doctor": _doctor, "run": _run, "resume": _run}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -120,7 +120,7 @@ class AttachedRun(Run):
                 chunksize=None,
                 out=record.get("out"),
                 context=Context({}, [], b""),
-                policy=Policy(on_error=record.get("on_error", "raise")),
+                policy=Policy(on_error=record.get("on_error") or "raise"),
                 initializer=None,
                 prints=Prints(Printer()),
             )

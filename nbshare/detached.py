@@ -5,7 +5,7 @@
     map_async(detach=True)                             python -m nbshare run
       begin ─► driver/call.pickle                        │ items and arguments from files
         └────► python -m nbshare resume DIR              ▼
-                 load_call ─────────────────────► driver.drive: parallel_map(..., checkpoint=DIR)
+                 load_call ─────────────────────► drive: parallel_map(..., checkpoint=DIR)
                                                          │
     attach ◄── results, lease.json, driver/run.json ◄────┘
 
@@ -16,45 +16,48 @@ import), ``run.json`` (who drives, since when, and how it ended) and ``log.txt``
 from __future__ import annotations
 
 import atexit
+import json
 import mmap
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.attached import CALL, DRIVER, LOG, attach, driver_of, error_of
+from nbshare.attached import CALL, DRIVER, LOG, RUN, attach, driver_of, error_of
 from nbshare.checkpoint.directory import check_place
-from nbshare.checkpoint.writer import check_free, writer_of
+from nbshare.checkpoint.files import replace
+from nbshare.checkpoint.writer import check_free, this_process, writer_of
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, UnsendableError
+from nbshare.errors import CheckpointError, PartialResultWarning, TaskError, UnsendableError
 from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
-from nbshare.functions.pickling import dumps_apart
-from nbshare.job import Job
-from nbshare.memory import aligned, file_of
+from nbshare.functions.pickling import dumps, dumps_apart
+from nbshare.job import Job, jobs, last_job
+from nbshare.mapping import parallel_map
+from nbshare.memory import aligned, file_of, usable_cpus
 from nbshare.options import MapOptions, checked_checkpoint
+from nbshare.wire.failures import describe
 
-__all__ = ["StoredCall", "begin", "load_call"]
+__all__ = ["begin", "resume", "run"]
 
 LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 LOOK_S = 0.01
 IMPORTS = "cwd", "path", "files", "overridden"  # of the caller's settings
+AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
-_drivers: list[subprocess.Popen[bytes]] = []  # of this process, until they have ended
+_drivers: list[subprocess.Popen[bytes]] = []  # of this process
 
 
-class StoredCall(NamedTuple):
-    """A call of `parallel_map`."""
-
-    func: Any
-    iterables: list[Any]
-    options: dict[str, Any]
+# ------------------------------------------------------------------- in the caller's process
 
 
 def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Job:
@@ -66,30 +69,26 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise TypeError("detach=True takes items that have a length: make a list of them")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
-    path = kept.path
+    _make_place(kept.path)
+    _store(kept.path / DRIVER / CALL, request, options)
+    _await_beginning(kept.path, _start_driver(kept.path))
+    return attach(kept.path, progress=progress, plot=plot)
+
+
+def _make_place(path: Path) -> None:
+    """Make the folder of a driver, if the checkpoint is free."""
     check_place(path)
     check_free(path)
     (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
-    columns = [_by_file(column) for column in request.iterables]
+
+
+def _store(path: Path, request: Request, options: MapOptions) -> None:
+    """Store a call; an array of a mapped file as where it is."""
     shared = {name: _by_file(value) for name, value in request.shared.items()}
-    arguments = options._asdict() | {"shared": shared}
-    _store(path, request, StoredCall(request.func, columns, arguments))
-    _await_beginning(path, _start_driver(path))
-    return attach(path, progress=progress, plot=plot)
-
-
-def _by_file(value: Any) -> Any:
-    """Return where an array of a mapped file is; anything else unchanged."""
-    found = file_of(value) if isinstance(value, np.ndarray) else None
-    if found is None:
-        return value
-    form = value.shape, value.strides, value.dtype
-    return ArrayReference(*found, *form, is_shared=False, is_writable=False)
-
-
-def _store(path: Path, request: Request, call: StoredCall) -> None:
+    columns = [_by_file(column) for column in request.iterables]
     try:
-        data, buffers = dumps_apart(tuple(call), LEAST)
+        call = request.func, columns, options._asdict() | {"shared": shared}
+        data, buffers = dumps_apart(call, LEAST)
     except Exception as error:
         raise UnsendableError(
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
@@ -97,70 +96,32 @@ def _store(path: Path, request: Request, call: StoredCall) -> None:
         ) from error
     settings = pickle.loads(request.context.settings)
     imports = {name: settings[name] for name in IMPORTS}
-    new = path / DRIVER / f".{CALL}"
-    with new.open("wb") as file:
+    with path.with_suffix(".new").open("wb") as file:
         pickle.dump((imports, data, [buffer.nbytes for buffer in buffers]), file)
         for buffer in buffers:
             file.seek(aligned(file.tell()))
             file.write(buffer)
-    new.replace(path / DRIVER / CALL)
+    path.with_suffix(".new").replace(path)
 
 
-def load_call(path: Path) -> StoredCall:
-    """Load the call that a driver runs, after setting up its imports; arrays are mapped.
-
-    Raises
-    ------
-    CheckpointError
-        If none is stored.
-    """
-    try:
-        file = (path / DRIVER / CALL).open("rb")
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
-            "call again to continue."
-        ) from None
-    with file:
-        imports, data, sizes = pickle.load(file)
-        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    buffers = []
-    for size in sizes:
-        at = aligned(at)
-        buffers.append(memory[at : at + size])
-        at += size
-    os.chdir(imports["cwd"])
-    sys.path = imports["path"]
-    import_as_the_caller(imports["overridden"])
-    register_files(imports["files"])
-    func, columns, options = pickle.loads(data, buffers=buffers)
-    shared = {name: _from_file(value) for name, value in options["shared"].items()}
-    columns = [_from_file(column) for column in columns]
-    return StoredCall(func, columns, options | {"shared": shared, "checkpoint": path})
-
-
-def _from_file(value: Any) -> Any:
-    return Inputs(()).array(value) if isinstance(value, ArrayReference) else value
+def _by_file(value: Any) -> Any:
+    found = file_of(value) if isinstance(value, np.ndarray) else None
+    if found is None:
+        return value
+    return ArrayReference(*found, value.shape, value.strides, value.dtype, False, False)
 
 
 def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     """Start a driver: in a session of its own, which no signal to this one reaches."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    code = (
-        f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
-        "from nbshare.__main__ import main; sys.exit(main())"
-    )
+    code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
+    code += "from nbshare.__main__ import main; sys.exit(main())"
+    command = [sys.executable, *flags, "-P", "-c", code, "resume", str(path)]
+    _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     with (path / DRIVER / LOG).open("ab") as log:
-        driver = subprocess.Popen(
-            [sys.executable, *flags, "-P", "-c", code, "resume", str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    _drivers[:] = [each for each in _drivers if each.poll() is None]
-    _drivers.append(driver)
-    return driver
+        kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
+    return _drivers[-1]
 
 
 @atexit.register
@@ -171,17 +132,127 @@ def _leave_running() -> None:
 
 def _await_beginning(path: Path, driver: subprocess.Popen[bytes]) -> None:
     """Wait until a driver writes to the checkpoint; raise the error if it was refused."""
+    has_ended = False
     try:
-        while True:
-            has_ended = driver.poll() is not None  # first: it may begin and end between two looks
-            if (who := writer_of(path)) is not None and who["pid"] == driver.pid:
-                return
+        while (writer_of(path) or {}).get("pid") != driver.pid:
             if has_ended:
-                break
+                record = driver_of(path)
+                error = error_of(record) if record.get("pid") == driver.pid else None
+                raise error or RuntimeError(f"no run has begun: see {path / DRIVER / LOG}")
+            has_ended = driver.poll() is not None  # and look once more: it may have been quick
             time.sleep(LOOK_S)
     except BaseException:  # an interrupt
         driver.terminate()
         raise
-    record = driver_of(path)
-    error = error_of(record) if record.get("pid") == driver.pid else None
-    raise error or RuntimeError(f"the run did not begin; {path / DRIVER / LOG} says why")
+
+
+# ------------------------------------------------------------------- in the driver's process
+
+
+def resume(path: Path, grace: float) -> int:
+    """Run the call that is stored in a checkpoint; return the exit code."""
+    try:
+        file = (path / DRIVER / CALL).open("rb")
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
+            "call again to continue."
+        ) from None
+    path, buffers = path.absolute(), []
+    with file:
+        imports, data, sizes = pickle.load(file)
+        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    for size in sizes:
+        at = aligned(at)
+        buffers.append(memory[at : at + size])
+        at += size
+    os.chdir(imports["cwd"])
+    sys.path = imports["path"]
+    import_as_the_caller(imports["overridden"])
+    register_files(imports["files"])
+    func, columns, options = pickle.loads(data, buffers=buffers)
+    shared = {name: _from_file(value) for name, value in options["shared"].items()}
+    options |= {"shared": shared, "checkpoint": path}
+    return _drive(func, *map(_from_file, columns), grace=grace, progress=None, **options)
+
+
+def _from_file(value: Any) -> Any:
+    return Inputs(()).array(value) if isinstance(value, ArrayReference) else value
+
+
+def run(
+    func: str, items: list[str], *, shared: Iterable[tuple[str, str]] = (), **options: Any
+) -> int:
+    """Run a function with items from files; return the exit code."""
+    options["shared"] = {name: _load(path) for name, path in shared}
+    return _drive(func, *map(_load, items), progress=True, **options)
+
+
+def _load(path: str) -> Any:
+    """Return what a file holds: an array, a JSON value, or the lines of a text."""
+    kind = Path(path).suffix
+    if kind == ".npy":
+        return np.load(path, mmap_mode="r")
+    if kind not in (".json", ".txt"):
+        raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
+    text = Path(path).read_text("utf-8")
+    return json.loads(text) if kind == ".json" else text.splitlines()
+
+
+def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) -> int:
+    """Run a parallel map; tell in a file who drives it and how it ended."""
+    path = Path(options["checkpoint"]).expanduser().absolute()
+    _make_place(path)
+    told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
+    record = {**this_process(), **told, "began_at": time.time(), "ended_at": None}
+    record["max_workers"] = record["max_workers"] or usable_cpus()
+    _tell(path, record)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: _wind_up(number, grace))
+    state, error = "stopped", None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PartialResultWarning)
+            parallel_map(func, *items, progress=progress, **options)
+        if (job := last_job()) is None or job.state != "stopped":
+            state = "done"
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; finished results are kept in {path}") from None
+    except Exception as caught:
+        state, error = "failed", caught
+        raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        _tell(path, record | {"ended_at": time.time(), "state": state} | _described(path, error))
+    return AGAIN if state == "stopped" else 0
+
+
+def _tell(path: Path, record: dict[str, Any]) -> None:
+    replace(path / DRIVER / RUN, json.dumps(record, indent=1).encode(), is_needed=False)
+
+
+def _described(path: Path, error: Exception | None) -> dict[str, Any]:
+    """Return how much was printed, and the error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = path / DRIVER / LOG
+    found: dict[str, Any] = {"n_printed": log.stat().st_size if log.exists() else 0}
+    if error is not None:
+        failure = describe(error, -1, "")
+        text = f"{failure.type_name}: {failure.text}"
+        pickled = failure.pickled or dumps(TaskError(text))
+        found |= {"error": text, "pickled": pickled.hex()}
+    return found
+
+
+def _wind_up(number: int, grace: float) -> None:
+    """Let items that run finish, and leave the others for the next time; a signal's handler."""
+    if not (running := jobs()):
+        sys.exit(AGAIN)
+    name = signal.Signals(number).name
+    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
+    for job in running:
+        job._run.halt()
+    signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
+    signal.setitimer(signal.ITIMER_REAL, grace)

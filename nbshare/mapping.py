@@ -424,6 +424,8 @@ def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job
         shown.begin(job, progress)
     job._start()
     shown.follow(job)
+    if job.done():  # before the cell ends
+        job._note_end()
     return job
 
 
