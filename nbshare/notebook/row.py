@@ -196,7 +196,8 @@ class NotebookRow:
         """Return the details, workers and failures, and their name."""
         job = self._job
         parts = [("stages", self._stages())] if job.stages else []
-        if self._timed and (job.n_done or activity is not None):
+        is_known = job.stats if activity is None else activity or not job.n_done
+        if self._timed and is_known:
             table = self._stats() if activity is None else self._table_of(activity)
             parts.append((_workers(job.n_workers), table))
         if prints := job.last_prints:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import sweeps
 from faultlab import PREAMBLE, wait_until
-from kernels import Kernel
+from kernels import Page
 
 import nbshare
 from nbshare import attach, map_async, parallel_map
@@ -56,16 +56,29 @@ def await_gate(path):
 
 
 def test_it_outlives_its_kernel(lab):
-    """Killed with its group, as by "Restart Kernel"; the same call in a new one runs nothing."""
-    kernel = Kernel(lab)
+    """Killed with its group, as by "Restart Kernel"; the same call in a new one runs nothing.
+
+    Before that, its Stop button stops the run.
+    """
+    kernel = Page(lab, JPY_SESSION_NAME="test.ipynb")
     try:
         kernel.run_well(f"{CELL}job = call(detach=True)")
+        await_gate(lab.folder / "run")
+        wait_until(lambda: len((lab.folder / "log").read_text().split()) == 6)
+        request = kernel.start("nbshare.attach('run')")
+        (row,) = kernel.await_rows(request)
+        assert "4/12" in kernel.look(row)["html"]
+        assert kernel.press(row)
+        kernel.run_well("assert job.wait(20) and job.state == 'stopped'")
+        kernel.run_well("job = call(detach=True)")
         job = await_gate(lab.folder / "run")
         kernel.manager.restart_kernel(now=True)
         assert job.running()
         lab.raise_flag("gate")
         assert job.result().tolist() == TWICE
-        assert sweeps.noted(lab.folder / "log") == sorted(map(str, range(12)))
+        ran = sweeps.noted(lab.folder / "log")
+        assert sorted(set(ran), key=int) == [str(x) for x in range(12)]
+        assert [ran.count(str(x)) for x in range(12)] == [1] * 4 + [2] * 2 + [1] * 6
         kernel.client.wait_for_ready(timeout=20)
         kernel.run_well(f"{PREAMBLE}{CELL}assert call().result().tolist() == {TWICE}")
         cell = kernel.run_well("nbshare.attach('run')")
