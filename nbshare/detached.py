@@ -207,8 +207,9 @@ def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) 
     record = {**this_process(), **told, "began_at": time.time(), "ended_at": None}
     record["max_workers"] = record["max_workers"] or usable_cpus()
     _tell(path, record)
+    notices: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda number, _: _wind_up(number, grace))
+        signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
     state, error = "stopped", None
     try:
         with warnings.catch_warnings():
@@ -217,7 +218,8 @@ def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) 
         if (job := last_job()) is None or job.state != "stopped":
             state = "done"
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; finished results are kept in {path}") from None
+        if not notices:
+            raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
     except Exception as caught:
         state, error = "failed", caught
         raise
@@ -246,10 +248,11 @@ def _described(path: Path, error: Exception | None) -> dict[str, Any]:
     return found
 
 
-def _wind_up(number: int, grace: float) -> None:
+def _wind_up(number: int, grace: float, notices: list[int]) -> None:
     """Let items that run finish, and leave the others for the next time; a signal's handler."""
+    notices.append(number)
     if not (running := jobs()):
-        sys.exit(AGAIN)
+        raise KeyboardInterrupt
     name = signal.Signals(number).name
     os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
     for job in running:

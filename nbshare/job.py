@@ -49,9 +49,9 @@ _last_job: Job | None = None  # the newest that did not simply succeed
 class Job:
     """A run of `map_async` or `parallel_map`: how far it is, its results, and how to stop it.
 
-    Returned by `map_async`, `last_job` and `jobs`; not made by hand. It has the methods of a
-    `concurrent.futures.Future` with the same meaning, except that `result` of a stopped run returns
-    the partial results.
+    Returned by `map_async`, `attach`, `last_job` and `jobs`; not made by hand. It has the methods
+    of a `concurrent.futures.Future` with the same meaning, except that `result` of a stopped run
+    returns the partial results.
 
     In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
     its plot. They continue to change, in every cell that shows them, until the run is over.

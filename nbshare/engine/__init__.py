@@ -42,6 +42,9 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Job._outcome
         Results.final                 the output array, or a list; or the error is raised
 
+A detached run is a `parallel_map` like this, in a process that does nothing else (a driver:
+`nbshare.detached`). Its job in other processes reads the files (`nbshare.attached`).
+
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
 

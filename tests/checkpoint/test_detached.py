@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import ClassVar
 
 import numpy as np
 import psutil
@@ -17,7 +18,7 @@ from faultlab import PREAMBLE, wait_until
 from kernels import Page
 
 import nbshare
-from nbshare import attach, map_async, parallel_map
+from nbshare import attach, detached, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 
@@ -29,6 +30,16 @@ def gated(x, log):
 call = functools.partial(nbshare.map_async, gated, range(12), shared={"log": "log"},
                          checkpoint="run", max_workers=2, chunksize=1)
 """
+
+
+@pytest.fixture(autouse=True)
+def nobody_left():
+    """End what a test that failed leaves behind."""
+    yield
+    for process in [*detached._drivers, *Command.processes]:
+        process.kill()
+        process.wait()
+    Command.processes.clear()
 
 
 @pytest.fixture
@@ -72,6 +83,7 @@ def test_it_outlives_its_kernel(lab):
         kernel.run_well("assert job.wait(20) and job.state == 'stopped'")
         kernel.run_well("job = call(detach=True)")
         job = await_gate(lab.folder / "run")
+        os.killpg(os.getpgid(kernel.pid), signal.SIGKILL)
         kernel.manager.restart_kernel(now=True)
         assert job.running()
         lab.raise_flag("gate")
@@ -146,20 +158,22 @@ def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
     """As without a driver; and what workers print appears."""
     shared = {"log": str(tmp_path / "log")}
     options = {"shared": shared, "out": "stack", "detach": True}
-    job = map_async(sweeps.pair, [3, 1, 2], checkpoint=tmp_path / "run", **options)
+    pair = f"{sweeps.__file__}:pair"
+    job = map_async(pair, [3, 1, 2], checkpoint=tmp_path / "run", **options)
     numbers, rows = job.result()
     assert numbers.tolist() == [3, 1, 2]
     assert rows.tolist() == [[3] * 3, [1] * 3, [2] * 3]
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "pair 1", "pair 2", "pair 3"]
+    job = map_async(pair, [], checkpoint=tmp_path / "none", **options)
+    assert job.result() == []
 
 
 def test_failures_come_as_themselves(tmp_path):
     """As the error of the run, or by item."""
     (tmp_path / "broken").touch()
     shared = {"log": str(tmp_path / "log")}
-    job = map_async(
-        sweeps.fragile, range(10), shared=shared, checkpoint=tmp_path / "one", detach=True
-    )
+    options = {"checkpoint": tmp_path / "one", "max_workers": 1, "detach": True}
+    job = map_async(sweeps.fragile, range(10), shared=shared, **options)
     with pytest.raises(ValueError, match=r"^no 3\n") as raised:
         job.result()
     assert "item 3" in raised.value.__notes__[0]
@@ -173,6 +187,7 @@ def test_failures_come_as_themselves(tmp_path):
     assert {i: str(x) for i, x in job}[8] == "ValueError: no 8"
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
     """One that is not detached is stopped where it was begun."""
     subject = lab.start(f"{CELL}call().result()")
@@ -210,8 +225,10 @@ def test_it_is_refused_before_anything_starts(sweep, tmp_path):
 def test_what_its_driver_refuses_is_raised_by_the_call(sweep, tmp_path):
     """A run that is on, and results of another function; the run that is on is not disturbed."""
     job = sweep()
+    driver = driver_of(tmp_path / "run")
     with pytest.raises(CheckpointInUseError, match="is writing to this checkpoint"):
         sweep()
+    assert driver_of(tmp_path / "run") == driver
     (tmp_path / "gate").touch()
     assert job.result().tolist() == TWICE
     with pytest.raises(CheckpointError, match="12 of 12 results are of the older version"):
@@ -242,6 +259,8 @@ def test_large_arrays_are_stored_once(tmp_path):
 class Command:
     """``python -m nbshare``, in a group of its own as in a shell."""
 
+    processes: ClassVar[list[subprocess.Popen]] = []
+
     def __init__(self, folder, *arguments):
         self._log = folder.parent / f"{folder.name}.log"
         words = [sys.executable, "-m", "nbshare", *map(str, arguments)]
@@ -249,6 +268,7 @@ class Command:
             self.process = subprocess.Popen(
                 words, cwd=folder, stdout=log, stderr=log, start_new_session=True
             )
+        self.processes.append(self.process)
 
     @property
     def log(self):
@@ -291,6 +311,7 @@ def test_a_scheduler_s_notice(swept, tmp_path, number):
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
 
 
+@pytest.mark.slow
 def test_items_that_take_too_long_after_the_notice(swept, tmp_path):
     """Are ended when the grace is over, and run again next time."""
     command = swept("--grace", 0.1)
@@ -302,6 +323,19 @@ def test_items_that_take_too_long_after_the_notice(swept, tmp_path):
     assert job.n_done == 4
 
 
+@pytest.mark.slow
+def test_a_notice_before_the_run(tmp_path):
+    """While the function's file is being imported: exit 75 immediately."""
+    (tmp_path / "heavy.py").write_text("import pathlib, time\npathlib.Path('here').touch()\n"
+                                       "time.sleep(60)\ndef f(x): return x\n")  # fmt: skip
+    (tmp_path / "items.json").write_text("[1]")
+    words = "--items", "items.json", "--checkpoint", "run"
+    command = Command(tmp_path, "run", "heavy.py:f", *words)
+    wait_until((tmp_path / "here").exists)
+    command.process.terminate()
+    assert command.ended() == 75
+
+
 def test_ctrl_c(swept, tmp_path):
     """Exit 130, and where the results are."""
     command = swept()
@@ -309,7 +343,7 @@ def test_ctrl_c(swept, tmp_path):
     await_gate(tmp_path / "run")
     os.killpg(command.process.pid, signal.SIGINT)
     assert command.ended() == 130
-    assert f"nbshare run: interrupted; finished results are kept in {tmp_path}" in command.log
+    assert f"nbshare run: interrupted; finished results are in {tmp_path}" in command.log
 
 
 WORK = """
