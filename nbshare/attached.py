@@ -127,6 +127,7 @@ class AttachedRun(Run):
         )
         self._end_state: State = "running"
         self._given = np.zeros(0, np.bool_)
+        self._began_at: float | None = record.get("began_at")
         self._n_shown = _nbytes(path / DRIVER / LOG)  # of the log
 
     # ------------------------------------------------------------------ what a job reads
@@ -141,8 +142,8 @@ class AttachedRun(Run):
     @property
     def age_s(self) -> float:
         """Seconds since its driver began, or until its end."""
-        record, now = driver_of(self._path), time.time()
-        return float((record.get("ended_at") or now) - record.get("began_at", now))
+        ended_at = driver_of(self._path).get("ended_at") or time.time()
+        return float(ended_at - self._began_at) if self._began_at else 0.0
 
     @property
     def n_tasks(self) -> int | None:
@@ -157,8 +158,8 @@ class AttachedRun(Run):
     @property
     def errors(self) -> dict[int, BaseException]:
         """Failures by item, as texts: they come from another process."""
-        found = self.stored.errors.items()
-        return {i: TaskError(text, i, "", text.partition(":")[0]) for i, text in found}
+        found = self.stored._failures(self._began_at or 0.0).items()
+        return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
 
     def present(self) -> npt.NDArray[np.bool_]:
         """Return which results are there."""

@@ -120,6 +120,7 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     with (path / DRIVER / LOG).open("ab") as log:
         kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
         _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
     return _drivers[-1]
 
@@ -215,7 +216,7 @@ def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PartialResultWarning)
             parallel_map(func, *items, progress=progress, **options)
-        if (job := last_job()) is None or job.state != "stopped":
+        if (job := last_job()) is None or job.state != "stopped" or job.n_done == job.n_tasks:
             state = "done"
     except KeyboardInterrupt:
         if not notices:

@@ -149,6 +149,10 @@ class StoredRun:
     @property
     def errors(self) -> dict[int, str]:
         """The last failure of each item that has no result, by its index: type and text."""
+        return {i: f"{each['type']}: {each['text']}" for i, each in self._failures().items()}
+
+    def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
+        """Return the records of these failures; `since`: seconds since 1970."""
         try:
             lines = (self.path / "errors.jsonl").read_text().splitlines()
         except FileNotFoundError:
@@ -156,9 +160,9 @@ class StoredRun:
         told = [json.loads(line) for line in lines if line.endswith("}")]
         present = self.present
         return {
-            each["item"]: f"{each['type']}: {each['text']}"
+            each["item"]: each
             for each in told
-            if not (each["item"] < len(present) and present[each["item"]])
+            if each["time"] >= since and not present[each["item"] :][:1].any()
         }
 
     def results(self) -> Any:

@@ -158,7 +158,8 @@ def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
     """As without a driver; and what workers print appears."""
     shared = {"log": str(tmp_path / "log")}
     options = {"shared": shared, "out": "stack", "detach": True}
-    pair = f"{sweeps.__file__}:pair"
+    (tmp_path / "pairs.py").write_text("from sweeps import pair as together")
+    pair = f"{tmp_path / 'pairs.py'}:together"
     job = map_async(pair, [3, 1, 2], checkpoint=tmp_path / "run", **options)
     numbers, rows = job.result()
     assert numbers.tolist() == [3, 1, 2]
@@ -185,6 +186,10 @@ def test_failures_come_as_themselves(tmp_path):
     assert isinstance(job.errors[8], TaskError)
     assert str(job.errors[8]) == "ValueError: no 8"
     assert {i: str(x) for i, x in job}[8] == "ValueError: no 8"
+    (tmp_path / "broken").unlink()
+    job = map_async(sweeps.fragile, range(10), shared=shared, checkpoint=path, detach=True)
+    assert job.errors == {}
+    assert job.result().tolist() == list(range(10))
 
 
 @pytest.mark.slow
