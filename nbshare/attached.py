@@ -22,7 +22,6 @@ from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, State
-from nbshare.engine.stats import WorkerActivity, WorkerStats
 from nbshare.errors import TaskError, WorkerDiedError
 from nbshare.job import Job
 from nbshare.mapping import in_background
@@ -30,7 +29,6 @@ from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
 from nbshare.stored import StoredRun
 from nbshare.tracebacks import shown_from_the_call
-from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
 
 __all__ = ["CALL", "DRIVER", "LOG", "RUN", "AttachedRun", "attach", "driver_of", "error_of"]
@@ -94,7 +92,12 @@ def driver_of(path: Path) -> dict[str, Any]:
 
 def error_of(record: dict[str, Any]) -> BaseException | None:
     """Return the error that a driver has ended with."""
-    return pickle.loads(bytes.fromhex(record["pickled"])) if record.get("pickled") else None
+    if "error" not in record:
+        return None
+    try:
+        return cast("BaseException", pickle.loads(bytes.fromhex(record["pickled"])))
+    except Exception:  # noqa: BLE001 - its class may exist in the driver only
+        return TaskError(record["error"])
 
 
 class AttachedRun(Run):
@@ -109,23 +112,12 @@ class AttachedRun(Run):
     def __init__(self, path: Path) -> None:
         self.stored, self._path = StoredRun(path), path
         record = driver_of(path)
-        super().__init__(
-            Request(
-                func=None,
-                shared={},
-                iterables=(),
-                source=None,
-                n_tasks=None,
-                max_workers=record.get("max_workers", 1),
-                chunksize=None,
-                out=record.get("out"),
-                context=Context({}, [], b""),
-                policy=Policy(on_error=record.get("on_error") or "raise"),
-                initializer=None,
-                prints=Prints(Printer()),
-            )
-        )
-        self._end_state: State = "running"
+        request: dict[str, Any] = dict.fromkeys(Request._fields)
+        request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
+        request |= {"out": record.get("out"), "max_workers": record.get("max_workers", 1)}
+        request["policy"] = Policy(on_error=record.get("on_error") or "raise")
+        super().__init__(Request(**request))
+        self._end_state: State = "failed"
         self._given = np.zeros(0, np.bool_)
         self._began_at: float | None = record.get("began_at")
         self._n_shown = _nbytes(path / DRIVER / LOG)  # of the log
@@ -189,14 +181,6 @@ class AttachedRun(Run):
         for i in np.flatnonzero(new).tolist():
             yield i, errors[i] if i in errors else results[i]
 
-    def stats(self) -> list[WorkerStats]:
-        """Return nothing: what workers did is not stored."""
-        return []
-
-    def activity(self) -> list[WorkerActivity]:
-        """Return nothing, likewise."""
-        return []
-
     def item(self, i: int) -> tuple[Any, ...]:
         """Raise LookupError: items are not stored."""
         raise LookupError(f"item {i} is in another process: call the function with it here")
@@ -208,11 +192,7 @@ class AttachedRun(Run):
         if self._is_on():
             _thread.start_new_thread(self._watch, ())
         else:
-            self._note_end()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it has come."""
-        return self.await_end(timeout_s)
+            self._finish()
 
     def stop(self) -> None:
         """Interrupt its driver.
@@ -224,7 +204,7 @@ class AttachedRun(Run):
         """
         record = driver_of(self._path)
         if record.get("host") != socket.gethostname() or not is_alive(self._path, record):
-            who = writer_of(self._path) or {"pid": "?", "host": "another host"}
+            who = writer_of(self._path) or record
             raise RuntimeError(
                 f"{self._path}: process {who['pid']} on {who['host']} runs this, and only it can "
                 "stop it: there is no detached run on this host."
@@ -234,8 +214,8 @@ class AttachedRun(Run):
 
     def _is_on(self) -> bool:
         record = driver_of(self._path)
-        is_driven = record and not record["ended_at"] and is_alive(self._path, record)
-        return bool(is_driven) or self.stored.state == "running"
+        is_driven = bool(record) and not record["ended_at"] and is_alive(self._path, record)
+        return is_driven or self.stored.state == "running"
 
     def _watch(self) -> None:
         try:
@@ -243,31 +223,35 @@ class AttachedRun(Run):
                 self._show_prints(_nbytes(self._path / DRIVER / LOG))
                 time.sleep(LOOK_S)
         finally:
-            self._note_end()
+            self._finish()
 
     def _show_prints(self, stop: int) -> None:
         """Show what workers have printed, below the cell."""
         if stop > self._n_shown:
             with (self._path / DRIVER / LOG).open("rb") as log:
-                log.seek(self._n_shown)
-                self.request.prints.is_any = True
-                text = log.read(stop - self._n_shown).decode("utf-8", "replace")
-                self.request.prints.add("stdout", text)
+                text = os.pread(log.fileno(), stop - self._n_shown, self._n_shown)
+            self.request.prints.is_any = True
+            self.request.prints.add("stdout", text.decode("utf-8", "replace"))
             self._n_shown = stop
 
-    def _note_end(self) -> None:
+    def _finish(self) -> None:
+        try:
+            self._end_state, self.error = self._outcome()
+        finally:
+            self._end()
+
+    def _outcome(self) -> tuple[State, BaseException | None]:
+        """Return how the run has ended."""
         record, who = driver_of(self._path), writer_of(self._path) or {}
         if record.get("pid") == who.get("pid") and record.get("ended_at"):
             self._show_prints(record["n_printed"])
-            self._end_state, self.error = record["state"], error_of(record)
-        elif self.stored.state == "ended":
-            self._end_state, self.error = "failed", self._death()
-        elif self.n_done == self.n_tasks:
-            self._end_state = "done"
-        else:
-            self.error = next(iter(self.errors.values()), None)
-            self._end_state = "failed" if self.error else "stopped"
-        self._end()
+            return record["state"], error_of(record)
+        if self.stored.state == "ended":
+            return "failed", self._death()
+        if self.n_done == self.n_tasks:
+            return "done", None
+        error = next(iter(self.errors.values()), None)
+        return "failed" if error else "stopped", error
 
     def _death(self) -> WorkerDiedError:
         resume = f", or: python -m nbshare resume {self._path}"

@@ -114,10 +114,6 @@ class Pipe(OwnRun):
         for call in self._calls:
             call.start()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it has come."""
-        return self.await_end(timeout_s)
-
     def stop(self) -> None:
         """End it early."""
         self._is_stopping = True

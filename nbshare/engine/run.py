@@ -20,7 +20,7 @@ from nbshare.wire.orders import Policy
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
     from nbshare.engine.results import Results
-    from nbshare.engine.stats import StageStats
+    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
     from nbshare.wire.board import Board
 
 __all__ = ["Engine", "Keeper", "OwnRun", "Request", "Run", "State", "has_rows"]
@@ -170,6 +170,18 @@ class Run:
     def age_s(self) -> float:
         """Seconds since it began, if that was before its job did."""
         return 0.0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end, and do something for it; returns whether it has come."""
+        return self.await_end(timeout_s)
+
+    def stats(self) -> list[WorkerStats]:
+        """Return the stats of the workers."""
+        return []
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return the present activity of the workers."""
+        return []
 
     def stages(self) -> list[StageStats]:
         """Return what the stages of a pipeline did."""
