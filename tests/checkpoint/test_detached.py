@@ -100,8 +100,9 @@ def test_it_outlives_its_kernel(lab):
         kernel.close()
 
 
-def test_a_killed_driver_is_said_and_continued(sweep, tmp_path):
-    """From its folder, as after a restart of the machine; no item that is stored runs again."""
+@pytest.mark.parametrize("way", ["call", pytest.param("folder", marks=pytest.mark.slow)])
+def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way):
+    """By the same call, or from its folder alone; no item that is stored runs again."""
     job = sweep()
     await_gate(tmp_path / "run")
     driver_of(tmp_path / "run").kill()
@@ -110,7 +111,10 @@ def test_a_killed_driver_is_said_and_continued(sweep, tmp_path):
     assert attach(tmp_path / "run").partial().compressed().tolist() == TWICE[:4]
     (tmp_path / "gate").touch()
     sweeps.noted(tmp_path / "log")
-    assert Command(tmp_path, "resume", "run").ended() == 0
+    if way == "call":
+        assert sweep().result().tolist() == TWICE
+    else:
+        assert Command(tmp_path, "resume", "run").ended() == 0
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(4, 12)))
     assert attach(tmp_path / "run").result().tolist() == TWICE
 

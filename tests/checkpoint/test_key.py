@@ -274,6 +274,7 @@ def test_an_edit_of_a_class_in_a_cell_is_seen(edit):
         ("g(x) + k", "(g( x )+k)"),
         ("c = 1", "c = 2"),
         ("return inner", "unused = 1\n    return inner"),
+        ("f = make", "sum = 3  # not a.sum\nf = make"),
     ],
 )
 def test_other_edits_of_a_cell_are_not_seen(edit):
