@@ -163,7 +163,9 @@ def parallel_map(
         Results in the order of the items. With ``on_error="return"`` an array is masked where items
         failed. With ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
         ``"list"`` and ``"stack"``. After Stop, the finished results: a masked array, or a list with
-        `nbshare.MISSING` in its gaps.
+        `nbshare.MISSING` in its gaps. With `checkpoint`, results that are arrays are an ndarray
+        that is mapped from the file, so it may be larger than memory; changes to it stay in this
+        process.
 
     Raises
     ------

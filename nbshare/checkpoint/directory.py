@@ -40,8 +40,9 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.items import Pairs, as_bytes
 from nbshare.checkpoint.key import Parts, differences
 from nbshare.checkpoint.writer import Writer
+from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
-from nbshare.memory import aligned
+from nbshare.memory import Segment, aligned
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
 
@@ -254,6 +255,8 @@ class Directory:
             self._write_json("code.json", versions)
         if if_changed == "restart":
             self._forget(np.flatnonzero(old))
+            if self._results is not None:
+                self._results.replace_with(np.flatnonzero(self.words["state"] == IN_OUTPUT))
             if not np.isin(self.words["state"], (IN_OUTPUT, IN_LOG)).any():
                 self._note_kind(None)
                 if self._results is not None:
@@ -361,6 +364,17 @@ class Directory:
         return os.pread(self._log_fd, abs(nbytes), start)
 
     # ------------------------------------------------------------------------- storing
+
+    def output(self) -> Output:
+        """Return the file of the results as the output of a call: this process changes a copy."""
+        assert self._results is not None
+        segment = Segment.attach(os.dup(self._results.fd), "r+")
+        return Output(self._results.read("c"), segment, self._results.start)
+
+    def checksums(self, rows: Rows) -> npt.NDArray[np.uint32]:
+        """Return the checksums of results that are in their places."""
+        assert self._results is not None
+        return _crcs(self._results.read(), rows)
 
     def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         """Write results of consecutive rows; return their checksums."""

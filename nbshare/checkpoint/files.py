@@ -7,7 +7,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +132,8 @@ class Column:
 
     Attributes
     ----------
+    start : int
+        Offset of the first row, in bytes.
     was_whole : bool
         Whether the file was as its header says.
     """
@@ -142,12 +144,12 @@ class Column:
         self._path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
         self.was_whole = True
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
-        self._start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
+        self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         self.fd = system.open(path, os.O_RDWR)
         try:
             size, found = os.fstat(self.fd).st_size, header_of(path)
             if found is not None and found[1:] == (self.dtype, shape):
-                self.n = min(found[0], (size - self._start) // max(1, self._row_nbytes))
+                self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
                 self.was_whole = self.n == found[0] or not self._row_nbytes
             else:
                 self.was_whole = not size
@@ -157,7 +159,7 @@ class Column:
             raise
 
     def _end(self, n: int) -> int:
-        return self._start + n * self._row_nbytes
+        return self.start + n * self._row_nbytes
 
     def _text(self, n: int) -> bytes:
         shape = (n, *self._shape)
@@ -165,7 +167,7 @@ class Column:
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
     def _write_header(self, n: int) -> None:
-        size = self._start - 10
+        size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
         write_all(self.fd, npy.magic(1, 0) + size.to_bytes(2, "little") + text, 0)
@@ -188,12 +190,26 @@ class Column:
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         write_all(self.fd, data.view(np.uint8), self._end(start))
 
-    def read(self) -> npt.NDArray[Any]:
-        """Return all rows, mapped; read-only."""
+    def read(self, mode: Literal["r", "c"] = "r") -> npt.NDArray[Any]:
+        """Return all rows, mapped; read-only, or with changes that stay in this process."""
         shape = (self.n, *self._shape)
         if not self.n or not self._row_nbytes:
             return np.zeros(shape, self.dtype)
-        return np.memmap(self._path, self.dtype, "r", self._start, shape)
+        return np.asarray(np.memmap(self._path, self.dtype, mode, self.start, shape))
+
+    def replace_with(self, rows: npt.NDArray[np.intp]) -> None:
+        """Go on in another file, with these rows of the old one; arrays mapped from it stay."""
+        new = Column(self._path.with_name(f".{self._path.name}"), self.dtype, self._shape, self.n)
+        try:
+            for row in rows.tolist():
+                new.write(row, self.read()[row : row + 1])
+            new.sync()
+            system.rename(new._path, self._path)
+        except BaseException:
+            new.close()
+            raise
+        os.close(self.fd)
+        self.fd = new.fd
 
     def sync(self) -> None:
         """Wait until the disk has it."""

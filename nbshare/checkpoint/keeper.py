@@ -1,8 +1,10 @@
 """Stores finished results while a call runs, and starts the call with the stored ones.
 
-Workers know nothing of it: results are in shared memory as in any call. A thread of the owner reads
-the board several times a second and writes new results. A killed owner therefore loses the results
-of the last tenth of a second, with ``durability="power"`` of the last two seconds.
+Workers know nothing of it. They write arrays to the file of the results, which they map like any
+output, if the rows of the file are in the order of the items. Other results are in shared memory as
+in any call. A thread of the owner reads the board several times a second, writes what is not in
+the file, and marks new results as stored. A killed owner therefore loses the results of the last
+tenth of a second, with ``durability="power"`` of the last two seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows, runs_of
 from nbshare.checkpoint.key import key_of
 from nbshare.engine.call import Call
+from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
 from nbshare.functions.reference import label_of
@@ -95,6 +98,7 @@ class Keeper:
         except BaseException:
             self._directory.close(is_whole=True)
             raise
+        self._is_in_place = False  # workers write to the file
         self._pages: dict[int, _Kept] = {}
         self._order: list[Rows] = []
         self._saving = _thread.allocate_lock()
@@ -127,22 +131,45 @@ class Keeper:
         """Start a call with the stored results."""
         self._call = call
         call.keeper = self
+        has_all = call.request.source is None and bool(call.request.n_tasks)
+        rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
+        if call.engine.has_processes and not call.board.is_open:
+            call.results.allocate = self._allocate
         if self._spec is not None:
             call.results.begin_with(self._spec)
-        if call.request.source is None and call.request.n_tasks:
-            self.expect(call.request.iterables)
+        if has_all:
+            self._restore_from(0, rows)
             call.board.header[NEXT] = call.board.next_claim()
+
+    def _allocate(self, spec: OutputSpec, n: int) -> Output:
+        """Return the file as the output, if it can be; called with the first result."""
+        rows = self._order[0] if self._order else ()
+        if len(rows) == n and np.array_equal(rows, np.arange(n)):
+            with self._saving:
+                try:
+                    self._directory.decide(spec)
+                    output = self._directory.output()
+                except OSError as error:
+                    if self._on_full == "stop":
+                        self._is_lost = True
+                        raise
+                    self._note_failure(error)
+                else:
+                    self._is_in_place = True
+                    return output
+        return in_memory(spec, n)
 
     def expect(self, columns: Sequence[Any]) -> None:
         """Find the next items among the stored ones, before workers see them."""
         with self._saving:
-            self._expect(columns)
+            first = sum(map(len, self._order))
+            self._call.board.extend(len(columns[0]))
+            self._restore_from(first, self._find(columns))
 
-    def _expect(self, columns: Sequence[Any]) -> None:
+    def _find(self, columns: Sequence[Any]) -> Rows:
+        """Return the rows of the next items."""
         board, n = self._call.board, len(columns[0])
         first = sum(map(len, self._order))
-        if board.is_open:
-            board.extend(n)
         pairs = self._items.next(columns, first, is_last=not board.is_open)
         try:
             rows = self._directory.rows_for(pairs, is_last=not board.is_open)
@@ -154,6 +181,11 @@ class Keeper:
         self._order.append(rows)
         if not board.is_open and not self._is_lost:
             self._directory.note_order(rows)
+        return rows
+
+    def _restore_from(self, first: int, rows: Rows) -> None:
+        """Mark the items of some rows as done, from item `first` on, if they are stored."""
+        board, n = self._call.board, len(rows)
         words = self._directory.words[np.maximum(rows, 0)]
         states = np.where(rows >= 0, words["state"], 0)
         for page, low, high in board.parts(first, first + n):
@@ -170,13 +202,13 @@ class Keeper:
         """Place stored results where workers would put theirs."""
         results = self._call.results
         there = np.flatnonzero(states == IN_OUTPUT)
-        if len(there):
+        if len(there) and not self._is_in_place:
             out = results.rows(page.first, page.n)
             step = max(1, MOST_BYTES // max(1, out[:1].nbytes))
             for k in range(0, len(there), step):
                 part = there[k : k + step]
                 out[low + part] = self._directory.results(rows[part])
-            page.done[low + there] = IN_OUTPUT
+        page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
             places = self._directory.places(rows[logged])
@@ -249,7 +281,9 @@ class Keeper:
         self._directory.decide(spec)
         crcs = np.zeros(page.n, np.uint32)
         in_output = new[done[new] == IN_OUTPUT]
-        if len(in_output):
+        if self._is_in_place:
+            crcs[in_output] = self._directory.checksums(kept.rows[in_output])
+        elif len(in_output):
             values = results.rows(page.first, page.n)
             for run in runs_of(in_output, kept.rows[in_output]):
                 part = in_output[run]

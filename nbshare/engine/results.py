@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from nbshare.wire.results import (
     thawed,
 )
 
-__all__ = ["MISSING", "Results"]
+__all__ = ["MISSING", "Output", "Results", "in_memory"]
 
 LOAD_S = 0.02  # for objects, between looks for what else there is to do
 MOST_ERRORS = 10_000  # of items whose results have been given away
@@ -64,6 +64,36 @@ class _Missing:
 MISSING = _Missing()
 
 
+class Output(NamedTuple):
+    """Where the rows of an output are."""
+
+    array: npt.NDArray[Any]  # for this process
+    segment: Segment  # for workers
+    offset: int  # of the first row in it, in bytes
+    is_fresh: bool = True  # missing rows are zero
+
+
+def in_memory(spec: OutputSpec, n: int) -> Output:
+    """Return an output of `n` rows in shared memory.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there is no room.
+    """
+    assert spec.dtype is not None
+    shape = (n, *spec.shape)
+    lease, is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
+    return output_of(shared_view(np.ndarray(shape, spec.dtype, buffer=lease)), is_fresh=is_fresh)
+
+
+def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
+    """Return an array in shared memory as an output."""
+    found = segment_of(array)
+    assert found is not None
+    return Output(array, *found, is_fresh)
+
+
 class Results:
     """The caller's side: the results so far, as an array or a list.
 
@@ -84,6 +114,8 @@ class Results:
         Results that somebody who iterates has taken.
     is_iterated : bool
         Whether somebody does. Pages of an open board whose results are all taken are given back.
+    allocate : callable
+        ``allocate(spec, n)`` returns the `Output` of a call with `n` items.
 
     Notes
     -----
@@ -93,7 +125,8 @@ class Results:
     def __init__(self, board: Board, request: Request) -> None:
         self._board, self._request = board, request
         self._spec: OutputSpec | None = None  # the first result decides
-        self._array: npt.NDArray[Any] | None = None
+        self.allocate: Callable[[OutputSpec, int], Output] = in_memory
+        self._output: Output | None = None
         self._rows: GrowingArray | None = None  # in its place, as long as the board is open
         self._n_rows = 0  # that it is to have
         self._n_shown = 0  # of which somebody may have a view
@@ -102,15 +135,14 @@ class Results:
             self._spec = OBJECTS
         elif out is not None:
             # A plain array is filled through shared memory: the caller copies rows as they come.
-            self._array = out if segment_of(out) else empty(out.shape, out.dtype)
+            self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
             self._spec = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
         if self._spec is not None:  # it is decided already
-            board.header[KIND] = IS_OBJECT if self._array is None else ASK
+            board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()
         self._ahead: list[Any] = []  # the first results, if they are objects: nobody has seen them
         self._loading = _thread.allocate_lock()
         self.errors: dict[int, BaseException] = {}
-        self._is_fresh = True
         self.is_over = False
         self.n_given = 0
         self.is_iterated = False
@@ -125,14 +157,14 @@ class Results:
         if self._spec is None and kind > ASK:
             spec = KINDS[kind]
             if spec.dtype is not None and not self._board.is_open:
-                self._array = shared_view(self._board.page(0).numbers(spec.dtype))
+                self._output = output_of(shared_view(self._board.page(0).numbers(spec.dtype)))
             self._spec = spec  # last: another thread may look between the two
         return self._spec
 
     @property
     def array(self) -> npt.NDArray[Any] | None:
         """The output; None if there is none, or none yet, or it grows."""
-        return self._array if self.spec is not None else None
+        return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
         """Take the first result's spec and allocate the output, if that has not been done."""
@@ -142,20 +174,17 @@ class Results:
             self._rows = rows = GrowingArray(spec)
             rows.rows(0, self._n_rows)
         elif spec.dtype is not None:
-            shape = (self._board.n_tasks, *spec.shape)
-            lease, self._is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
-            self._array = shared_view(np.ndarray(shape, spec.dtype, buffer=lease))
+            self._output = self.allocate(spec, self._board.n_tasks)
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
         """Return what a worker with a first result is told, and the segment that it may need."""
         self.decide(spec)
-        if (output := self.output()) is None:
+        if (found := self.output()) is None:
             return (self.spec, None), []
-        array, n = output
-        found = segment_of(array)
-        assert found is not None
-        return (self.spec, (found[1], array.strides, n)), [found[0]]
+        array, n = found
+        output = self._output or output_of(array)
+        return (self.spec, (output.offset, array.strides, n)), [output.segment]
 
     def begin_with(self, spec: OutputSpec) -> None:
         """Have results that look like those of an earlier call, before the first comes."""
@@ -201,8 +230,8 @@ class Results:
             return None
         if self._rows is not None:
             return shared_view(self._rows.rows(0, n))
-        if self._array is not None:
-            return self._array[:n] if n < len(self._array) else self._array
+        if (whole := self.array) is not None:
+            return whole[:n] if n < len(whole) else whole
         array = empty((n, *spec.shape), spec.dtype)
         for page, low, high in self._board.parts(0, n):
             array[page.first + low : page.first + high] = self.rows(page.first + low, high - low)
@@ -218,7 +247,7 @@ class Results:
         if found is not None:
             done, array = self._board.done(), found[0]
             rows: Any = np.flatnonzero(done[: len(array)] != IN_OUTPUT)
-            if self._is_fresh:
+            if self._output is None or self._output.is_fresh:
                 rows = [i for i in torn if done[i] != IN_OUTPUT]
             array[rows] = np.zeros((), array.dtype)
 

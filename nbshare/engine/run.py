@@ -80,6 +80,8 @@ class Engine:
     ----------
     works_by_itself : bool
         Whether calls go on though nobody waits for them.
+    has_processes : bool
+        Whether workers are other processes, which map the output.
     can_be_fed : bool
         Whether a call may begin before its items are packed.
     is_closed : bool
@@ -88,6 +90,7 @@ class Engine:
 
     works_by_itself = True
     can_be_fed = False
+    has_processes = False
     is_closed = False
 
     def warm_up(self) -> None:
