@@ -102,6 +102,8 @@ class Executor(futures.Executor):
     `concurrent.futures <https://docs.python.org/3/library/concurrent.futures.html>`_
     """
 
+    __module__ = "nbshare"
+
     @shown_from_the_call
     def __init__(
         self,

@@ -110,6 +110,8 @@ class Job:
     1.0
     """
 
+    __module__ = "nbshare"
+
     def __init__(self, run: Call | Pipe, label: str, shown: Any) -> None:
         self._owners_run, self._pid = run, os.getpid()
         self._begun_at = self._ended_at = math.nan  # on the monotonic clock

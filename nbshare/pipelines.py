@@ -69,6 +69,8 @@ class PipelineResult:
     [('load', 2), ('sum', 2)]
     """
 
+    __module__ = "nbshare"
+
     results: Any
     stages: tuple[StageStats, ...]
 

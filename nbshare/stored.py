@@ -94,6 +94,8 @@ class StoredRun:
         The name of its function.
     """
 
+    __module__ = "nbshare"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         meta = read_json(path / "meta.json")

@@ -57,7 +57,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]
         lab.close()
 
 
-@pytest.fixture(params=["script", "kernel"])
+@pytest.fixture(params=["script", pytest.param("kernel", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """Run code that must end well, as a script or as a cell of a kernel; gives its ``stderr``."""
     if request.param == "script":

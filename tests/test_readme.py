@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text()
 ROWS = re.findall(r"^\| `(.+?)`[^|]* \| (.*`.+`.*) \|$", TEXT, re.MULTILINE)
@@ -32,14 +30,14 @@ def load(path):
     SHIFT = len(path)
 """
 GIVEN = """
-import os
+import sys
 import numpy as np
 from functools import partial
 from concurrent.futures import Executor as _, ProcessPoolExecutor
 from multiprocessing import Pool
 from joblib import Parallel, delayed
 from tqdm.contrib.concurrent import process_map
-from nbshare import Executor, map_async, parallel_map
+from nbshare import Executor, map_async, parallel_map, shutdown
 from functions_of_readme import f, g, h, load
 
 xs, data, path = [3, 1, 2], np.arange(5.0), "abc"
@@ -59,6 +57,9 @@ def values(code):
     return np.asarray(value if isinstance(value, int) else list(value)).tolist()
 
 if __name__ == "__main__":
+    for theirs, ours in eval(sys.argv[1]):
+        print([values(theirs), values(ours)])
+        shutdown()  # else workers of the next row have run the initializer of this one
 """
 
 
@@ -67,10 +68,10 @@ def fences(language: str) -> dict[str, str]:
     return dict(re.findall(rf"<!-- ([a-z. ]+) -->\n```{language}\n(.*?)```", TEXT, re.DOTALL))
 
 
-def run(folder, name, code):
+def run(folder, name, code, *arguments):
     (folder / name).write_text(code)
     done = subprocess.run(
-        [sys.executable, name], cwd=folder, capture_output=True, text=True, timeout=100
+        [sys.executable, name, *arguments], cwd=folder, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -104,15 +105,21 @@ assert (done.compressed() == means[~done.mask]).all()
     run(tmp_path, "cell.py", blocks["tour"] + check)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[theirs for theirs, _ in ROWS])
-def test_what_one_writes_elsewhere_is_written_so_here(row, tmp_path):
-    """Both sides of a row of "Coming from" give the same values."""
-    theirs, ours = row
+def runnable(theirs, ours):
+    """Return both sides of a row as code."""
     if "(mpire)" in TEXT[TEXT.index(theirs) :].splitlines()[0]:
         theirs = "[g(x) for x in xs]"  # mpire is not installed with the tests
-    ours = ";".join(part.replace(" = ", "=", 1) for part in re.findall(r"`(.+?)`", ours))
+    return theirs, ";".join(part.replace(" = ", "=", 1) for part in re.findall(r"`(.+?)`", ours))
+
+
+def test_what_one_writes_elsewhere_is_written_so_here(tmp_path):
+    """Both sides of each row of "Coming from" give the same values."""
     (tmp_path / "functions_of_readme.py").write_text(FUNCTIONS)
-    run(tmp_path, "row.py", f"{GIVEN}    assert values({theirs!r}) == values({ours!r}) != []\n")
+    rows = [runnable(*row) for row in ROWS]
+    printed = run(tmp_path, "rows.py", GIVEN, repr(rows)).splitlines()
+    for row, line in zip(ROWS, printed, strict=True):
+        theirs, ours = eval(line)
+        assert theirs == ours != [], row
 
 
 def test_there_are_rows_to_try():

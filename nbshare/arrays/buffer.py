@@ -71,6 +71,8 @@ class SharedBuffer(ByReference):
     several processes write.
     """
 
+    __module__ = "nbshare"
+
     @shown_from_the_call
     def __init__(self, nbytes: int) -> None:
         size = operator.index(nbytes)

@@ -167,6 +167,8 @@ class SharedLock(ByReference):
     Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
     """
 
+    __module__ = "nbshare"
+
     is_tool = True
     was_abandoned = False
     _place: SharedArray | None = None

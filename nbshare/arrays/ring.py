@@ -119,6 +119,8 @@ class RingBuffer(ByReference):
     inside a block, or let the child leave it: the slot belongs to the parent.
     """
 
+    __module__ = "nbshare"
+
     is_tool = True
 
     @shown_from_the_call

@@ -87,6 +87,9 @@ class RingStats(NamedTuple):
     consumers_waited_s: float
 
 
+RingStats.__module__ = "nbshare"
+
+
 class Holder:
     """What a slot is granted to: a lease."""
 

@@ -44,6 +44,8 @@ class SharedObject(ByReference):
     the same memory. Plain `pickle` and `copy` store values.
     """
 
+    __module__ = "nbshare"
+
     def __init__(self, segments: list[Segment], packed: Packed, kind: str) -> None:
         self._segments = segments
         self._packed, self._kind = packed, kind

@@ -60,6 +60,8 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     processes update the same values. The memory is freed when the last view in any process is gone.
     """
 
+    __module__ = "nbshare"
+
     def __array_finalize__(self, source: Any) -> None:
         is_elsewhere = type(source) is np.ndarray and segment_of(self) is None
         if is_elsewhere or source is None:

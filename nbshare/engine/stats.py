@@ -59,6 +59,8 @@ class SlowItem:
     [(1, '0.06'), (0, '0.01')]
     """
 
+    __module__ = "nbshare"
+
     index: int
     seconds: float
     item: str
@@ -96,6 +98,8 @@ class WorkerStats:
     >>> sum(worker.n_items for worker in job.stats)
     100
     """
+
+    __module__ = "nbshare"
 
     pid: int
     n_items: int
@@ -171,6 +175,8 @@ class StageStats:
     --------
     pipeline : returns one for each stage.
     """
+
+    __module__ = "nbshare"
 
     name: str
     workers: int

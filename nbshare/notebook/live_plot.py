@@ -119,6 +119,8 @@ class LivePlot:
     ...         axes[1].plot(partial.std(axis=0))
     """
 
+    __module__ = "nbshare"
+
     @shown_from_the_call
     def __init__(
         self,

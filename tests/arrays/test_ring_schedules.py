@@ -319,7 +319,16 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+MANY_STATES = {"one of many dies"}  # seconds
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(world, id=name, marks=[pytest.mark.slow] if name in MANY_STATES else [])
+        for name, world in WORLDS.items()
+    ],
+)
 def test_every_schedule_comes_to_its_end(world):
     """All end, in each order of steps; what was put is read once, or again after a death."""
     assert world.explore() > 20

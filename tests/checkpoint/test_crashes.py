@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import sweeps
 from faultlab import wait_until
+from grids import thinned
 
 from nbshare import open_checkpoint, parallel_map
 from nbshare.checkpoint import files, keeper, writer
@@ -168,9 +169,10 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
             assert not set(ran) & safe
 
 
-@pytest.mark.parametrize("how", ["ENOSPC", "EIO", "EINTR", "short"])
-@pytest.mark.parametrize("func", FUNCTIONS[:2], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize(
+    ("func", "durability", "how"),
+    thinned(2, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"]),
+)
 def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
     """A clear error before anything runs, or one warning and all results; then all is well."""
     monkeypatch.setattr(keeper, "PAUSE_S", 0.0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sweeps
 from faultlab import wait_until
+from grids import thinned
 
 import nbshare
 from nbshare import map_async, parallel_map
@@ -58,9 +59,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
-@pytest.mark.parametrize("func", sweeps.RESULTS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", ITEMS)
+@pytest.mark.parametrize(("kind", "func", "backend"), thinned(3, ITEMS, sweeps.RESULTS, BACKENDS))
 def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):
     """A sweep, the same again, extended, thinned and turned round: only what is new runs."""
     made = ITEMS[kind]

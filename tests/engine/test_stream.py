@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import streams
 from faultlab import wait_until
+from grids import thinned
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
@@ -52,9 +53,9 @@ def same(found, expected):
 
 
 @pytest.mark.filterwarnings("ignore:results differ")
-@pytest.mark.parametrize("backend", [None, "serial", "threads"])
-@pytest.mark.parametrize("kind", streams.KINDS)
-@pytest.mark.parametrize("n", [0, 1, 5, 300])
+@pytest.mark.parametrize(
+    ("kind", "n", "backend"), thinned(3, streams.KINDS, [0, 1, 5, 300], [None, "serial", "threads"])
+)
 def test_results_are_those_of_a_list(kind, n, backend):
     """Whatever the kind of results, and over however many windows."""
     options = {"shared": {"kind": kind}, "backend": backend}

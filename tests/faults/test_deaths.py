@@ -20,6 +20,7 @@ from faultlab import (
     cpu_s,
     wait_until,
 )
+from grids import thinned
 
 from nbshare.engine.events import Events, Sent
 
@@ -309,8 +310,7 @@ pair(functools.partial(tasks.hang, 'gil'), range(4, 12))
 KILLS = {"K1": False, "K2": True}  # of the owner alone, of its process group
 
 
-@pytest.mark.parametrize("life", LIVES)
-@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize(("kill", "life"), thinned(2, KILLS, LIVES))
 def test_nobody_outlives_a_killed_owner(lab, life, kill):
     """SIGKILL for the owner, or for its group, ends workers and all that they started."""
     subject = lab.start(f"""

@@ -6,13 +6,13 @@ The ids are the catalogue's, as in ``test_deaths.py``; that nothing is left in `
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
 
 import pytest
 from faultlab import SOON_S, STUMBLES, cpu_s, wait_until
+from grids import thinned
 from kernels import LONG, Kernel
 
 
@@ -195,14 +195,7 @@ ENDS = {
 DURING = ["idle", "beat", "gil", "program"]
 
 
-def each_end():
-    """Yield each way to end with each thing it may end; every second pair is for `-m slow`."""
-    for i, (end, during) in enumerate(itertools.product(ENDS, DURING)):
-        is_slow = (i // len(DURING) + i) % 2 == 1
-        yield pytest.param(end, during, marks=[pytest.mark.slow] if is_slow else [])
-
-
-@pytest.mark.parametrize(("end", "during"), list(each_end()))
+@pytest.mark.parametrize(("end", "during"), thinned(4, ENDS, DURING))
 def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """However the kernel ends, workers and what they started go; a new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
