@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -95,6 +96,11 @@ def kept_record(i: int) -> dict[str, Any]:
     _KEPT["last"].append(i)
     del _KEPT["last"][:-2]
     return _KEPT
+
+
+def n_collections(_: Any, data: Any) -> int:
+    """Return how often the garbage collector has looked at all objects of this process."""
+    return gc.get_stats()[2]["collections"]
 
 
 class Unloadable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -76,7 +77,7 @@ class Source:
             (self._rows,) = what
         elif kind == "blocks":
             self._step, self._packed = what
-            self.block_of = self._packed_block
+            self.block_of = partial(_packed_block, self._step)
         else:
             assert fed is not None
             (self._column,) = what
@@ -120,13 +121,14 @@ class Source:
             self._block = block, items
         return self._block
 
-    def _packed_block(self, i: int) -> range:
-        start = i - i % self._step
-        return range(start, start + self._step)
-
     def rest(self) -> None:
         """Release the loaded items; none is running now."""
         self._block = range(0), []
+
+
+def _packed_block(step: int, i: int) -> range:
+    start = i - i % step
+    return range(start, start + step)
 
 
 def gather(

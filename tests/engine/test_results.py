@@ -285,6 +285,14 @@ def test_descriptors_do_not_grow_with_the_number_of_results():
     assert sum(len(array) for array in results) == 300 * 150
 
 
+def test_a_worker_needs_no_garbage_collection_to_release_its_inputs():
+    """With many modules each would take as long as many a call."""
+    data = np.zeros(100_000)
+    for items in ([("item",)] * 10, list(range(MANY)), range(10)):
+        run = functools.partial(parallel_map, figures.n_collections, items, max_workers=1)
+        assert run(shared={"data": data}).max() == run(shared={"data": data}).max()
+
+
 # ------------------------------------------------------------ objects from tiny items
 
 MANY = 20_000
