@@ -88,6 +88,7 @@ def record(i: int) -> dict[str, float]:
 
 
 _KEPT: dict[str, Any] = {"i": 0, "last": [0, 0]}
+_LAST: list[dict[str, Any]] = [{}]
 
 
 def kept_record(i: int) -> dict[str, Any]:
@@ -96,6 +97,13 @@ def kept_record(i: int) -> dict[str, Any]:
     _KEPT["last"].append(i)
     del _KEPT["last"][:-2]
     return _KEPT
+
+
+def replaced_record(i: int) -> dict[str, Any]:
+    """Return a new dict, after a change of the one before, which nothing refers to afterwards."""
+    _LAST[0]["i"] = None
+    _LAST[0] = {"i": i, "half": i / 2}
+    return _LAST[0]
 
 
 def n_collections(_: Any, data: Any) -> int:
@@ -110,8 +118,10 @@ class Unloadable:
         return int, ("no number",)
 
 
-def record_or_unloadable(i: int, bad: int) -> Any:
-    return Unloadable() if i == bad else record(i)
+def record_or_unloadable(i: int, bad: int, *, is_key: bool = False) -> Any:
+    if i == bad:
+        return {Unloadable(): i} if is_key else Unloadable()
+    return record(i)
 
 
 def number_or_none(i: int) -> float | None:
