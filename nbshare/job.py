@@ -497,10 +497,11 @@ class Job:
     def _tick(self, timeout_s: float) -> bool:
         """Do what is due here, and wait a little; returns whether the run is over."""
         refuse_to_wait_for_itself()
-        self._fill_out()
-        has_news = self._run.request.prints.show() | self._run.load_ahead()
+        run = self._run
+        run.fill_out()
+        has_news = run.request.prints.show() | run.load_ahead()
         pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
-        is_over = self._run.wait(min(timeout_s, pause_s))
+        is_over = run.wait(min(timeout_s, pause_s))
         if is_over:
             self._note_end()
         return is_over

@@ -481,9 +481,8 @@ def run_and_draw(
         job = Job(make(), label, Showing(plot))
         display = open_display(job, progress=progress, plot=plot)
         job._is_shown = display.has_row
-        display.update()  # before anything that items print
+        pause_s = display.update()  # before anything that items print
         job._start()
-        pause_s = 0.0
         while not job._tick(min(pause_s, NAP_S)):
             pause_s = display.update()
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -87,6 +88,7 @@ def record(i: int) -> dict[str, float]:
 
 
 _KEPT: dict[str, Any] = {"i": 0, "last": [0, 0]}
+_LAST: list[dict[str, Any]] = [{}]
 
 
 def kept_record(i: int) -> dict[str, Any]:
@@ -97,6 +99,18 @@ def kept_record(i: int) -> dict[str, Any]:
     return _KEPT
 
 
+def replaced_record(i: int) -> dict[str, Any]:
+    """Return a new dict, after a change of the one before, which nothing refers to afterwards."""
+    _LAST[0]["i"] = None
+    _LAST[0] = {"i": i, "half": i / 2}
+    return _LAST[0]
+
+
+def n_collections(_: Any, data: Any) -> int:
+    """Return how often the garbage collector has looked at all objects of this process."""
+    return gc.get_stats()[2]["collections"]
+
+
 class Unloadable:
     """Can be pickled, but not unpickled."""
 
@@ -104,8 +118,10 @@ class Unloadable:
         return int, ("no number",)
 
 
-def record_or_unloadable(i: int, bad: int) -> Any:
-    return Unloadable() if i == bad else record(i)
+def record_or_unloadable(i: int, bad: int, *, is_key: bool = False) -> Any:
+    if i == bad:
+        return {Unloadable(): i} if is_key else Unloadable()
+    return record(i)
 
 
 def number_or_none(i: int) -> float | None:

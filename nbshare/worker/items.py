@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -18,17 +20,20 @@ from nbshare.wire.results import OUT_OF_BAND
 
 __all__ = [
     "CLOCK_EVERY",
+    "SCALARS",
     "Source",
     "gather",
     "gather_objects",
     "generator",
-    "have_plain_keys",
     "indices_of",
     "seeded",
 ]
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
+# References to an object that only a variable has, and the argument of `getrefcount`; Python 3.14
+# counts otherwise, so there plain results are copied.
+SOLE = 2 if sys.version_info < (3, 14) else 0
 SCALARS = frozenset(
     {
         type(None),
@@ -76,7 +81,7 @@ class Source:
             (self._rows,) = what
         elif kind == "blocks":
             self._step, self._packed = what
-            self.block_of = self._packed_block
+            self.block_of = partial(_packed_block, self._step)
         else:
             assert fed is not None
             (self._column,) = what
@@ -120,13 +125,14 @@ class Source:
             self._block = block, items
         return self._block
 
-    def _packed_block(self, i: int) -> range:
-        start = i - i % self._step
-        return range(start, start + self._step)
-
     def rest(self) -> None:
         """Release the loaded items; none is running now."""
         self._block = range(0), []
+
+
+def _packed_block(step: int, i: int) -> range:
+    start = i - i % step
+    return range(start, start + step)
 
 
 def gather(
@@ -156,7 +162,7 @@ def gather_objects(
     return the same object, and change it. Return whether no items are left.
     """
     try:
-        return _take(map(_frozen, results), values, until_s)
+        return _take(_frozen(results), values, until_s)
     except _UnfitError as unfit:
         odd += unfit.args
         return False
@@ -177,21 +183,29 @@ class _UnfitError(Exception):
     """A result, the only argument, that must be pickled with more care."""
 
 
-def _frozen(value: Any) -> Any:
-    """Return a frozen result: a copy of plain values, or a bytearray with the pickle.
+def _frozen(results: Iterable[Any]) -> Iterator[Any]:
+    """Yield each result frozen: plain values that nobody else can change, or a pickle of it.
 
     Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
-    The keys of dicts cannot change, so they are checked later, many together.
+    The keys of dicts cannot change, so the pickler checks them.
     """
-    kind = type(value)
-    if kind in SCALARS:
-        return value
-    if kind is dict or kind is tuple or kind is list:
-        for part in value.values() if kind is dict else value:
-            if type(part) not in SCALARS:
-                break
-        else:
-            return value if kind is tuple else value.copy()
+    for value in results:
+        kind = type(value)
+        if kind is dict or kind is tuple or kind is list:
+            for part in value.values() if kind is dict else value:
+                if type(part) not in SCALARS:
+                    break
+            else:
+                is_sole = kind is tuple or sys.getrefcount(value) == SOLE
+                yield value if is_sole else value.copy()
+                continue
+        elif kind in SCALARS:
+            yield value
+            continue
+        yield _pickled(value)
+
+
+def _pickled(value: Any) -> bytearray:
     try:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
@@ -199,12 +213,6 @@ def _frozen(value: Any) -> Any:
     if len(data) > MOST_BYTES or may_name_main(data):  # the latter must be sent by value
         raise _UnfitError(value)
     return bytearray(data)
-
-
-def have_plain_keys(values: list[Any]) -> bool:
-    """Return whether the dicts among frozen results can be pickled together."""
-    dicts = [value for value in values if type(value) is dict]
-    return SCALARS.issuperset(map(type, chain.from_iterable(dicts)))
 
 
 def _is_small(buffer: pickle.PickleBuffer) -> bool:

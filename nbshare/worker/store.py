@@ -7,6 +7,7 @@ each. So no work is lost when results differ.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import pickle
@@ -36,7 +37,7 @@ from nbshare.wire.results import (
     parts_of,
     spec_for,
 )
-from nbshare.worker.items import have_plain_keys
+from nbshare.worker.items import SCALARS
 
 __all__ = ["LogWriter", "ResultStore", "Rows", "fill_row"]
 
@@ -44,6 +45,10 @@ LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
 # kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
+
+# Python's own plain types need no reducer; NumPy's numbers refer to their dtype and a function.
+_DTYPES = {type(np.dtype(t)) for t in SCALARS if issubclass(t, np.generic)}
+PLAIN = SCALARS | _DTYPES | {type(np.dtype), type(len)}
 
 _log_numbers = itertools.count()
 
@@ -215,15 +220,10 @@ class ResultStore:
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the frozen results of several items, if there is memory for all.
-
-        They must also be allowed to share a pickle.
-        """
-        if not have_plain_keys(values):
-            return False
+        """Store the frozen results of several items, if they may share a pickle and it fits."""
         try:
             self._put_batch(items, values)
-        except (MemoryError, OSError):
+        except (MemoryError, OSError, pickle.PicklingError):
             return False
         return True
 
@@ -235,13 +235,23 @@ class ResultStore:
             self._put_batch(range(i, i + 1), [value])
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
-        data = pickle.dumps(values, 5)
+        _PlainPickler(file := io.BytesIO(), 5).dump(values)
+        data = file.getvalue()
         key, start = self._log.append(data)
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
         index = self._page.index[:, places]
-        index[0], index[1], index[2], index[3] = key, start, len(data), range(len(items))
+        index[0], index[1], index[2], index[3] = key, start, len(data), np.arange(len(items))
         self._page.done[places] = IN_LOG
+
+
+class _PlainPickler(pickle.Pickler):
+    """Refuses what results must not share, or what might not be unpickled: as keys of dicts."""
+
+    def reducer_override(self, part: Any) -> Any:
+        if type(part) in PLAIN or part is complex:
+            return NotImplemented
+        raise pickle.PicklingError
 
 
 def _numbers(board: Board, dtype: np.dtype[Any], first: int, _n: int) -> npt.NDArray[Any]:

@@ -168,8 +168,10 @@ class Work:
         self._page = board.page(0)
         block_ofs = (source.block_of for source in self._sources)
         self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
+        # Not a method: a cycle would keep the inputs until the garbage collector runs.
+        wait = partial(_await_items, self._sources, self._fed, caller)
         self._claims = Claims(
-            board, slot, lock, order.n_workers, order.chunksize, self._block_of, self._await_items
+            board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
         )
         self._store = ResultStore(board, caller.decide, caller.add_log, lock)
         self._claim: Callable[[float], range] = self._claims.claim
@@ -215,13 +217,6 @@ class Work:
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
             self._board.header[IMPORTED] = 1
-
-    def _await_items(self, pause_s: float) -> bool:
-        for source in self._sources:
-            source.rest()
-        if self._fed is not None:
-            self._fed.rest()
-        return self._caller.await_items(pause_s)
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones in batches; return whether to continue."""
@@ -431,6 +426,16 @@ class Work:
             self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
             pairs = array("q", chain.from_iterable(self._slowest))
             self._slot[SLOWEST:REPORTED] = pairs
+
+
+def _await_items(
+    sources: Sequence[Source], fed: FedItems | None, caller: Caller, pause_s: float
+) -> bool:
+    for source in sources:
+        source.rest()
+    if fed is not None:
+        fed.rest()
+    return caller.await_items(pause_s)
 
 
 def _peak_bytes() -> int:

@@ -285,6 +285,14 @@ def test_descriptors_do_not_grow_with_the_number_of_results():
     assert sum(len(array) for array in results) == 300 * 150
 
 
+def test_a_worker_needs_no_garbage_collection_to_release_its_inputs():
+    """With many modules each would take as long as many a call."""
+    data = np.zeros(100_000)
+    for items in ([("item",)] * 10, list(range(MANY)), range(10)):
+        run = functools.partial(parallel_map, figures.n_collections, items, max_workers=1)
+        assert run(shared={"data": data}).max() == run(shared={"data": data}).max()
+
+
 # ------------------------------------------------------------ objects from tiny items
 
 MANY = 20_000
@@ -323,10 +331,19 @@ def test_one_object_of_all_tiny_items_comes_as_it_was_after_each(backend):
     assert len({id(record["last"]) for record in records}) == MANY
 
 
-@pytest.mark.parametrize("bad", [7, 12_345, MANY - 1])
-def test_of_tiny_items_the_result_that_cannot_be_unpickled_fails_alone(bad):
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_a_result_that_a_later_tiny_item_changes_comes_as_it_was_returned(backend):
+    """Also if nothing but the result refers to it after the change."""
+    records = parallel_map(figures.replaced_record, range(MANY), max_workers=1, backend=backend)
+    assert [record["i"] for record in records] == list(range(MANY))
+
+
+@pytest.mark.parametrize(
+    ("bad", "is_key"), [(7, False), (12_345, False), (12_345, True), (MANY - 1, False)]
+)
+def test_of_tiny_items_the_result_that_cannot_be_unpickled_fails_alone(bad, is_key):
     """Its item is named, and those that were sent together with it are there."""
-    options = {"shared": {"bad": bad}, "max_workers": 2}
+    options = {"shared": {"bad": bad, "is_key": is_key}, "max_workers": 2}
     with pytest.raises(TaskError, match=f"result of item {bad} cannot be unpickled") as caught:
         parallel_map(figures.record_or_unloadable, range(MANY), **options)
     assert caught.value.index == bad
