@@ -244,8 +244,8 @@ class Board:
         return page
 
     def forget_pages(self) -> None:
-        """Release the mapped pages of a worker; it needs another one."""
-        if len(self._pages) > 1:
+        """Release the mapped pages of a worker process; it needs another one."""
+        if self.segment.kind is None and len(self._pages) > 1:
             self._pages.clear()
 
     @property
