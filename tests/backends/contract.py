@@ -20,6 +20,7 @@ import functools
 import itertools
 import os
 import signal
+import tempfile
 import threading
 import time
 import traceback
@@ -64,8 +65,16 @@ CASES = {
     "arrays": (np.sum, [[np.ones(n) for n in (3, 60_000)]], {}, "f8"),
 }
 
+
+def call_with_checkpoint(**options):
+    with tempfile.TemporaryDirectory() as folder:
+        parallel_map(duties.doze, [0.0], checkpoint=f"{folder}/run", **options)
+
+
 # What a backend may lack: a call that needs it, and words of the refusal.
 CANNOT = {
+    "checkpoint": (call_with_checkpoint, "checkpoint"),
+    "nested calls": (lambda **o: parallel_map(duties.nest, [3], **o), "worker process"),
     "timeout": (lambda **o: parallel_map(duties.doze, [0.0], timeout=60.0, **o), "timeout"),
     "background": (lambda **o: map_async(duties.doze, [0.0], **o).result(), "background"),
     "in place": (
@@ -127,6 +136,11 @@ class BackendContract:
     def backend(self):
         """Give the value for ``backend=``."""
         raise NotImplementedError
+
+    def skip_without(self, thing):
+        """Skip a test of what the backend lacks."""
+        if thing in self.lacks:
+            pytest.skip("tested to be refused")
 
     @pytest.fixture
     def run(self, backend):
@@ -209,6 +223,7 @@ class BackendContract:
 
     def test_calls_may_be_nested(self, run):
         """The inner ones run within their worker."""
+        self.skip_without("nested calls")
         assert run(duties.nest, [3, 4]).tolist() == [3, 6]
 
     # -------------------------------------------------------------------------- failures
@@ -400,8 +415,7 @@ class BackendContract:
 
     def test_a_job_in_the_background_gives_results_as_they_come(self, backend):
         """And in the end all of them, with figures of its workers."""
-        if "background" in self.lacks:
-            pytest.skip("tested to be refused")
+        self.skip_without("background")
         job = map_async(duties.slow, range(20), backend=backend, max_workers=2)
         assert dict(job) == {i: float(i) for i in range(20)}
         assert job.result(20).tolist() == list(range(20))
@@ -413,6 +427,7 @@ class BackendContract:
     @pytest.mark.parametrize("make", [list, iter], ids=["list", "generator"])
     def test_what_is_stored_does_not_run_again(self, run, tmp_path, log, make):
         """A sweep that is extended runs only what is new."""
+        self.skip_without("checkpoint")
         run = functools.partial(
             run, duties.noted_row, shared={"log": log}, checkpoint=tmp_path / "run"
         )
@@ -439,8 +454,7 @@ class BackendContract:
 
     def test_rows_of_a_shared_array_are_written_in_place(self, run):
         """They are the caller's memory."""
-        if "in place" in self.lacks:
-            pytest.skip("tested to be refused")
+        self.skip_without("in place")
         table = nbshare.zeros((4, 2))
         run(duties.fill, table, range(4))
         np.testing.assert_array_equal(table, np.arange(4.0)[:, None] * [1, 1])
