@@ -474,9 +474,6 @@ def scaled(i, factor):
 # ------------------------------------------------------------------------ backends
 
 
-
-
-
 both = threading.Barrier(2)
 _counting = threading.Lock()
 _running = [0, 0]  # now, at most
@@ -500,7 +497,6 @@ def count_running(_, seconds):
 
 def reset_running():
     _running[:] = 0, 0
-
 
 
 def raise_interrupt_at(i, bad):
@@ -531,7 +527,6 @@ def fail_row(row, bad):
     if row[0] == bad:
         raise ValueError(f"no way on at {bad}")
     return row
-
 
 
 _last_result = None  # a weak reference
