@@ -96,3 +96,11 @@ def test_what_needs_linux_is_refused_with_the_remedy(name):
     """In one sentence or two, before anything starts."""
     with pytest.raises(NotBuiltYetError, match=r"(?i)needs? .*Linux.*(thread|return|queue)"):
         REFUSED[name]()
+
+
+def test_the_doctor_says_what_works_here():
+    """Its report names what is missing and what to do."""
+    report = " ".join(str(nbshare.doctor()).split())
+    assert "arrays are in private memory" in report
+    assert "worker processes need Linux" in report
+    assert 'Use backend="threads" or "serial"' in report
