@@ -43,11 +43,9 @@ from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.processes import has_ended
 
 __all__ = [
-    "PRIVATE",
     "Kind",
     "MappedFile",
     "Memfd",
-    "Private",
     "can_share",
     "has_proc",
     "hush",
