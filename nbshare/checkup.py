@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nbshare import __version__
-from nbshare.memory import budget, usable_cpus
+from nbshare.memory import budget, can_share, usable_cpus
 from nbshare.memory.budget import in_words
 from nbshare.memory.kinds import SETTING, Memfd
 from nbshare.notebook.environment import has_server, is_static, shell, surroundings
@@ -159,6 +159,8 @@ def _memory_limits() -> Iterable[int]:
 
 
 def _shared_memory() -> str:
+    if not can_share():
+        return "none: it needs Linux; arrays are in private memory"
     if setting := os.environ.get(SETTING):
         return f"{setting}, as {SETTING} says"
     try:

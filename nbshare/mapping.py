@@ -155,7 +155,8 @@ def parallel_map(
     backend : {None, "serial", "threads"}, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
-        release the interpreter lock. With both, Stop acts between items and `timeout` is refused.
+        release the interpreter lock. With both, Stop acts between items and where an item calls
+        `report`; `timeout` is refused. Systems other than Linux have these two only.
 
     Returns
     -------

@@ -21,7 +21,7 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import NotBuiltYetError, cut, is_interrupt
 from nbshare.functions.reference import bind_arguments, label_of, resolve
-from nbshare.memory import usable_cpus
+from nbshare.memory import need_linux, usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.wire import is_worker
 from nbshare.wire.context import current_context
@@ -144,6 +144,7 @@ def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
             if value != MapOptions._field_defaults[name]:
                 raise ValueError(f"{name}= is about a checkpoint: pass checkpoint= as well")
         return None
+    need_linux("checkpoint=", "save the results with numpy.save")
     from nbshare.checkpoint.keeper import Checkpoint  # late: most calls do without
 
     for name, allowed in CHECKPOINT.items():

@@ -28,7 +28,7 @@ from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
-from nbshare.memory import has_ended, segment_of
+from nbshare.memory import can_share, has_ended, segment_of
 from nbshare.memory.budget import in_words
 from nbshare.memory.kinds import name_of
 
@@ -78,6 +78,9 @@ class Step:
 
 def self_test() -> list[Step]:
     """Run all steps in a new process, and check that it leaves nothing behind."""
+    if not can_share():
+        name = "start workers"
+        return [Step(name, "failed", 0.0, "worker processes need Linux", STEPS[name])]
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.self_test import run; run()"
     try:
         child = subprocess.Popen(

@@ -474,20 +474,6 @@ def scaled(i, factor):
 # ------------------------------------------------------------------------ backends
 
 
-def add(x, y, z=0):
-    return x + y + z
-
-
-def swallow(items):
-    """Change the item itself."""
-    items.append(1)
-    return len(items)
-
-
-def assign(_, table):
-    table[0] = 7
-
-
 both = threading.Barrier(2)
 _counting = threading.Lock()
 _running = [0, 0]  # now, at most
@@ -511,15 +497,6 @@ def count_running(_, seconds):
 
 def reset_running():
     _running[:] = 0, 0
-
-
-def interrupt_owner_at(i, bad):
-    """Press Ctrl-C at an item; in a thread of the caller's process."""
-    if i == bad:
-        os.kill(os.getpid(), signal.SIGINT)
-    if i >= bad:
-        time.sleep(0.01)
-    return float(i)
 
 
 def raise_interrupt_at(i, bad):
@@ -550,11 +527,6 @@ def fail_row(row, bad):
     if row[0] == bad:
         raise ValueError(f"no way on at {bad}")
     return row
-
-
-def fill(row, value):
-    row[...] = value
-    return 0
 
 
 _last_result = None  # a weak reference

@@ -376,13 +376,6 @@ def test_no_items(out, expected):
     assert (result.shape if out is None else result) == expected
 
 
-def test_threads_run_in_the_background_too():
-    """backend="threads" gives a job like any other."""
-    job = map_async(figures.sleep_for, [0.2] * 2, backend="threads", max_workers=2)
-    assert job.running()
-    assert job.result(timeout=10).tolist() == [0.2] * 2
-
-
 def test_wrong_use_is_refused_at_once():
     """What `parallel_map` refuses `map_async` refuses, before anything starts."""
     with pytest.raises(TypeError, match="callable"):

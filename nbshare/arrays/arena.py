@@ -78,18 +78,26 @@ class Arena:
         Whether arrays in mapped files are copied too, since the files may go before the arena does.
     copies_all : bool, default False
         Whether plain arrays go into the pickles, whatever their size, and arrive writable.
+    stays_here : bool, default False
+        Whether only this process reads it: then private memory too is referred to, not copied.
     by_handle : bool, default False
         Whether other segments are named by handle, for workers who are sent none: `segments` is
         empty then, and the caller keeps what it has packed until they are done with it.
     """
 
     def __init__(
-        self, *, copies_files: bool = False, copies_all: bool = False, by_handle: bool = False
+        self,
+        *,
+        copies_files: bool = False,
+        copies_all: bool = False,
+        stays_here: bool = False,
+        by_handle: bool = False,
     ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
         self.nbytes = 0
         self._copies_files, self._by_handle = copies_files, by_handle
+        self._stays_here = stays_here
         self.largest_in_band = sys.maxsize if copies_all else IN_BAND
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
@@ -129,7 +137,7 @@ class Arena:
         if key in self._seen:
             return self._seen[key][1]
         found = segment_of(array)
-        if found is not None:
+        if found is not None and (self._stays_here or not found[0].is_private):
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.
             may_write = array.flags.writeable and (writable or segment.mode == "c")
@@ -180,7 +188,8 @@ class Arena:
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
         for segment in () if self._by_handle else list(lenders):
             offset = address - segment.address
-            if 0 <= offset <= segment.nbytes - raw.nbytes:
+            is_here = 0 <= offset <= segment.nbytes - raw.nbytes
+            if is_here and (self._stays_here or not segment.is_private):
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
                 return Span(self._segment_index(segment, mode), offset, raw.nbytes)
         self.has_views = True

@@ -93,7 +93,7 @@ def _arrive(cls: type[ByReference], *parts: Any) -> ByReference:
 
 def _reduce(array: npt.NDArray[Any]) -> Any:
     found = segment_of(array)
-    if found is None:
+    if found is None or found[0].is_private:
         return np.asarray(array).__reduce_ex__(4)
     return attach, tuple(reference_to(array, handle_of(found[0]), found[1], array.flags.writeable))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import weakref
 from collections import deque
@@ -118,7 +117,7 @@ class Inputs:
         if nbytes > view.root.nbytes:
             found = segment_of(view.root)
             assert found is not None
-            self._segments[0] = View(Segment.attach(os.dup(found[0].fd), "r"))
+            self._segments[0] = View(found[0].whole("r"), is_read_only=True)
 
     def _bytes(self, span: Span) -> memoryview:
         return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]

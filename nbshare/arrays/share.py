@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -46,8 +47,8 @@ class SharedObject(ByReference):
 
     __module__ = "nbshare"
 
-    def __init__(self, segments: list[Segment], packed: Packed, kind: str) -> None:
-        self._segments = segments
+    def __init__(self, segments: Sequence[Any], packed: Packed, kind: str) -> None:
+        self._segments = segments  # or arrays that are all of one
         self._packed, self._kind = packed, kind
         self._loaded: list[Any] = []
 
@@ -75,12 +76,11 @@ class SharedObject(ByReference):
         return _share_object, (self.get(), "r")
 
     def _parts(self) -> tuple[Any, ...]:
-        blocks = (shared_view(s.array(np.uint8, (s.nbytes,))) for s in self._segments)
+        blocks = (shared_view(View(segment).root) for segment in self._segments)
         return self._packed, self._kind, *blocks
 
     def _attach(self, packed: Packed, kind: str, *blocks: SharedArray) -> None:
-        found = filter(None, map(segment_of, blocks))
-        self.__init__([segment for segment, _ in found], packed, kind)  # type: ignore[misc]
+        self.__init__(blocks, packed, kind)  # type: ignore[misc]
 
 
 @overload
@@ -210,11 +210,9 @@ def _share_object(obj: Any, mode: Mode) -> SharedObject:
     for other, other_mode in arena.segments:
         other.was_kept_elsewhere = True  # by this object, for as long as it lives
         same = other.mode == other_mode
-        segments.append(other if same else Segment.attach(other.read_only(), other_mode))
+        segments.append(other if same else other.again(other_mode))
     return SharedObject(segments, packed, type(obj).__name__)
 
 
 def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:
-    segment = Segment.filled(nbytes, parts)
-    # The mapping that could still write goes.
-    return Segment.attach(segment.read_only(), mode)
+    return Segment.filled(nbytes, parts).again(mode)  # the mapping that could still write goes

@@ -133,7 +133,7 @@ class Keeper:
         call.keeper = self
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
-        if call.engine.has_processes and not call.board.is_open:
+        if not call.engine.in_process and not call.board.is_open:
             call.results.allocate = self._allocate
         if self._spec is not None:
             call.results.begin_with(self._spec)

@@ -56,7 +56,6 @@ class Dispatcher(Engine):
     """
 
     can_be_fed = True
-    has_processes = True
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -1,8 +1,8 @@
 """Calls that run in this process: one item after the other, or in threads.
 
-The same code runs the items as in worker processes, on inputs that were pickled and placed in
-shared memory in the same way. What needs a process of its own is refused elsewhere: the item in
-whose middle a call is stopped runs on to its end.
+The same code runs the items as in worker processes, on inputs that were pickled in the same way,
+but are placed in private memory. What needs a process of its own is refused elsewhere: an item in
+whose middle a call is stopped runs on to its end, or to its next report.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class SerialEngine(Engine):
     For one call and one thread, but for `stop`.
     """
 
+    in_process = True
     works_by_itself = False
 
     def __init__(self) -> None:
@@ -123,6 +124,8 @@ class SerialEngine(Engine):
 class ThreadEngine(Engine):
     """Runs calls in threads of this process, for functions that release the interpreter lock."""
 
+    in_process = True
+
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
@@ -153,9 +156,9 @@ class ThreadEngine(Engine):
 
 def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
-        if mode == "r+":
-            return View(segment)
-        view = View(Segment.attach(segment.read_only(), mode))
+        if mode == "c":
+            segment = segment.again(mode)
+        view = View(segment, is_read_only=mode == "r")
         seen.append(weakref.ref(view.root))
         return view
 

@@ -36,7 +36,7 @@ from typing import Any
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
-from nbshare.memory import meanwhile, pool, slab
+from nbshare.memory import meanwhile, need_linux, pool, slab
 from nbshare.wire import is_worker
 from nbshare.wire.messages import channel_pair
 
@@ -53,12 +53,15 @@ def dispatcher() -> Dispatcher:
 
     Raises
     ------
+    NotBuiltYetError
+        If the system is not Linux.
     WorkerDiedError, OSError
         If the system allows no more threads, or no more open files.
     RuntimeError
         In the dispatcher's own thread, or while the interpreter ends.
     """
     refuse_to_wait_for_itself()
+    need_linux("a worker process", 'pass backend="threads"')
     if _dispatcher is not None and not _dispatcher.is_closed:
         _dispatcher.check_files()
         return _dispatcher
@@ -180,7 +183,7 @@ def _send() -> None:
 
 _ATTEMPTS: dict[str, Callable[[], object]] = {
     "eventfd": WorkerEvent,
-    "epoll_create1": select.epoll,
+    "epoll_create1": lambda: select.epoll(),
     "pipe2": lambda: list(map(os.close, os.pipe2(os.O_CLOEXEC))),
     "socketpair or sendmsg": _send,
 }

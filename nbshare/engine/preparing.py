@@ -41,8 +41,8 @@ class Placed(NamedTuple):
     lease: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
 
 
-def place(arena: Arena) -> Placed:
-    """Place what an arena has gathered.
+def place(arena: Arena, *, is_private: bool = False) -> Placed:
+    """Place what an arena has gathered, in memory that others can map or in private memory.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def place(arena: Arena) -> Placed:
     """
     if (small := arena.small_contents(SMALL_ARENA)) is not None:
         return Placed(small, arena.segments)
-    lease = pool.filled(*arena.contents())
+    lease = pool.filled(*arena.contents(), is_private=is_private)
     found = segment_of(lease)
     assert found is not None
     return Placed(None, [(found[0], "r"), *arena.segments], lease)
@@ -183,17 +183,18 @@ def prepare(
     OutOfMemoryError
         If the inputs do not fit.
     """
-    arena = Arena()
+    arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
     items = pack_items(arena, request, may_feed=may_feed)
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     if request.n_tasks:  # else there may be nothing to do
         engine.warm_up()
-    placed = [place(arena)]
+    placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
     # Some more slots than workers: a late starter may still be there when it is replaced.
-    board = Board.create(request.n_tasks, request.max_workers + MAX_REPLACED)
+    n_slots = request.max_workers + MAX_REPLACED
+    board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
     feed = ItemFeed(board) if items.fed else None
     if feed is not None:
         if items.step:  # the first block is there when the call begins

@@ -17,7 +17,7 @@ from nbshare.arrays.shared_array import shared_view
 from nbshare.engine.collect import GrowingArray, as_masked, collect, masked
 from nbshare.engine.run import Request
 from nbshare.errors import TaskError
-from nbshare.memory import Segment, pool, segment_of
+from nbshare.memory import Segment, can_share, pool, segment_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
     ASK,
@@ -170,6 +170,8 @@ class Results:
         """Take the first result's spec and allocate the output, if that has not been done."""
         if self.spec is not None:
             return
+        if spec.dtype is not None and self._board.is_open and not can_share():
+            spec = OBJECTS  # private memory does not grow in place; `final` makes one array of them
         if spec.dtype is not None and self._board.is_open:
             self._rows = rows = GrowingArray(spec)
             rows.rows(0, self._n_rows)

@@ -80,17 +80,17 @@ class Engine:
     ----------
     works_by_itself : bool
         Whether calls go on though nobody waits for them.
-    has_processes : bool
-        Whether workers are other processes, which map the output.
     can_be_fed : bool
         Whether a call may begin before its items are packed.
+    in_process : bool
+        Whether items run in this process: then their inputs are private memory.
     is_closed : bool
         Whether it runs nothing any more.
     """
 
     works_by_itself = True
     can_be_fed = False
-    has_processes = False
+    in_process = False
     is_closed = False
 
     def warm_up(self) -> None:

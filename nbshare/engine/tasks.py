@@ -37,6 +37,7 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.engine.supply import MOST_BYTES, Pace
 from nbshare.interrupts import uninterrupted
+from nbshare.memory import need_linux
 from nbshare.tracebacks import shown_shortly
 from nbshare.wire.board import FAILED, ITEM, LOW, ROUND
 from nbshare.wire.context import current_context
@@ -231,6 +232,7 @@ class TaskQueue(Supply):
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
+        need_linux("a worker process", "use concurrent.futures.ThreadPoolExecutor")
         self._pace = Pace(REST_S, FIRST_TASKS)  # what was measured may be old
         self._event = event = OwnerEvent()
         thread = threading.Thread(

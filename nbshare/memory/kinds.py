@@ -1,12 +1,13 @@
-"""The kinds of memory that processes can share, and the choice of one. Each is an unnamed file.
+"""The kinds of memory, and the choice of one. Processes share unnamed files.
 
-======  ======================  ====================  ===================================
-kind    made of                 room                  others cannot write to it because of
-======  ======================  ====================  ===================================
-memfd   anonymous memory        memory                a seal
-named   a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
-file    a file in a directory   the directory's       read-only descriptors
-======  ======================  ====================  ===================================
+=======  ======================  ====================  ===================================
+kind     made of                 room                  others cannot write to it because of
+=======  ======================  ====================  ===================================
+memfd    anonymous memory        memory                a seal
+named    a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
+file     a file in a directory   the directory's       read-only descriptors
+private  memory without a file   memory                no other process can map it
+=======  ======================  ====================  ===================================
 
 Without a seal, a process of the same user can still write on purpose: it changes the file's mode
 and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
@@ -20,7 +21,8 @@ temporary files) or ``file:/some/directory``, where data may be larger than memo
 whenever memory is made. Without it, the first kind in the table that the system allows is used,
 with one warning if it is not the first.
 
-Linux is tested, other systems are not; Windows is not supported yet.
+Private memory is for calls whose items run in this process. Systems other than Linux have no other
+kind: there SharedArrays are private too, and go to other processes by value.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import errno
 import mmap
 import os
 import re
+import sys
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -43,11 +46,14 @@ __all__ = [
     "Kind",
     "MappedFile",
     "Memfd",
+    "can_share",
     "has_proc",
     "hush",
     "is_chosen",
     "name_of",
-    "new_file",
+    "need_linux",
+    "new_memory",
+    "new_name",
     "reserve",
     "scratch_file",
 ]
@@ -79,7 +85,7 @@ class Memfd(NamedTuple):
     def open(self) -> Descriptor:
         """Make an empty file."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        return opened(os.memfd_create, _new_name(), flags)
+        return opened(os.memfd_create, new_name(), flags)
 
     def reserve(self, fd: int, nbytes: int) -> None:
         """Give it a fixed size, so that no access can fail."""
@@ -107,7 +113,7 @@ class MappedFile(NamedTuple):
         if not has_proc():
             raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
         _sweep(self.folder)
-        path = os.path.join(self.folder, _new_name())
+        path = os.path.join(self.folder, new_name())
         with uninterrupted():
             file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
             with suppress(FileNotFoundError):  # swept by another process
@@ -130,16 +136,49 @@ class MappedFile(NamedTuple):
             os.fchmod(fd, 0o400)
 
 
-Kind = Memfd | MappedFile
+class Private(NamedTuple):
+    """Memory without a file."""
+
+    setting: str = "private"
+    folder: str = ""
+
+    def open(self) -> Descriptor:
+        """Refuse: there is none."""
+        raise OSError(errno.ENOTSUP, "nbshare shares memory between processes on Linux only")
+
+    def reserve(self, fd: int, nbytes: int) -> None:
+        """Do nothing: its size is that of its mapping."""
+
+    def protect(self, fd: int) -> None:
+        """Do nothing: no other process has it."""
 
 
-def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
+Kind = Memfd | MappedFile | Private
+PRIVATE = Private()
+
+
+def can_share() -> bool:
+    """Return whether processes can share memory on this system."""
+    return sys.platform == "linux"
+
+
+def need_linux(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError on other systems: what needs it, and what to do instead."""
+    if not can_share():
+        raise NotBuiltYetError(
+            f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
+            f"{instead}."
+        )
+
+
+def new_memory(nbytes: int, *, is_private: bool) -> tuple[Kind, Descriptor | None, int]:
     """Make memory of at least `nbytes`.
 
     Returns
     -------
-    tuple of Kind, Descriptor and int
-        The kind, fresh zeroed memory in whole pages, and its size in bytes.
+    tuple of Kind, Descriptor or None, and int
+        The kind, fresh zeroed memory in whole pages, and its size in bytes. Private memory has no
+        descriptor: it is made by its mapping.
 
     Raises
     ------
@@ -149,9 +188,11 @@ def new_file(nbytes: int) -> tuple[Kind, Descriptor, int]:
         No kind works here, or not the requested one.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
-    kind = _chosen(os.environ.get(SETTING, ""), _temporary())
+    kind = PRIVATE if is_private else _chosen(os.environ.get(SETTING, ""), _temporary())
     if not kind.folder or budget.is_memory(kind.folder):
         budget.check_room(size)
+    if kind is PRIVATE:
+        return kind, None, size
     file = kind.open()
     reserve(kind, file.fileno(), size)
     return kind, file, size
@@ -166,6 +207,8 @@ def scratch_file() -> Descriptor:
 @cache
 def _chosen(setting: str, temporary: str) -> Kind:
     """Return the first kind that both the setting and the system allow."""
+    if not can_share():
+        return PRIVATE
     reasons: list[str] = []
     code = 0
     for kind in _allowed(setting, temporary):
@@ -213,11 +256,6 @@ def _temporary() -> str:
 
 def _allowed(setting: str, temporary: str) -> list[Kind]:
     """Return the kinds that a setting allows, the best one first."""
-    if os.name == "nt":
-        raise NotBuiltYetError(
-            "arrays in shared memory do not work on Windows yet. Use nbshare in WSL, the "
-            "Windows Subsystem for Linux."
-        )
     known: dict[str, Kind] = {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -272,7 +310,8 @@ def name_of(fd: int) -> str:
     return os.path.basename(link).removeprefix("memfd:")
 
 
-def _new_name() -> str:
+def new_name() -> str:
+    """Return a random name."""
     return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
 
 

@@ -2,7 +2,7 @@
 
 It is a file of one of the kinds in `nbshare.memory.kinds`, held by its descriptor. It has no name,
 so nothing can be left behind: the kernel frees it when the last process that holds its descriptor
-or a mapping ends, however it ends.
+or a mapping ends, however it ends. Private memory has no file, and only this process maps it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
-from nbshare.memory.kinds import Kind, has_proc, name_of, new_file, reserve
+from nbshare.memory.kinds import Kind, has_proc, name_of, new_memory, new_name, reserve
 
 __all__ = ["Mode", "Segment", "View", "known_segments", "segment_of"]
 
@@ -34,6 +34,10 @@ _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13)
 _IS_KNOWN = sys.implementation.name == "cpython" and mmap.mmap.__basicsize__ == 80
 _NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
+# Not shared with forked processes: then it may have huge pages. Windows knows no flags.
+_PRIVATE: dict[str, Any] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
 
 Mode = Literal["r+", "r", "c"]
 
@@ -45,6 +49,8 @@ class View:
     ----------
     memory : buffer
         A segment, or bytes.
+    is_read_only : bool, default False
+        Whether the arrays cannot be written to, as those of a segment in mode "r".
 
     Attributes
     ----------
@@ -52,7 +58,10 @@ class View:
         All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
     """
 
-    def __init__(self, memory: Any) -> None:
+    def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
+        # The kernel does not protect private memory.
+        if is_read_only or (isinstance(memory, Segment) and memory.mode == "r"):
+            memory = memoryview(memory).toreadonly()
         # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
         self.root = np.frombuffer(memory, np.uint8)
 
@@ -79,7 +88,7 @@ class Segment(mmap.mmap):
     Attributes
     ----------
     fd : int
-        The descriptor that it is mapped from; closed with this object.
+        The descriptor that it is mapped from; closed with this object. -1 for private memory.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
@@ -111,13 +120,17 @@ class Segment(mmap.mmap):
     was_kept_elsewhere = False
     _file: Descriptor | None
     _name: str | None = None
+    _larger: Segment | None = None  # private memory that continues this
 
-    def __new__(cls, file: Descriptor, nbytes: int, mode: Mode) -> Self:  # noqa: D102
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
-        flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
-        args = cls, file.fileno(), nbytes, flags, protection
-        try:
+    def __new__(cls, file: Descriptor | None, nbytes: int, mode: Mode) -> Self:  # noqa: D102
+        if file is None:
+            map_it = partial(super().__new__, cls, -1, nbytes, **_PRIVATE)
+        else:
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
+            flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
+            args = cls, file.fileno(), nbytes, flags, protection
             map_it = partial(super().__new__, *args, **_MAP_OPTIONS)
+        try:
             self: Self = with_room(partial(on_boundaries, nbytes, map_it))
         except OSError as error:
             if error.errno != errno.ENOMEM:
@@ -126,8 +139,8 @@ class Segment(mmap.mmap):
                 f"{budget.in_words(nbytes)} more cannot be mapped into this process; check "
                 "the limit of its address space (ulimit -v)"
             ) from None
-        self._file, self.fd = file, file.fileno()
-        if _NUMBER_AT:  # the mapping's own descriptor is enough
+        self._file, self.fd = file, -1 if file is None else file.fileno()
+        if _NUMBER_AT and file is not None:  # the mapping's own descriptor is enough
             number = ctypes.c_int.from_address(id(self) + _NUMBER_AT).value
             if os.path.sameopenfile(number, self.fd):
                 self._file, self.fd = None, number
@@ -136,8 +149,13 @@ class Segment(mmap.mmap):
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         return self
 
+    @property
+    def is_private(self) -> bool:
+        """Whether no other process can map it."""
+        return self.fd < 0
+
     @classmethod
-    def create(cls, nbytes: int) -> Self:
+    def create(cls, nbytes: int, *, is_private: bool = False) -> Self:
         """Create zeroed, writable memory; pages are allocated when first touched.
 
         Raises
@@ -145,7 +163,7 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             The machine or its container has too little left.
         """
-        kind, file, size = new_file(nbytes)
+        kind, file, size = new_memory(nbytes, is_private=is_private)
         self = cls(file, size, "r+")
         self.kind = kind
         return self
@@ -157,6 +175,7 @@ class Segment(mmap.mmap):
         parts: Iterable[tuple[int, Any]],
         *,
         sealed: bool = True,
+        is_private: bool = False,
     ) -> Self:
         """Create memory holding `parts` (offset, buffer or array).
 
@@ -164,7 +183,7 @@ class Segment(mmap.mmap):
         mapping and descriptor read-only, as far as the kind of memory allows
         (`nbshare.memory.kinds`).
         """
-        self = cls.create(nbytes)
+        self = cls.create(nbytes, is_private=is_private)
         assert self.kind is not None
         # A file's pages were allocated with it.
         is_huge = not self.kind.folder and make_huge(View(self).root)
@@ -183,7 +202,7 @@ class Segment(mmap.mmap):
         jobs: list[copying.Job] = []
         for offset, part in parts:
             is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
-            if are_fresh and not is_strided:
+            if are_fresh and not (is_strided or self.is_private):
                 jobs += copying.write_jobs(self.fd, offset, part)
             else:
                 source = part if is_strided else copying.as_bytes(part)
@@ -223,12 +242,29 @@ class Segment(mmap.mmap):
             If there is no room.
         """
         assert self.kind is not None
+        if self.is_private:  # a copy: who reads this one goes on to it by `whole`
+            self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
+            return self._larger
         budget.check_room(needed - self.nbytes)
         size = budget.aligned(nbytes, mmap.PAGESIZE)
         reserve(self.kind, self.fd, size)
         larger = type(self)(opened(os.dup, self.fd), size, self.mode)
         larger.kind = self.kind
         return larger
+
+    def whole(self, mode: Mode) -> Segment:
+        """Map it again, with what has been added since."""
+        if self.is_private:
+            return self if self._larger is None else self._larger.whole(mode)
+        return Segment.attach(os.dup(self.fd), mode)
+
+    def again(self, mode: Mode) -> Segment:
+        """Map it again, read-only or copy-on-write; private memory is copied."""
+        if not self.is_private:
+            return Segment.attach(self.read_only(), mode)
+        copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)
+        copy.mode = mode
+        return copy
 
     def array(
         self,
@@ -248,7 +284,7 @@ class Segment(mmap.mmap):
     def name(self) -> str:
         """A random name, the same in every process."""
         if self._name is None:
-            self._name = name_of(self.fd)
+            self._name = new_name() if self.is_private else name_of(self.fd)
         known_segments[self._name] = self
         return self._name
 

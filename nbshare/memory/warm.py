@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.memory.kinds import is_chosen
+from nbshare.memory.kinds import can_share, is_chosen
 from nbshare.memory.segment import Segment
 
 __all__ = ["Slab", "WarmPool", "array_slab", "pool", "slab"]
@@ -117,16 +117,22 @@ class WarmPool:
         return self._lease(Segment.create(nbytes)), True
 
     def filled(
-        self, nbytes: int, parts: Iterable[tuple[int, Any]], *, sealed: bool = True
+        self,
+        nbytes: int,
+        parts: Iterable[tuple[int, Any]],
+        *,
+        sealed: bool = True,
+        is_private: bool = False,
     ) -> Lease:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
         if nbytes <= LARGEST_PIECE and not sealed:
             slab, start = array_slab.take(nbytes)
             slab.refill((start + offset, part) for offset, part in parts)
             return np.frombuffer(slab, np.uint8, nbytes, start)
-        segment = self._take(nbytes, sealed=sealed)
+        segment = self._take(nbytes, sealed=sealed, is_private=is_private)
         if segment is None:
-            return self._lease(Segment.filled(nbytes, parts, sealed=sealed))
+            filled = Segment.filled(nbytes, parts, sealed=sealed, is_private=is_private)
+            return self._lease(filled)
         lease = self._lease(segment)  # before any interrupt
         try:
             segment.refill(parts)
@@ -142,15 +148,16 @@ class WarmPool:
             self._kept.clear()
             self._leases.clear()
 
-    def _take(self, nbytes: int, *, sealed: bool) -> Segment | None:
+    def _take(self, nbytes: int, *, sealed: bool, is_private: bool = False) -> Segment | None:
         if nbytes < SMALL:
             return None
+        wanted = sealed, is_private or not can_share()
         with self._lock:
             self._collect()
             fitting = [
                 (segment.nbytes, place)
                 for place, (_, segment) in enumerate(self._kept)
-                if segment.is_sealed == sealed
+                if (segment.is_sealed, segment.is_private) == wanted
                 and is_chosen(segment.kind)
                 and not segment.n_borrowed
                 and nbytes <= segment.nbytes <= 2 * nbytes

@@ -29,7 +29,6 @@ chunk never spans two pages.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, lru_cache
@@ -208,11 +207,12 @@ class Board:
         self._n_pages_gone = 0  # that the owner has freed
 
     @classmethod
-    def create(cls, n_tasks: int | None, n_slots: int) -> Self:
-        """Make an empty board."""
+    def create(cls, n_tasks: int | None, n_slots: int, *, is_private: bool = False) -> Self:
+        """Make an empty board, private if possible: the numbers of a closed one are results."""
         end = board_layout(n_tasks, n_slots)[-1]
         if n_tasks is None:
-            place = Segment.create(end + page_layout(PAGE_ITEMS)[1]), 0
+            nbytes = end + page_layout(PAGE_ITEMS)[1]
+            place = Segment.create(nbytes, is_private=is_private), 0
         else:
             place = slab.take(end + page_layout(max(n_tasks, 1))[1])
         board = cls(*place, n_tasks, n_slots)
@@ -237,15 +237,18 @@ class Board:
     def _map_page(self, k: int) -> Page:
         nbytes = page_layout(self.page_items)[1]
         start = self._places[-1] + k * nbytes
-        if self.offset + start + nbytes > self.segment.nbytes:  # the owner has made it larger
-            self.segment = Segment.attach(os.dup(self.segment.fd), "r+")
-        memory = memoryview(self.segment)[self.offset :][start : start + nbytes]
+        if self.segment.is_private and k:  # in memory of its own, which goes with it
+            memory = memoryview(Segment.create(nbytes, is_private=True))
+        else:
+            if self.offset + start + nbytes > self.segment.nbytes:  # the owner has made it larger
+                self.segment = self.segment.whole("r+")
+            memory = memoryview(self.segment)[self.offset :][start : start + nbytes]
         self._pages[k] = page = Page(memory, k * self.page_items, self.page_items)
         return page
 
     def forget_pages(self) -> None:
-        """Release the mapped pages of a worker; it needs another one."""
-        if len(self._pages) > 1:
+        """Release the mapped pages of a worker process; it needs another one."""
+        if self.segment.kind is None and len(self._pages) > 1:
             self._pages.clear()
 
     @property
@@ -262,7 +265,7 @@ class Board:
         for k in range(start // self.page_items, (stop - 1) // self.page_items + 1):
             if k not in self._pages:
                 end = self._places[-1] + (k + 1) * nbytes
-                if end > self.segment.nbytes:
+                if end > self.segment.nbytes and not self.segment.is_private:
                     self.segment = self.segment.grown(end, 2 * end)
                 self._map_page(k)
 
@@ -272,8 +275,9 @@ class Board:
         nbytes = page_layout(self.page_items)[1]
         del self._pages[k]
         self._n_pages_gone += 1
-        with suppress(OSError):  # not possible for every kind of memory
-            self.segment.madvise(mmap.MADV_REMOVE, self._places[-1] + k * nbytes, nbytes)
+        if not self.segment.is_private:
+            with suppress(OSError):  # not possible for every kind of memory
+                self.segment.madvise(mmap.MADV_REMOVE, self._places[-1] + k * nbytes, nbytes)
 
     # ------------------------------------------------------------------------ items
 

@@ -82,13 +82,13 @@ class ItemFeed:
 
     def __init__(self, board: Board) -> None:
         self.nbytes = 0
-        self.segment = Segment.create(FIRST_BYTES)
+        self.segment = Segment.create(FIRST_BYTES, is_private=board.segment.is_private)
         self._board = board
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item
         self._sweep_at = PAUSE
         self._is_plain: bool | None = None  # whether the first items are not arrays
-        self._arena = Arena(by_handle=True)
+        self._arena = self._new_arena()
         self._added: list[_Block] = []
         self._wheres: list[int] = []  # of the headers
         self._begin = self._n_added = 0  # bytes, and items
@@ -168,7 +168,8 @@ class ItemFeed:
         return n
 
     def _new_arena(self) -> Arena:
-        return Arena(copies_all=bool(self._is_plain), by_handle=True)
+        stays_here = self.segment.is_private
+        return Arena(copies_all=bool(self._is_plain), by_handle=True, stays_here=stays_here)
 
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
         """Pickle a column; return its offset in the arena, and its size in bytes."""

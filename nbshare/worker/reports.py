@@ -18,17 +18,23 @@ from nbshare.wire.board import (
     NOT_TOLD,
     REPORTED,
     SINCE,
+    Board,
     write_text,
 )
 
-__all__ = ["Desk", "present_item", "report"]
+__all__ = ["Desk", "ItemStopped", "present_item", "report"]
+
+
+class ItemStopped(BaseException):
+    """Leaves an item of a stopped call: no ``except Exception`` of the function catches it."""
 
 
 def report(fraction: float, text: str = "") -> None:
     """Report the progress of a long item from inside the function.
 
-    The progress display shows it in its table of workers until the item is done. Elsewhere, such
-    as in a plain loop or a test of the function, it does nothing.
+    The progress display shows it in its table of workers until the item is done. When the run has
+    been stopped, the item ends here. Elsewhere, such as in a plain loop or a test of the function,
+    it does nothing.
 
     Parameters
     ----------
@@ -50,9 +56,11 @@ def report(fraction: float, text: str = "") -> None:
     -----
     A call takes about a microsecond, without a system call: call it as often as you like.
 
-    Call it in the thread in which the item runs, in worker processes or with
-    ``backend="threads"``. With ``backend="serial"`` nothing is drawn while an item runs. In a
-    nested call it is about the items of that call, which has no display.
+    Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
+    an item runs. In a nested call it is about the items of that call, which has no display.
+
+    To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
+    ``with`` clean up as usual; the item counts as not done.
 
     Examples
     --------
@@ -82,12 +90,14 @@ class Desk:
 
     Parameters
     ----------
-    row : memoryview
-        Of `nbshare.wire.board.Board.row`.
+    board : Board
+        Of the call.
+    slot : int
+        Of the worker.
     """
 
-    def __init__(self, row: memoryview) -> None:
-        self._row = row
+    def __init__(self, board: Board, slot: int) -> None:
+        self._board, self._row = board, board.row(slot)
         self._before: list[Desk | None] = []
         self._shown: Any = ""  # the present text
 
@@ -106,7 +116,9 @@ class Desk:
         return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
-        """Record the progress of the present item."""
+        """Record the progress of the present item; leave it if the call was stopped."""
+        if self._board.stopped:
+            raise ItemStopped
         row = self._row
         if math.isnan(share):
             row[FRACTION] = NOT_TOLD

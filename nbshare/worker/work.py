@@ -48,7 +48,7 @@ from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
-from nbshare.worker.reports import Desk
+from nbshare.worker.reports import Desk, ItemStopped
 from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import ResultStore, Rows
 
@@ -140,7 +140,7 @@ class Work:
         self._policy, self._process = order.policy, _process[0]
         self._board = board
         self._slot = board.row(slot)
-        self._desk = Desk(self._slot)
+        self._desk = Desk(board, slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         inputs_of_all, items, fixed = inputs[0], inputs[-2 if order.n_fed else -1], order.fixed
@@ -389,6 +389,8 @@ class Work:
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 to try the item again, 1 if it may fail, None to stop."""
         self._end_copy()
+        if isinstance(error, ItemStopped):
+            return None
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:

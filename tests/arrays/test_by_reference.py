@@ -15,6 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 import receivers
+from programs import held
 
 import nbshare
 from nbshare.errors import StaleReferenceError, UnsendableError
@@ -99,10 +100,6 @@ def test_an_array_in_a_queue_outlives_its_sender_s_reference(start):
 
 def test_the_memory_is_given_back_once_the_reference_has_arrived():
     """The sender holds what is under way no longer than until it has arrived."""
-
-    def held():
-        return sum("nbshare-" in os.readlink(f"/proc/self/fd/{fd}") for fd in open_fds())
-
     ForkingPickler.dumps(nbshare.zeros(3))  # the file of receipts is there
     gc.collect()
     sent = bytes(ForkingPickler.dumps(nbshare.zeros(10_000)))  # in no slab with others

@@ -1,82 +1,20 @@
-"""Maps in this process, and in its threads, are as those of worker processes."""
+"""What is particular to maps in this process, in its threads, and within workers.
+
+What all backends have in common: `tests/backends`.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import traceback
 
-import numpy as np
 import policies
 import psutil
 import pytest
-from outcomes import BACKENDS, MANY, backends, no_interrupt, runs, said, worker_pids
+from outcomes import MANY, no_interrupt, runs, said, worker_pids
 
-import nbshare
 from nbshare import MapInterrupted, last_job, parallel_map
-
-# --------------------------------------------------------------------------- backends
-
-
-TABLE = np.arange(12.0).reshape(4, 3)
-
-
-CASES = {
-    "numbers": (policies.identity, [range(50)], {}),
-    "floats": (policies.identity, [[0.5, np.nan, np.inf]], {}),
-    "rows": (policies.identity, [TABLE], {}),
-    "columns": (policies.identity, [TABLE.T], {}),
-    "scalars": (policies.identity, [np.arange(5, dtype=np.int16)], {}),
-    "strings": (policies.identity, [["a", "", "ß"]], {}),
-    "objects": (policies.identity, [[{"a": 1}, None, [2]]], {}),
-    "shared": (policies.add, [range(5), TABLE[0].repeat(2)], {"shared": {"z": TABLE[:, 1]}}),
-    "partial": (functools.partial(policies.add, 1), [range(5)], {"shared": {"z": 0.5}}),
-    "lambda": (lambda x: x + 1, [range(5)], {}),
-    "two": (policies.add, [range(5), range(9)], {}),
-    "list": (policies.identity, [range(5)], {"out": "list"}),
-    "one": (policies.identity, [[7]], {}),
-    "none": (policies.identity, [[]], {}),
-    "chunks": (policies.identity, [range(50)], {"chunksize": 3, "max_workers": 3}),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_all_backends_give_the_same(case):
-    """Results of the backends are of the same class, dtype, order and value."""
-    task, iterables, options = CASES[case]
-    found = [parallel_map(task, *iterables, backend=backend, **options) for backend in BACKENDS]
-    shared = options.get("shared", {})
-    expected = [task(*args, **shared) for args in zip(*iterables, strict=False)]
-    for result in found:
-        assert type(result) is type(found[0])
-        assert getattr(result, "dtype", None) == getattr(found[0], "dtype", None)
-        np.testing.assert_equal(list(result), expected)
-
-
-@backends
-def test_shared_is_read_only_in_every_backend(backend):
-    """A write into ``shared=`` raises, and the caller's array stays as it was."""
-    for table in (np.zeros(3), np.zeros(10_000), nbshare.zeros(3)):
-        with pytest.raises(ValueError, match="read-only"):
-            parallel_map(policies.assign, range(3), shared={"table": table}, backend=backend)
-        assert not table.any()
-
-
-@backends
-def test_items_are_copies_in_every_backend(backend):
-    """What a function does to its item is not seen by the caller."""
-    items = [[], [1], [1, 2]]
-    assert parallel_map(policies.swallow, items, backend=backend).tolist() == [1, 2, 3]
-    assert items == [[], [1], [1, 2]]
-
-
-@backends
-def test_rows_of_a_shared_array_are_written_in_place_in_every_backend(backend):
-    """The rows of a SharedArray are the caller's memory."""
-    table = nbshare.zeros((4, 2))
-    parallel_map(policies.fill, table, range(4), backend=backend)
-    np.testing.assert_array_equal(table, np.arange(4.0)[:, None] * [1, 1])
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
@@ -113,22 +51,6 @@ def test_an_interrupt_says_where_results_are_only_if_there_are_any(bad, make):
     assert re.match(rf"{bad}( of 60)? items done", str(caught.value))
     assert ("kept in nbshare.last_job().partial()" in str(caught.value)) == (bad > 0)
     assert ("kept" in str(caught.value)) == (bad > 0)
-
-
-def test_an_interrupt_of_a_map_in_threads():
-    """Ctrl-C ends it soon, keeps what is done, and the next call works."""
-    with pytest.raises(MapInterrupted), no_interrupt():
-        parallel_map(
-            policies.interrupt_owner_at,
-            range(1_000),
-            shared={"bad": 20},
-            backend="threads",
-            chunksize=1,
-            max_workers=2,
-        )
-    assert 20 <= last_job().n_done < 1_000
-    assert last_job().partial()[:20].tolist() == list(range(20))
-    assert parallel_map(policies.identity, range(5), backend="threads").tolist() == [0, 1, 2, 3, 4]
 
 
 def test_threads_are_at_work_at_the_same_time():

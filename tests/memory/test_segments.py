@@ -659,22 +659,6 @@ print(a, nbshare.memory.segment_of(a)[0].kind.setting, len(said))
     assert printed == "[2. 2. 2.] named 1\n"
 
 
-def test_windows_is_told_that_it_comes_later(program):
-    """An array there is an error that names the way out, not an accident."""
-    printed = program(
-        """
-import os
-from nbshare import zeros
-os.name = "nt"
-try:
-    zeros(3)
-except NotImplementedError as error:
-    print(error)
-"""
-    )
-    assert "WSL" in printed
-
-
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     """It is a KeyboardInterrupt and no broken lock's error, and nobody writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)

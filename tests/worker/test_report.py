@@ -99,7 +99,7 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
     """Fractions are brought between 0 and 1, NaN is none; a long text is cut at 96 bytes."""
     board = Board.create(1, 1)
     board.row(0)[SINCE] = 7
-    with Desk(board.row(0)):
+    with Desk(board, 0):
         report(fraction, text)
     share, shown = reported(board.row(0).tolist())
     if math.isnan(fraction):
@@ -117,6 +117,6 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
 def test_a_fraction_may_be_a_number_of_numpy():
     """As it comes out of an array."""
     board = Board.create(1, 1)
-    with Desk(board.row(0)):
+    with Desk(board, 0):
         report(np.float32(0.5), 3)  # type: ignore[arg-type]
     assert reported(board.row(0).tolist()) == (0.5, "3")

@@ -1,0 +1,154 @@
+"""What items do in the contract of backends. Files tell what has happened, on whatever host."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import nbshare
+
+ENOUGH_S = 20.0  # after which an item that nothing has ended ends by itself
+
+
+def note(path, text):
+    """Append a line to a file; lines of several processes stay whole."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{text}\n".encode())
+    os.close(fd)
+
+
+def noted(path):
+    """Return the lines of a file, sorted."""
+    return sorted(Path(path).read_text().split()) if os.path.exists(path) else []
+
+
+def identity(x):
+    return x
+
+
+def add(x, y, z=0):
+    return x + y + z
+
+
+def doze(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+def slow(i, seconds=0.01):
+    time.sleep(seconds)
+    return float(i)
+
+
+def draw(i, rng):
+    return rng.random()
+
+
+def fail_at(i, bad):
+    if i in bad:
+        raise ValueError(f"no way on at {i}")
+    return float(i)
+
+
+def say_or_fail_at(i, bad):
+    return f"item {int(fail_at(i, bad))}"
+
+
+def fail_first(i, bad, log, n=2):
+    """Note each attempt; the first ones of a bad item fail."""
+    note(log, i)
+    if i in bad and noted(log).count(str(i)) <= n:
+        raise ValueError(f"no way on at {i}")
+    return float(i)
+
+
+def leave_at(i, bad):
+    if i in bad:
+        sys.exit(3)
+    return float(i)
+
+
+def lock_at(i, bad):
+    """Give a result that cannot be pickled."""
+    return threading.Lock() if i in bad else float(i)
+
+
+def pair(i):
+    return float(i), np.full(2, i)
+
+
+def row(i):
+    return np.full((2, 3), i, np.float32)
+
+
+def noted_row(i, log):
+    note(log, i)
+    return row(i)
+
+
+def assign(_, table):
+    table[0] = 7
+
+
+def swallow(items):
+    """Change the item itself."""
+    items.append(1)
+    return len(items)
+
+
+def fill(target, value):
+    target[...] = value
+    return 0
+
+
+def say(i):
+    print(f"item {i} says so")
+    return i
+
+
+def nest(n):
+    return nbshare.parallel_map(identity, range(n)).sum()
+
+
+_ready = []
+
+
+def get_ready(value):
+    _ready.append(value)
+
+
+def read_ready(i):
+    return i + _ready[-1]
+
+
+def begin(i, folder):
+    Path(folder, f"begun-{i}").touch()
+
+
+def wait_for(folder, name, each=lambda: None):
+    """Wait until a file is there, doing something meanwhile."""
+    until_s = time.monotonic() + ENOUGH_S
+    while not Path(folder, name).exists() and time.monotonic() < until_s:
+        each()
+        time.sleep(0.005)
+
+
+def hold_from(i, first, folder):
+    """Give the first items immediately; others wait for a file."""
+    begin(i, folder)
+    if i >= first:
+        wait_for(folder, "go")
+    return float(i)
+
+
+def report_from(i, first, folder):
+    """As `hold_from`, and report meanwhile."""
+    begin(i, folder)
+    if i >= first:
+        wait_for(folder, "go", lambda: nbshare.report(0.5, "half"))
+    return float(i)

@@ -1,0 +1,116 @@
+"""Private memory: what calls in this process use, and what never leaves it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+
+from nbshare import map_async, parallel_map
+from nbshare.memory import Segment, segment_of
+
+N = 1 << 19  # numbers: large enough for memory that is used again
+
+in_process = pytest.mark.parametrize("backend", ["serial", "threads"])
+
+
+kept = []
+
+
+def keep(row, table=None):
+    """Keep an array that comes; a function of a module goes by its name, with what it has kept."""
+    kept.append(row if table is None else table)
+    return 0
+
+
+def private(n):
+    """Return an array of ones in private memory."""
+    array = Segment.create(8 * n, is_private=True).array(float, (n,))
+    array[:] = 1
+    return array
+
+
+@in_process
+def test_inputs_of_calls_in_this_process_take_no_descriptor(backend):
+    """Nor has their memory a file."""
+
+    def look(i, table):
+        return len(os.listdir("/proc/self/fd")), table.flags.writeable
+
+    table = np.ones(N)
+    before = len(os.listdir("/proc/self/fd"))
+    parallel_map(abs, [1], backend=backend)  # the slab of boards takes one, and stays
+    for n_open, is_writable in parallel_map(
+        look, range(2), shared={"table": table}, out="list", backend=backend
+    ):
+        assert n_open <= before + 2  # a log of results
+        assert not is_writable
+
+
+@in_process
+def test_results_can_be_mapped_by_others(backend):
+    """Wherever their items ran: workers write to their memory."""
+    for func, items in ((float, range(4)), (np.zeros, [N] * 2)):
+        results = parallel_map(func, items, backend=backend)
+        assert not segment_of(results)[0].is_private
+        parallel_map(np.copyto, [results], [7], max_workers=1)
+        assert (results == 7).all()
+
+
+def test_arrays_in_private_memory_go_by_value():
+    """To workers they are copied, like any plain array; a pickle has their values."""
+    array = private(N)
+    assert parallel_map(np.sum, [array, array[1:]]).tolist() == [N, N - 1]
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(np.copyto, [array], [7])
+    assert len(ForkingPickler.dumps(array)) > array.nbytes
+
+
+@in_process
+@pytest.mark.parametrize("where", ["shared", "item", "result"])
+def test_what_a_function_keeps_of_its_inputs_stays_as_it_was(backend, where):
+    """Memory is used again only when nobody sees it."""
+    source = np.full((2, N), 3.0)
+    if where == "shared":
+        parallel_map(keep, [0], shared={"table": source}, backend=backend)
+    elif where == "item":
+        parallel_map(keep, source, backend=backend)
+    else:
+        parallel_map(keep, parallel_map(np.copy, source, backend=backend), backend=backend)
+    gc.collect()
+    for _ in range(2):
+        parallel_map(np.copy, source * 2, shared={"order": "C"}, backend=backend)
+    found = [(array == 3).all() for array in kept]
+    kept.clear()
+    assert found == [True] * (1 if where == "shared" else 2)
+
+
+def test_private_memory_that_grows_keeps_what_was_read():
+    """Readers go on to the larger memory, and views of the smaller one stay."""
+    small = Segment.create(4096, is_private=True)
+    view = small.array(np.uint8, (4096,))
+    view[:] = 5
+    large = small.grown(8192, 1 << 20).grown(1 << 20, 1 << 21)
+    assert small.whole("r") is large
+    assert large.array(np.uint8, (4096,)).tolist() == view.tolist()
+    assert not large.array(np.uint8, (1 << 20,), 4096).any()
+
+
+def test_pages_of_a_long_generator_are_given_back():
+    """What a loop over its results has taken needs no memory."""
+    job = map_async(abs, iter(range(100_000)), backend="threads", max_workers=2)
+    most = 0
+    for _ in job:
+        most = max(most, len(job._owners_run.board.pages))
+    assert job.n_done == 100_000
+    assert most <= 4
+
+
+def test_read_only_memory_stays_so():
+    """An array of it cannot be made writable, though this process could write there."""
+    copy = Segment.filled(8, [(0, np.ones(1))], is_private=True).again("r")
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        copy.array(float, (1,)).flags.writeable = True
