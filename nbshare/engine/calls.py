@@ -121,7 +121,7 @@ class Calls:
             if call.state == "starting" and any(w.is_ready for w in call.workers):
                 call.state = "running"
             is_complete = call.is_complete  # once: an item may be done between two looks
-            if is_complete:
+            if is_complete or call.board.stopped:
                 for worker in list(call.workers):
                     self.hear_all(worker)  # its logs and failures, sent before the items were done
             if (state := _end_of(call, is_complete=is_complete)) is not None:
