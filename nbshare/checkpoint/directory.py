@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
-from nbshare.checkpoint.items import Pairs, as_bytes
+from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Parts, differences
 from nbshare.checkpoint.writer import Writer
 from nbshare.engine.results import Output
@@ -165,7 +165,7 @@ class Directory:
         self._results: files.Column | None = None
         self._objects: files.Column | None = None
         self._log_fd = -1
-        self._row_of: dict[bytes, int] = {}  # by digest, once it is needed
+        self._stored: Lookup | None = None  # once it is needed
         self.words = np.zeros(0, INDEX)
         try:
             self._open(label)
@@ -319,26 +319,15 @@ class Directory:
 
     def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
         """Return the rows of items; new ones get new rows. `is_last`: whether no more will come."""
-        start = int((self._digests == pairs[0]).all(axis=1).argmax()) if self._n_rows else 0
-        known = self._digests[start : start + len(pairs)]
-        is_all = len(known) == len(pairs) or (is_last and not start)
-        if is_all and np.array_equal(known, pairs[: len(known)]):  # as in a call before
-            rows = np.arange(start, start + len(pairs))
-        else:
-            if not self._row_of:  # backwards: a digest that was cut off may look like one before it
-                keys = as_bytes(self._digests[::-1])
-                self._row_of = dict(zip(keys, range(self._n_rows)[::-1], strict=True))
-            rows = np.array([self._row_of.get(key, -1) for key in as_bytes(pairs)])
-            is_new = rows < 0
-            rows[is_new] = np.arange(self._n_rows, self._n_rows + is_new.sum())
-        new = pairs[rows >= self._n_rows]
-        if len(new):
-            first, n = self._n_rows, self._n_rows + len(new)
+        if self._stored is None:  # no item comes twice, so those of this call need not be found
+            self._stored = Lookup(self._digests)
+        rows = self._stored.find(pairs)
+        is_new = rows < 0
+        if is_new.any():
+            first, n = self._n_rows, self._n_rows + int(is_new.sum())
+            rows[is_new] = np.arange(first, n)
             self._make_room(n, exactly=is_last)
-            self._items.write(first, new.view(np.uint8))
-            self._digests = np.concatenate([self._digests, new])
-            if self._row_of:
-                self._row_of.update(zip(as_bytes(new), range(first, n), strict=True))
+            self._items.write(first, pairs[is_new].view(np.uint8))
             self._n_rows = n
         return rows
 
