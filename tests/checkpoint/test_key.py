@@ -8,12 +8,14 @@ import textwrap
 import threading
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nbshare import share
+from nbshare.checkpoint import digests
 from nbshare.checkpoint.code import Code
 from nbshare.checkpoint.items import ItemDigests, Lookup, as_bytes
 from nbshare.checkpoint.key import differences, key_of
@@ -341,6 +343,18 @@ class Holder:
         self.x = x
 
 
+class Kept:
+    """An object that keeps an answer."""
+
+    def __init__(self, x):
+        self.x = x
+
+    @cached_property
+    def double(self):
+        """Twice x."""
+        return 2 * self.x
+
+
 SAME = {
     "an array in shared memory": (np.arange(6.0), share(np.arange(6.0))),
     "the order in memory": (np.eye(3)[:2], np.asfortranarray(np.eye(3)[:2])),
@@ -412,21 +426,55 @@ def test_digests_are_the_same_in_every_process():
 
 
 def test_tables_count_by_their_values():
-    """Dataframes, Arrow tables and sparse matrices."""
+    """Dataframes, Arrow tables, sparse matrices: neither layout in memory nor kept answers do."""
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     sparse = pytest.importorskip("scipy.sparse")
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
-    other = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
+    other = pd.DataFrame({"b": ["x", None]})
+    other.insert(0, "a", [1, 2])
     other.describe()
     assert digest_of(frame) == digest_of(other)
+    numbers = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    apart = pd.DataFrame({"b": [3.0, 4.0]})
+    apart.insert(0, "a", [1.0, 2.0])  # two blocks in the place of one
+    assert digest_of(numbers) == digest_of(apart) == digest_of(numbers.copy(deep=True))
+    assert digest_of(numbers) != digest_of(numbers.rename(columns={"a": "c"}))
+    assert digest_of(numbers) != digest_of(numbers.astype("f4"))
     other.loc[1, "a"] = 3
     assert digest_of(frame) != digest_of(other)
     assert digest_of(frame) != digest_of(frame.set_index("a"))
     assert digest_of(pa.table({"a": [1, 2]})) == digest_of(pa.table({"a": [1, 2]}).slice(0))
     assert digest_of(pa.table({"a": [1, 2]})) != digest_of(pa.table({"a": [1, 3]}))
     matrix = sparse.csr_matrix(np.eye(3))
-    same = sparse.csr_matrix(np.eye(3))
-    assert digest_of(matrix) == digest_of(same) != digest_of(2 * matrix)
+    before = digest_of(matrix)
+    matrix.has_sorted_indices  # noqa: B018 - it keeps the answer
+    matrix.has_canonical_format  # noqa: B018 - this one too
+    assert digest_of(matrix) == before != digest_of(2 * matrix)
+
+
+def test_an_answer_that_an_object_keeps_does_not_count():
+    """The value of a cached property, which follows from the rest."""
+    asked, other = Kept(3), Kept(4)
+    before = digest_of(asked)
+    assert asked.double == 6
+    assert vars(asked)["double"] == 6
+    assert digest_of(asked) == before != digest_of(other)
+
+
+@pytest.mark.parametrize("shape", [(4000,), (1, 4000), (3, 2000), (40, 50, 2), (2000, 3)])
+def test_a_large_array_counts_by_its_values(shape, monkeypatch):
+    """Whatever the number of threads and the order in memory; each element counts."""
+    monkeypatch.setattr(digests, "PIECE_NBYTES", 8000)
+    array = np.arange(np.prod(shape), dtype="f8").reshape(shape)
+    found = digest_of(array)
+    assert found == digest_of(np.asfortranarray(array)) == digest_of(share(array))
+    monkeypatch.setattr(digests, "N_THREADS", 1)
+    assert found == digest_of(array)
+    for i in (0, 1000, array.size - 1):
+        other = array.copy()
+        other.flat[i] += 1
+        assert digest_of(other) != found
+    assert digest_of(array.ravel()[::-1].reshape(shape)) != found
 
 
 def test_what_has_no_digest_is_named_with_the_cure():
@@ -492,8 +540,8 @@ def test_equal_items_are_told_apart_by_their_order():
     both = keys([5, 5, 6, 5])
     assert len(set(both)) == 4
     assert both[0] == keys([5])[0]
-    digests = ItemDigests(Code(None).digests, is_seeded=False)
-    parts = [*digests.next([[5, 5]], 0), *digests.next([[6]], 2), *digests.next([[5]], 3)]
+    blocks = ItemDigests(Code(None).digests, is_seeded=False)
+    parts = [*blocks.next([[5, 5]], 0), *blocks.next([[6]], 2), *blocks.next([[5]], 3)]
     assert as_bytes(np.array(parts)) == both
 
 
