@@ -5,6 +5,7 @@
     README.txt    how to read this with NumPy alone
     meta.json     format, versions of programs, what results look like
     code.json     what results depended on when they were stored, by number
+    code/         the source files of that time, by digest
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.log   other results, as pickles; objects.npy says per row where
@@ -38,7 +39,8 @@ import numpy.typing as npt
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.items import Lookup, Pairs
-from nbshare.checkpoint.key import Parts, differences
+from nbshare.checkpoint.key import Key
+from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import Writer
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
@@ -51,7 +53,6 @@ __all__ = [
     "Durability",
     "IfChanged",
     "Rows",
-    "accepted_by",
     "check_place",
     "read_json",
     "runs_of",
@@ -65,6 +66,7 @@ LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
 NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log", "driver"}
+NO_RESULTS |= {"code"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -105,12 +107,6 @@ def runs_of(*numbers: Rows) -> Iterator[slice]:
             yield slice(start, stop)
 
 
-def accepted_by(versions: list[dict[str, Any]], parts: Parts) -> list[int]:
-    """Return the versions whose results are taken by a call that depends on this; first its own."""
-    found = [k for k, version in enumerate(versions) if version["parts"] == parts]
-    return [*found, *versions[found[0]]["accepts"]] if found else []
-
-
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
     meta = read_json(path / "meta.json")
@@ -135,7 +131,7 @@ class Directory:
     ----------
     path : Path
         The directory; made if it is not there.
-    parts : mapping
+    key : Key
         What results depend on.
     label : str
         Name of the function.
@@ -155,7 +151,7 @@ class Directory:
     """
 
     def __init__(
-        self, path: Path, parts: Parts, label: str, if_changed: IfChanged, durability: Durability
+        self, path: Path, key: Key, label: str, if_changed: IfChanged, durability: Durability
     ) -> None:
         self.path, self._durability = path, durability
         check_place(path)
@@ -169,7 +165,8 @@ class Directory:
         self.words = np.zeros(0, INDEX)
         try:
             self._open(label)
-            self._settle_version(dict(parts), if_changed)
+            self.versions = Versions(path, read_json(path / "code.json") or [], key)
+            self._settle_version(if_changed)
             self._writer.take()
         except BaseException:
             self.close(is_whole=False)
@@ -229,30 +226,20 @@ class Directory:
 
     # ------------------------------------------------------------------------ its key
 
-    def _settle_version(self, parts: dict[str, str], if_changed: IfChanged) -> None:
+    def _settle_version(self, if_changed: IfChanged) -> None:
         """Find which stored results depended on the same, and decide about the others."""
-        versions, is_changed = read_json(self.path / "code.json") or [], False
-        if not (accepted := accepted_by(versions, parts)):
-            accepted = [len(versions)]
-            versions.append({"parts": parts, "accepts": []})
-            is_changed = True
-        self.version = accepted[0]
+        versions = self.versions
         is_stored = np.isin(self.words["state"], (IN_OUTPUT, IN_LOG))
-        old = is_stored & ~np.isin(self.words["code"], accepted)
-        if old.any():
-            if if_changed is None:
-                most = int(np.bincount(self.words["code"][old]).argmax())
-                raise CheckpointError(
-                    f"{self.path}: {'; '.join(differences(versions[most]['parts'], parts))}. "
-                    f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
-                    'Use another path, or pass if_changed="restart" to run them again, or '
-                    'if_changed="accept" to keep them as they are.'
-                )
-            if if_changed == "accept":
-                versions[self.version]["accepts"] = list(range(len(versions)))
-                is_changed = True
-        if is_changed:
-            self._write_json("code.json", versions)
+        old = is_stored & ~np.isin(self.words["code"], versions.accepted)
+        if old.any() and if_changed is None:
+            most = int(np.bincount(self.words["code"][old]).argmax())
+            raise CheckpointError(
+                f"{self.path}: {'; '.join(versions.changes(most))}. "
+                f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
+                'Use another path, or pass if_changed="restart" to run them again, or '
+                'if_changed="accept" to keep them as they are.'
+            )
+        versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart":
             self._forget(np.flatnonzero(old))
             if self._results is not None:
@@ -395,7 +382,7 @@ class Directory:
                 files.system.sync(self._log_fd)
         words = np.zeros(len(rows), INDEX)
         words["state"], words["attempts"] = states, np.minimum(attempts, 255)
-        words["code"], words["crc"] = self.version, crcs
+        words["code"], words["crc"] = self.versions.number, crcs
         for run in runs_of(rows):
             self._when.write(int(rows[run.start]), np.full(run.stop - run.start, time.time()))
             self._index.write(int(rows[run.start]), words[run])

@@ -297,6 +297,43 @@ def test_a_function_without_source_counts_by_its_code():
     assert found("k = 1\ndef f(x): return x + k") != found("k = 2\ndef f(x): return x + k")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("['a' for _ in range(x)]", "['b' for _ in range(x)]"),
+        ("(lambda: 'a')()", "(lambda: 'b')()"),
+        ("x in {'a', 'b'}", "x in {'a', 'c'}"),
+    ],
+)
+def test_texts_within_an_expression_are_seen(before, after):
+    """They are no docstrings, though they come first."""
+    source = "def f(x):\n    return {}\n"
+    assert parts_of(cell(source.format(before))) != parts_of(cell(source.format(after)))
+
+
+def test_a_global_of_a_class_in_a_function_is_seen():
+    """Its body uses other instructions for the name."""
+    source = "k = {}\ndef f(x):\n    class C:\n        c = k\n    return C.c\n"
+    assert parts_of(cell(source.format(1))) != parts_of(cell(source.format(2)))
+
+
+def test_what_a_handler_covers_is_seen():
+    """Moving a line out of a try changes no instruction, only the table of exceptions."""
+    before = "def f(x):\n try:\n  int(x)\n  abs(x)\n finally:\n  print()\n"
+    after = "def f(x):\n int(x)\n try:\n  abs(x)\n finally:\n  print()\n"
+    assert parts_of(cell(before)) != parts_of(cell(after))
+
+
+def test_how_arguments_are_taken_is_seen():
+    """Two functions with the same instructions: one takes a tuple."""
+    found = []
+    for source in ("def f(x, y):\n return y", "def f(x, *y):\n return y"):
+        code = Code(None)
+        code.definition(cell(source))
+        found.append(code.parts)
+    assert found[0] != found[1]
+
+
 def test_functions_that_call_each_other_have_a_key():
     """Recursion, direct and by another."""
     source = "def f(x):\n    return g(x) if x else f(1)\ndef g(x):\n    return f(x - 1)\n"
@@ -499,12 +536,12 @@ def test_what_does_not_matter_is_not_in_the_key():
 
 def test_differences_are_told_in_words():
     """What changed, what is new, what is gone, and not more than a reader bears."""
-    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}) == [
-        "a changed",
+    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}, {"a": "a.py, lines 1-2"}) == [
+        "a changed (a.py, lines 1-2)",
         "c is new",
         "b is gone",
     ]
-    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)})
+    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)}, {})
     assert found[-1] == "4 more differ"
     assert len(found) == 6
 
