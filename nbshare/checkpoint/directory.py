@@ -82,8 +82,9 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
 Rows are in the order in which items first came. order.npy has the row of each item of the last
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
 Results that fit no array are pickles in objects.log; objects.npy has the offset and the number of
-bytes of each. when.npy has the time when a row was stored, in seconds since 1970. You may read all
-files while a run writes to them. Do not edit them.
+bytes of each. when.npy has the time when a row was stored, in seconds since 1970. index["code"] is
+a place in code.json: what the result depended on; code/ has the source files of that time. You may
+read all files while a run writes to them. Do not edit them.
 """
 
 

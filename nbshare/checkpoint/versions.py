@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Versions:
         self._folder, self._all, self._key = folder, versions, key
         # Files are known by their paths from here, so that a project may move.
         self._base = os.path.dirname(next(iter(key.sources.paths), os.path.join(os.getcwd(), "")))
-        self._n_imported = 0
+        self._n_imported, self._files = 0, dict[str, str]()
         self.number = -1
 
     @property
@@ -96,23 +96,24 @@ class Versions:
         if len(imported) == self._n_imported:
             return
         known = {} if self._key.sources.imports_any else self._key.sources.paths
-        found = {}
-        for path in sorted(imported.keys() - known):
-            is_same = imported[path] == stamp_of(path)  # or nobody knows what they have imported
-            found[os.path.relpath(path, self._base)] = self._stored(path) if is_same else ""
-        self._begin(found, self._all[self.number]["accepts"])
+        for path, stamp in imported.items():
+            name = os.path.relpath(path, self._base)
+            if stamp is not None and path not in known and name not in self._files:
+                is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
+                self._files[name] = self._stored(path) if is_same else ""
+        self._begin(self._files, self._all[self.number]["accepts"])
         self._n_imported = len(imported)
 
     def _begin(self, imported: Parts, accepts: Iterable[int]) -> None:
+        parts, paths = dict(self._key.parts), self._key.sources.paths
         for k, version in enumerate(self._all):
-            is_same = version.get("files", {}).keys() == imported.keys() and not self.changes(k)
+            is_same = (version["parts"], version.get("files", {})) == (parts, imported)
             if is_same and {*accepts} <= {*version["accepts"]}:
                 self.number = k
                 return
-        paths = self._key.sources.paths
         sources = {os.path.relpath(path, self._base): self._stored(path) for path in paths}
-        version = {"parts": self._key.parts, "accepts": [*accepts]}
-        versions = [*self._all, version | {"files": imported, "sources": sources}]
+        version = {"parts": parts, "accepts": [*accepts], "files": {**imported}, "sources": sources}
+        versions = [*self._all, version]
         files.replace(self._folder / "code.json", json.dumps(versions, indent=1).encode())
         self._all, self.number = versions, len(versions) - 1
 
@@ -132,6 +133,10 @@ def _form(source: bytes) -> str:
 
 def _changed_lines(old: list[bytes], new: list[bytes]) -> str:
     """Return the lines between the first and the last that differ."""
-    edits = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    changed = [(start, stop) for tag, _, _, start, stop in edits if tag != "equal"]
-    return f"lines {changed[0][0] + 1}-{changed[-1][1]}"
+    first = _n_equal(old, new) + 1
+    return f"lines {first}-{max(first, len(new) - _n_equal(old[::-1], new[::-1]))}"
+
+
+def _n_equal(old: list[bytes], new: list[bytes]) -> int:
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
