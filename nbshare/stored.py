@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import accepted_by, read_json
-from nbshare.checkpoint.items import as_bytes
-from nbshare.checkpoint.key import differences, key_of
+from nbshare.checkpoint.directory import read_json
+from nbshare.checkpoint.items import Lookup
+from nbshare.checkpoint.key import key_of
+from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import is_alive, writer_of
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
@@ -218,21 +219,21 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        stored = as_bytes(np.ascontiguousarray(self._load("items.npy")).view(np.uint64))
-        row_of = {digest: row for row, digest in enumerate(stored)}
-        wanted = as_bytes(key.items.next(request.iterables)) if request.n_tasks else []
-        rows = np.array([row_of[each] for each in wanted if each in row_of], np.int64)
+        n_wanted, rows = request.n_tasks or 0, np.zeros(0, np.int64)
+        if n_wanted:
+            stored = np.ascontiguousarray(self._load("items.npy")).view(np.uint64)
+            rows = Lookup(stored).find(key.items.next(request.iterables))
+            rows = rows[rows >= 0]
         words = self._load("index.npy")[rows]
         words = words[np.isin(words["state"], (IN_OUTPUT, IN_LOG))] if len(words) else words
-        versions = read_json(self.path / "code.json") or []
-        accepted = accepted_by(versions, key.parts)
-        is_old = ~np.isin(words["code"], accepted) if len(words) else np.zeros(0, np.bool_)
+        versions = Versions(self.path, read_json(self.path / "code.json") or [], key)
+        is_old = ~np.isin(words["code"], versions.accepted) if len(words) else np.zeros(0, np.bool_)
         n_old, changes = int(is_old.sum()), []
         if n_old:
             most = int(np.bincount(words["code"][is_old]).argmax())
-            changes = differences(versions[most]["parts"], key.parts)
-        n_new = len(wanted) - len(words)
-        return Outdated(len(wanted), len(words) - n_old, n_new, n_old, changes)
+            changes = versions.changes(most)
+        n_new = n_wanted - len(words)
+        return Outdated(n_wanted, len(words) - n_old, n_new, n_old, changes)
 
     def __repr__(self) -> str:
         failed = f", {len(self.errors)} failed" if self.errors else ""

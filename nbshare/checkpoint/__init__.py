@@ -3,6 +3,7 @@
 ::
 
     key          what results depend on: code, values, seed     digests of values, sources of code
+    versions     what stored results depended on, also files that workers report later
     items        a digest for each item, so that it is found again wherever it is in a sweep
     directory    the files: rows, objects, and an index word per row, written last
     writer       the one process that may write

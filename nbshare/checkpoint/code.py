@@ -15,6 +15,7 @@ from nbshare.functions.pickling import MAINS
 
 __all__ = ["Code"]
 
+CO_HAS_DOCSTRING = getattr(inspect, "CO_HAS_DOCSTRING", 0)  # since Python 3.14
 # Attributes that Python adds to a class, and that do not change what it does.
 NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
@@ -35,31 +36,33 @@ class Code:
     ----------
     digests : Digests
         Of values.
+    sources : Sources
+        Of what is imported from own files.
     """
 
     def __init__(self, version: str | None) -> None:
         self.digests = Digests(self.definition, version)
-        self._sources = Sources()
+        self.sources = Sources()
         self._parts: dict[str, str] = {}
         self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
 
     @property
     def parts(self) -> dict[str, str]:
         """A digest for each definition, by what messages call it."""
-        return self._parts | self._sources.parts
+        return self._parts | self.sources.parts
 
     def definition(self, obj: Any) -> str:
         """Return a text for a function, class or module, and note what it depends on."""
         if isinstance(obj, ModuleType):
-            self._sources.reach(obj.__name__)
-            return f"module {self._sources.label(obj.__name__)}"
+            self.sources.reach(obj.__name__)
+            return f"module {self.sources.label(obj.__name__)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
-        is_edited = module in MAINS or self._sources.is_own(module)
+        is_edited = module in MAINS or self.sources.is_own(module)
         if module not in MAINS and "<" not in qualname and _is_named(obj):
-            self._sources.reach(module, qualname.partition(".")[0])
+            self.sources.reach(module, [qualname.partition(".")[0]])
         elif is_edited or "<" in qualname:
             return f"own {self._by_value(obj, qualname, is_edited=is_edited)}"
-        return f"named {self._sources.label(module)}.{qualname}"
+        return f"named {self.sources.label(module)}.{qualname}"
 
     def _by_value(self, obj: Any, qualname: str, *, is_edited: bool) -> str:
         """Note what is sent by value; returns its name."""
@@ -84,8 +87,8 @@ class Code:
         for name in sorted(used) if is_edited else ():
             value = func.__globals__[name]
             if isinstance(value, ModuleType):
-                self._sources.reach_any(value.__name__, names)
-                form.append((name, self._sources.label(value.__name__)))
+                self.sources.reach(value.__name__, names)
+                form.append((name, self.sources.label(value.__name__)))
             elif isinstance(value, FunctionType | type):
                 form.append((name, value))
             else:
@@ -107,17 +110,22 @@ def _form_of(code: CodeType, names: set[str]) -> list[Any]:
     """Return what a function's code does: not where, nor its docstring; adds the names it uses."""
     names.update(code.co_names)
     form: list[Any] = [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
+    form += [code.co_exceptiontable, code.co_argcount, code.co_kwonlyargcount]
+    form.append(code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
+    is_def = code.co_name[0] != "<"  # before 3.14, its first constant is its docstring or None
+    has_docstring = code.co_flags & CO_HAS_DOCSTRING if CO_HAS_DOCSTRING else is_def
     for i, const in enumerate(code.co_consts):
         if isinstance(const, CodeType):
             form.append(_form_of(const, names))
-        elif i or not isinstance(const, str | None):
+        elif i or not (has_docstring and isinstance(const, str | None)):
             form.append(const)
     return form
 
 
 def _globals_of(code: CodeType) -> set[str]:
     """Return the names of the global variables that a function uses; not those of attributes."""
-    found = {each.argval for each in get_instructions(code) if "GLOBAL" in each.opname}
+    names = ((each.opname, each.argval) for each in get_instructions(code))
+    found = {name for op, name in names if "GLOBAL" in op or op == "LOAD_NAME"}  # of a class
     return found.union(*(_globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 

@@ -11,13 +11,15 @@ import copyreg
 import hashlib
 import struct
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.shared_array import SharedArray
@@ -26,7 +28,10 @@ from nbshare.errors import CheckpointError, cut
 __all__ = ["SIZE", "Digests", "digest"]
 
 SIZE = 16  # bytes
-BLOCK_NBYTES = 16 << 20  # of an array that is not contiguous: copied at a time
+PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
+N_THREADS = 4  # that hash pieces
+# Answers that sparse matrices keep once they were asked.
+ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
 _PLAIN = {type(None), bool, int, complex, str, type(Ellipsis), type(NotImplemented), range}
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
@@ -38,11 +43,12 @@ def _new_hash() -> Any:
     return hashlib.sha1(usedforsecurity=False)  # the quickest of those that are good enough
 
 
-def digest(*parts: bytes) -> bytes:
+def digest(*parts: Any) -> bytes:
     """Return the digest of some bytes."""
     hashed = _new_hash()
     for part in parts:
-        hashed.update(len(part).to_bytes(8, "little") + part)
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
     return bytes(hashed.digest()[:SIZE])
 
 
@@ -131,6 +137,10 @@ class _Walk:
             self._put_all(f"named {module} {value.__name__}", [owner], where)
         elif hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
             self._put_all("cached", [value.__wrapped__], where)
+        elif kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
+            # Not its blocks: how columns share them depends on how it was made.
+            columns = [column.array for _, column in value.items()]
+            self._put_all("frame", [value.columns, value.index, value.attrs, *columns], where)
         else:
             self._put_object(value, kind, where)
 
@@ -157,11 +167,13 @@ class _Walk:
             return self._put_all("objects", plain.ravel().tolist(), where)
         if plain.dtype.names:  # what is between the fields is anything
             return self._put_pairs("fields", {n: plain[n] for n in plain.dtype.names}, where)
-        rows = plain if plain.ndim else plain[None]
-        step = max(1, BLOCK_NBYTES * len(rows) // max(1, rows.nbytes))
-        for k in range(0, len(rows), step):  # no copy of what is contiguous
-            block = np.ascontiguousarray(rows[k : k + step])
-            self.hashed.update(block.reshape(-1).view(np.uint8) if block.nbytes else b"")
+        pieces = list(_pieces(np.atleast_1d(plain)))
+        if len(pieces) == 1:
+            self.hashed.update(_bytes_of(pieces[0]))
+        else:
+            with ThreadPoolExecutor(N_THREADS) as threads:
+                for hashed in threads.map(lambda piece: digest(_bytes_of(piece)), pieces):
+                    self.hashed.update(hashed)
         return None
 
     def _put_object(self, value: Any, kind: type, where: str) -> None:
@@ -182,8 +194,33 @@ class _Walk:
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         self._put_all("object", [func, args], where)
         if isinstance(state, dict):
-            self._put_pairs("state", state, where)
+            kept = {k: v for k, v in state.items() if not _is_answer(kind, k)}
+            self._put_pairs("state", kept, where)
         else:
             self.put(state, where)
         self._put_all("items", items or (), where)
         return self._put_pairs("pairs", dict(pairs or ()), where)
+
+
+def _is_answer(kind: type, name: Any) -> bool:
+    """Whether an attribute follows from the others, and is there once it was asked for."""
+    return name in ANSWERS or any(
+        isinstance(vars(base).get(name), cached_property) for base in kind.__mro__
+    )
+
+
+def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield an array in pieces that depend on its shape and dtype alone."""
+    row_nbytes = array[:1].nbytes
+    if row_nbytes > PIECE_NBYTES and array.ndim > 1:
+        for row in array:
+            yield from _pieces(row)
+    else:
+        step = max(1, PIECE_NBYTES // max(1, row_nbytes))
+        for k in range(0, max(1, len(array)), step):
+            yield array[k : k + step]
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Any:
+    """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""

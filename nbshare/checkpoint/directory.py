@@ -5,6 +5,7 @@
     README.txt    how to read this with NumPy alone
     meta.json     format, versions of programs, what results look like
     code.json     what results depended on when they were stored, by number
+    code/         the source files of that time, by digest
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.log   other results, as pickles; objects.npy says per row where
@@ -37,8 +38,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
-from nbshare.checkpoint.items import Pairs, as_bytes
-from nbshare.checkpoint.key import Parts, differences
+from nbshare.checkpoint.items import Lookup, Pairs
+from nbshare.checkpoint.key import Key
+from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import Writer
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
@@ -51,7 +53,6 @@ __all__ = [
     "Durability",
     "IfChanged",
     "Rows",
-    "accepted_by",
     "check_place",
     "read_json",
     "runs_of",
@@ -65,6 +66,7 @@ LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
 NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log", "driver"}
+NO_RESULTS |= {"code"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -80,8 +82,9 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
 Rows are in the order in which items first came. order.npy has the row of each item of the last
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
 Results that fit no array are pickles in objects.log; objects.npy has the offset and the number of
-bytes of each. when.npy has the time when a row was stored, in seconds since 1970. You may read all
-files while a run writes to them. Do not edit them.
+bytes of each. when.npy has the time when a row was stored, in seconds since 1970. index["code"] is
+a place in code.json: what the result depended on; code/ has the source files of that time. You may
+read all files while a run writes to them. Do not edit them.
 """
 
 
@@ -103,12 +106,6 @@ def runs_of(*numbers: Rows) -> Iterator[slice]:
     for start, stop in itertools.pairwise(bounds):
         if start < stop:
             yield slice(start, stop)
-
-
-def accepted_by(versions: list[dict[str, Any]], parts: Parts) -> list[int]:
-    """Return the versions whose results are taken by a call that depends on this; first its own."""
-    found = [k for k, version in enumerate(versions) if version["parts"] == parts]
-    return [*found, *versions[found[0]]["accepts"]] if found else []
 
 
 def check_place(path: Path) -> None:
@@ -135,7 +132,7 @@ class Directory:
     ----------
     path : Path
         The directory; made if it is not there.
-    parts : mapping
+    key : Key
         What results depend on.
     label : str
         Name of the function.
@@ -155,7 +152,7 @@ class Directory:
     """
 
     def __init__(
-        self, path: Path, parts: Parts, label: str, if_changed: IfChanged, durability: Durability
+        self, path: Path, key: Key, label: str, if_changed: IfChanged, durability: Durability
     ) -> None:
         self.path, self._durability = path, durability
         check_place(path)
@@ -165,11 +162,12 @@ class Directory:
         self._results: files.Column | None = None
         self._objects: files.Column | None = None
         self._log_fd = -1
-        self._row_of: dict[bytes, int] = {}  # by digest, once it is needed
+        self._stored: Lookup | None = None  # once it is needed
         self.words = np.zeros(0, INDEX)
         try:
             self._open(label)
-            self._settle_version(dict(parts), if_changed)
+            self.versions = Versions(path, read_json(path / "code.json") or [], key)
+            self._settle_version(if_changed)
             self._writer.take()
         except BaseException:
             self.close(is_whole=False)
@@ -229,30 +227,20 @@ class Directory:
 
     # ------------------------------------------------------------------------ its key
 
-    def _settle_version(self, parts: dict[str, str], if_changed: IfChanged) -> None:
+    def _settle_version(self, if_changed: IfChanged) -> None:
         """Find which stored results depended on the same, and decide about the others."""
-        versions, is_changed = read_json(self.path / "code.json") or [], False
-        if not (accepted := accepted_by(versions, parts)):
-            accepted = [len(versions)]
-            versions.append({"parts": parts, "accepts": []})
-            is_changed = True
-        self.version = accepted[0]
+        versions = self.versions
         is_stored = np.isin(self.words["state"], (IN_OUTPUT, IN_LOG))
-        old = is_stored & ~np.isin(self.words["code"], accepted)
-        if old.any():
-            if if_changed is None:
-                most = int(np.bincount(self.words["code"][old]).argmax())
-                raise CheckpointError(
-                    f"{self.path}: {'; '.join(differences(versions[most]['parts'], parts))}. "
-                    f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
-                    'Use another path, or pass if_changed="restart" to run them again, or '
-                    'if_changed="accept" to keep them as they are.'
-                )
-            if if_changed == "accept":
-                versions[self.version]["accepts"] = list(range(len(versions)))
-                is_changed = True
-        if is_changed:
-            self._write_json("code.json", versions)
+        old = is_stored & ~np.isin(self.words["code"], versions.accepted)
+        if old.any() and if_changed is None:
+            most = int(np.bincount(self.words["code"][old]).argmax())
+            raise CheckpointError(
+                f"{self.path}: {'; '.join(versions.changes(most))}. "
+                f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
+                'Use another path, or pass if_changed="restart" to run them again, or '
+                'if_changed="accept" to keep them as they are.'
+            )
+        versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart":
             self._forget(np.flatnonzero(old))
             if self._results is not None:
@@ -319,26 +307,15 @@ class Directory:
 
     def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
         """Return the rows of items; new ones get new rows. `is_last`: whether no more will come."""
-        start = int((self._digests == pairs[0]).all(axis=1).argmax()) if self._n_rows else 0
-        known = self._digests[start : start + len(pairs)]
-        is_all = len(known) == len(pairs) or (is_last and not start)
-        if is_all and np.array_equal(known, pairs[: len(known)]):  # as in a call before
-            rows = np.arange(start, start + len(pairs))
-        else:
-            if not self._row_of:  # backwards: a digest that was cut off may look like one before it
-                keys = as_bytes(self._digests[::-1])
-                self._row_of = dict(zip(keys, range(self._n_rows)[::-1], strict=True))
-            rows = np.array([self._row_of.get(key, -1) for key in as_bytes(pairs)])
-            is_new = rows < 0
-            rows[is_new] = np.arange(self._n_rows, self._n_rows + is_new.sum())
-        new = pairs[rows >= self._n_rows]
-        if len(new):
-            first, n = self._n_rows, self._n_rows + len(new)
+        if self._stored is None:  # no item comes twice, so those of this call need not be found
+            self._stored = Lookup(self._digests)
+        rows = self._stored.find(pairs)
+        is_new = rows < 0
+        if is_new.any():
+            first, n = self._n_rows, self._n_rows + int(is_new.sum())
+            rows[is_new] = np.arange(first, n)
             self._make_room(n, exactly=is_last)
-            self._items.write(first, new.view(np.uint8))
-            self._digests = np.concatenate([self._digests, new])
-            if self._row_of:
-                self._row_of.update(zip(as_bytes(new), range(first, n), strict=True))
+            self._items.write(first, pairs[is_new].view(np.uint8))
             self._n_rows = n
         return rows
 
@@ -406,7 +383,7 @@ class Directory:
                 files.system.sync(self._log_fd)
         words = np.zeros(len(rows), INDEX)
         words["state"], words["attempts"] = states, np.minimum(attempts, 255)
-        words["code"], words["crc"] = self.version, crcs
+        words["code"], words["crc"] = self.versions.number, crcs
         for run in runs_of(rows):
             self._when.write(int(rows[run.start]), np.full(run.stop - run.start, time.time()))
             self._index.write(int(rows[run.start]), words[run])

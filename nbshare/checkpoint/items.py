@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.digests import SIZE, Digests, digest
 
-__all__ = ["ItemDigests", "as_bytes"]
+__all__ = ["ItemDigests", "Lookup", "Pairs", "as_bytes"]
 
 Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
@@ -21,6 +20,38 @@ STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 def as_bytes(pairs: Pairs) -> list[bytes]:
     """Return digests one by one."""
     return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist()) if len(pairs) else []
+
+
+def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """Return one number per digest: sorting and searching these is fast."""
+    mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
+    return mixed
+
+
+class Lookup:
+    """Finds digests among others.
+
+    Parameters
+    ----------
+    pairs : ndarray
+        The digests to search; of equal ones the first is found.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        mixed = _mixed(pairs)
+        self._order = np.argsort(mixed, kind="stable")
+        self._sorted = mixed[self._order]
+
+    def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
+        """Return where each digest is; -1: it is not there."""
+        if not len(self._pairs):
+            return np.full(len(wanted), -1)
+        places = np.searchsorted(self._sorted, _mixed(wanted))
+        found = self._order[np.minimum(places, len(self._order) - 1)]
+        # Two digests with one number, in 10^13 pairs never yet: the item would run again.
+        is_there = (self._pairs[found] == wanted).all(axis=1)
+        return np.where(is_there, found, -1)
 
 
 class ItemDigests:
@@ -36,7 +67,7 @@ class ItemDigests:
 
     def __init__(self, digests: Digests, *, is_seeded: bool) -> None:
         self._digests, self._is_seeded = digests, is_seeded
-        self._counts: Counter[bytes] = Counter()
+        self._counts: dict[bytes, int] = {}  # of those so far
 
     def next(self, columns: Sequence[Any], first: int = 0, *, is_last: bool = True) -> Pairs:
         """Return the digests of items from the index `first` on; of equal ones others each time.
@@ -50,17 +81,17 @@ class ItemDigests:
             pairs = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
         if self._is_seeded:
             return _shifted(pairs, np.arange(first, first + len(pairs)))
-        mixed = np.sort(pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1])
+        mixed = np.sort(_mixed(pairs))
         if is_last and not first and not (mixed[1:] == mixed[:-1]).any():
             return pairs  # no item occurs twice
         return self._distinct(pairs)
 
     def _distinct(self, pairs: Pairs) -> Pairs:
-        places = np.zeros(len(pairs), np.int64)
-        for i, key in enumerate(as_bytes(pairs)):
-            places[i] = self._counts[key]
-            self._counts[key] += 1
-        return _shifted(pairs, places)
+        counts, places = self._counts, []
+        for key in as_bytes(pairs):
+            places.append(n := counts.get(key, 0))
+            counts[key] = n + 1
+        return _shifted(pairs, np.array(places, np.int64))
 
     def _column(self, column: Any, first: int) -> Pairs:
         """Return the digests of what one iterable gives to the items."""

@@ -91,7 +91,7 @@ class Keeper:
         self._items, self._on_full = key.items, options.on_full
         self._look_s = LOOK_S[options.durability]
         self._directory = Directory(
-            options.path, key.parts, label_of(request.func), options.if_changed, options.durability
+            options.path, key, label_of(request.func), options.if_changed, options.durability
         )
         try:
             self._spec = self._checked_spec(request)
@@ -131,6 +131,7 @@ class Keeper:
         """Start a call with the stored results."""
         self._call = call
         call.keeper = self
+        call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
         if not call.engine.in_process and not call.board.is_open:
@@ -276,8 +277,10 @@ class Keeper:
             return
         done = page.done.copy()
         new = np.flatnonzero((done != 0) & ~kept.is_saved & (kept.rows >= 0))
-        if not len(new):
+        # What workers had imported by then: they tell it before their results are done.
+        if not len(new) or not self._call.engine.hear_imports(self._call):
             return
+        self._directory.versions.note_imports(dict(self._call.imported))
         self._directory.decide(spec)
         crcs = np.zeros(page.n, np.uint32)
         in_output = new[done[new] == IN_OUTPUT]

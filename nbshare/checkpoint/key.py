@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nbshare.checkpoint.code import Code
 from nbshare.checkpoint.items import ItemDigests
+from nbshare.checkpoint.sources import Sources
 from nbshare.engine.run import Request
 
 __all__ = ["Key", "differences", "key_of"]
@@ -21,6 +22,7 @@ class Key(NamedTuple):
 
     parts: Parts
     items: ItemDigests  # each result depends on one of them
+    sources: Sources
 
 
 def key_of(request: Request, version: str | None) -> Key:
@@ -41,12 +43,15 @@ def key_of(request: Request, version: str | None) -> Key:
     seed = request.policy.seed
     parts["seed="] = of(seed, "seed").hex()
     parts["version="] = of(version, "version").hex()
-    return Key(parts | code.parts, ItemDigests(code.digests, is_seeded=seed is not None))
+    items = ItemDigests(code.digests, is_seeded=seed is not None)
+    return Key(parts | code.parts, items, code.sources)
 
 
-def differences(old: Parts, new: Parts) -> list[str]:
-    """Return what differs, in words."""
-    changed = [f"{name} changed" for name in old if name in new and old[name] != new[name]]
+def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
+    """Return what differs, in words; `lines`: where some parts are."""
+    names = [name for name in old if name in new and old[name] != new[name]]
+    where = {name: f" ({lines[name]})" for name in lines}
+    changed = [f"{name} changed{where.get(name, '')}" for name in names]
     # That the function is another one says less than which definition changed.
     found = [text for text in changed if text != "the function changed"]
     found += [f"{name} is new" for name in new if name not in old]

@@ -5,7 +5,8 @@ Files are read as they are now, as workers run them. Nothing is imported. Of a f
 - the definitions that are reached by their names, from the function on, through other own files;
 - what its import does besides definitions: statements with calls, and the like.
 
-Modules whose names are computed while the program runs are not seen.
+Files that workers import in other ways, such as by computed names, count as a whole once they
+report them (`nbshare.checkpoint.versions`).
 """
 
 from __future__ import annotations
@@ -23,22 +24,26 @@ from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import is_installed
 
-__all__ = ["Sources", "normal_form", "references"]
+__all__ = ["Sources", "parsed"]
 
-# Whoever uses them may reach what no name leads to.
-DYNAMIC = {"globals", "eval", "exec", "vars", "__import__", "import_module"}
+DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
+IMPORTING = {"__import__", "import_module"}  # may import any file
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
+BUILTIN = {"property", "staticmethod", "classmethod"}
 ALL = "*"  # as a name: all of a module
 
+Step = tuple[str, str]  # a module, and a name in it; "": its import
 
-def normal_form(node: ast.AST) -> str:
-    """Return source without docstrings, comments and its formatting."""
-    for part in ast.walk(node):
-        if isinstance(part, DEFINITIONS) and ast.get_docstring(part, clean=False) is not None:
+
+def parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of a file, without docstrings."""
+    tree = ast.parse(source)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
-    return ast.unparse(node)
+    return tree
 
 
 class Target(NamedTuple):
@@ -46,20 +51,6 @@ class Target(NamedTuple):
 
     module: str
     name: str | None  # None: the module itself
-
-
-def references(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """Yield the names that are read, each with the attributes that are asked of it."""
-    inner = set()
-    for part in ast.walk(node):
-        chain: list[str] = []
-        base = part
-        while isinstance(base, ast.Attribute):
-            chain.insert(0, base.attr)
-            base = base.value
-        if isinstance(base, ast.Name) and base not in inner:
-            inner.add(base)  # the longest chain comes first
-            yield base.id, chain
 
 
 def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
@@ -77,6 +68,18 @@ def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
                 yield alias.asname or alias.name, Target(module, alias.name)
 
 
+def _own_path(name: str, folder: str | None) -> str | None:
+    """Return the file of a module that is edited; None for installed ones, and if there is none."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None and ("." not in name or folder):
+        specs = (finder.find_spec(name, folder and [folder]) for finder in sys.meta_path)
+        spec = next(filter(None, specs), None)
+        file = spec.origin if spec and spec.has_location else None
+    if not file or not file.endswith(".py") or not os.path.exists(file) or is_installed(file):
+        return None
+    return str(file)
+
+
 class _Module:
     """The statements of a file."""
 
@@ -87,12 +90,11 @@ class _Module:
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
         self.folder = os.path.dirname(path) if is_package else None
-        tree = ast.parse(Path(path).read_bytes())
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)
         self.always: list[ast.stmt] = []
         self.targets: dict[str, list[Target]] = defaultdict(list)
         self.imported: list[str] = []  # when it is
-        for statement in tree.body[ast.get_docstring(tree) is not None :]:
+        for statement in parsed(Path(path).read_bytes()).body:
             self._add(statement)
 
     def _add(self, statement: ast.stmt) -> None:
@@ -104,31 +106,28 @@ class _Module:
             self.targets[name].append(target)
             if not isinstance(statement, DEFINITIONS):
                 self.imported += [target.module, f"{target.module}.{target.name}"]
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            return
-        names = list(_bound_by(statement))
-        for name in names:
-            self.named[name].append(statement)
-        if not names or not self._only_defines(statement):
-            self.always.append(statement)
+        if not isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
+            names = list(_bound_by(statement))
+            for name in names:
+                self.named[name].append(statement)
+            if not names or not self._only_defines(statement):
+                self.always.append(statement)
 
     def _only_defines(self, statement: ast.stmt) -> bool:
-        """Whether a statement matters to those alone who use the names that it binds."""
-        if isinstance(statement, DEFINITIONS):
-            return all(self._is_installed(decorator) for decorator in statement.decorator_list)
+        """Whether a statement matters only to code that uses the names that it binds."""
+        if isinstance(statement, DEFINITIONS):  # own decorators might register a function
+            return all(self._is_foreign(decorator) for decorator in statement.decorator_list)
         is_plain = isinstance(statement, ASSIGNMENTS)
         return is_plain and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
-    def _is_installed(self, decorator: ast.expr) -> bool:
-        """Whether a decorator is not own code, which might register a function somewhere."""
-        name = next(references(decorator), ("", []))[0]
+    def _is_foreign(self, decorator: ast.expr) -> bool:
+        name = next((part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)), "")
         targets = self.targets.get(name, [])
-        is_builtin = name in ("property", "staticmethod", "classmethod")
-        return is_builtin or any(_own_path(t.module, None) is None for t in targets)
+        return name in BUILTIN or any(_own_path(t.module, None) is None for t in targets)
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds."""
+    """Yield the names that a statement of a module binds; none if it changes something else too."""
     if isinstance(statement, DEFINITIONS):
         yield statement.name
         return
@@ -136,27 +135,12 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         elements = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
         if not all(isinstance(element, ast.Name) for element in elements):
-            return  # it changes something
+            return
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, DEFINITIONS):
             yield node.name
-
-
-def _own_path(name: str, folder: str | None) -> str | None:
-    """Return the file of a module that is edited; None for installed ones, and if there is none."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None:
-        if "." in name and folder is None:
-            return None
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, folder and [folder])
-            if spec is not None:
-                file = spec.origin if spec.has_location else None
-                break
-    is_source = bool(file) and str(file).endswith(".py") and os.path.exists(str(file))
-    return str(file) if is_source and not is_installed(str(file)) else None
 
 
 class Sources:
@@ -166,12 +150,24 @@ class Sources:
     ----------
     parts : dict of str to str
         The digest of each definition that was reached, by what messages call it.
+    lines : dict of str to str
+        File and lines of each definition, in the same way.
+    imports_any : bool
+        Whether files are imported under computed names; these may be among those reached.
     """
 
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
         self._modules: dict[str, _Module | None] = {}
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: dict[Step, None] = {}
+        self.imports_any = False
+
+    @property
+    def paths(self) -> dict[str, None]:
+        """The files that were reached, in that order."""
+        modules = [self._modules.get(name) for name, _ in self._seen]
+        return {module.path: None for module in modules if module is not None}
 
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""
@@ -182,21 +178,13 @@ class Sources:
         module = self._module(name)
         return name if module is None else module.label
 
-    def reach(self, name: str, attribute: str = ALL) -> None:
-        """Note what a definition of a module depends on, or all of it."""
-        todo = [(name, attribute)]
+    def reach(self, name: str, attributes: Collection[str] = ()) -> None:
+        """Note what code depends on that uses a module, and asks something for these attributes."""
+        todo = self._asked_of(name, attributes)
         while todo:  # not recursive: the chain of calls may be long
             if (step := todo.pop()) not in self._seen:
-                self._seen.add(step)
+                self._seen[step] = None
                 todo += self._step(*step)
-
-    def reach_any(self, name: str, attributes: Collection[str]) -> None:
-        """Note what code depends on that uses a module, and asks something for these attributes."""
-        if (module := self._module(name)) is not None:
-            there = {*module.named, *module.targets} & set(attributes)
-            there |= {each for each in attributes if self.is_own(f"{name}.{each}")}
-            for each in sorted(there) or [ALL]:
-                self.reach(*self._along(name, [each])[0])
 
     def _module(self, name: str) -> _Module | None:
         if name not in self._modules:
@@ -205,59 +193,65 @@ class Sources:
             self._modules[name] = _Module(name, path) if path else None
         return self._modules[name]
 
-    def _along(self, name: str, chain: list[str]) -> list[tuple[str, str]]:
-        """Return what ``name.a.b`` leads to: through submodules as far as there are."""
-        for k, attribute in enumerate(chain):
-            if not self.is_own(below := f"{name}.{attribute}"):
-                return [(name, chain[k])]
-            name = below
-        return [(name, ALL)]
+    def _asked_of(self, name: str, attributes: Collection[str]) -> list[Step]:
+        """Return what code reaches that uses a module, and asks something for these attributes."""
+        if (module := self._module(name)) is None:
+            return []
+        below = [f"{name}.{each}" for each in sorted(attributes) if self.is_own(f"{name}.{each}")]
+        steps = [step for each in below for step in self._asked_of(each, attributes)]
+        has_any = below or not {*module.named, *module.targets}.isdisjoint(attributes)
+        return steps + [(name, each) for each in (sorted(attributes) if has_any else [ALL])]
 
-    def _step(self, name: str, attribute: str) -> list[tuple[str, str]]:
-        """Note one definition; returns what it leads to."""
+    def _along(self, target: Target, attributes: Collection[str] = ()) -> list[Step]:
+        """Return what an imported name leads to, if it is asked for these attributes."""
+        module, name = target
+        if name is None or self.is_own(f"{module}.{name}"):
+            return self._asked_of(module if name is None else f"{module}.{name}", attributes)
+        return [(module, name)]
+
+    def _step(self, name: str, attribute: str) -> list[Step]:
+        """Note one definition; return what it leads to."""
         if (module := self._module(name)) is None:
             return []
         if attribute == ALL:
             return [(name, each) for each in ["", *module.named, *module.targets]]
-        if attribute == "":  # its import
-            found, imported = module.always, module.imported
-            todo = [(each, "") for each in [*imported, *_above(name)] if self.is_own(each)]
-        else:
-            found, todo = module.named.get(attribute, []), [(name, "")]
-            targets = module.targets.get(attribute, [])
-            if not found and not targets:  # nothing of that name, or it comes with all of another
-                targets = [t._replace(name=attribute) for t in module.targets["*"]]
-            for target in targets:
-                todo += self._along(target.module, [target.name] if target.name else [])
+        if attribute == "":
+            steps = [(each, "") for each in [*module.imported, *_above(name)]]
+            return steps + self._note(module, f"{module.label} (top level)", module.always)
+        found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
+        if not found and not targets:  # nothing of that name, or it comes with all of another
+            targets = [t._replace(name=attribute) for t in module.targets["*"]]
         if found:
-            text, more = self._described(module, found)
-            kind = attribute or "top level"
-            self.parts[f"{module.label}.{kind}" if attribute else f"{module.label} ({kind})"] = text
-            todo += more
-        return todo
+            last = found[-1]
+            where = f"{os.path.basename(module.path)}, lines {last.lineno}-{last.end_lineno}"
+            self.lines[f"{module.label}.{attribute}"] = where
+        steps = [(name, ""), *(step for target in targets for step in self._along(target))]
+        return steps + self._note(module, f"{module.label}.{attribute}", found)
 
-    def _described(
-        self, module: _Module, found: list[ast.stmt]
-    ) -> tuple[str, list[tuple[str, str]]]:
-        """Return the digest of statements, and what they lead to."""
-        todo: list[tuple[str, str]] = []
-        bindings = set()
+    def _note(self, module: _Module, label: str, found: list[ast.stmt]) -> list[Step]:
+        """Note the digest of statements; return what they lead to."""
+        steps, bindings = [], set()
         for statement in found:
-            for name, target in imports_in(statement, module.package):
-                todo += [(target.module, "")] if name == "" or target.name else []
-            for name, chain in references(statement):
-                if name in DYNAMIC or (chain and chain[-1] in DYNAMIC):
-                    todo.append((module.name, ALL))
-                if name in module.named:
-                    todo.append((module.name, name))
+            parts = list(ast.walk(statement))
+            asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            bases = {part.value for part in parts if isinstance(part, ast.Attribute)}
+            names = [part for part in parts if isinstance(part, ast.Name)]
+            steps += [(target.module, "") for _, target in imports_in(statement, module.package)]
+            read = {each.id for each in names}
+            self.imports_any |= not IMPORTING.isdisjoint(asked | read)
+            steps += [] if DYNAMIC.isdisjoint(read) else [(module.name, ALL)]
+            for each in names:
+                name, attributes = each.id, asked if each in bases else ()
+                steps += [(module.name, name)] if name in module.named else []
                 for target in module.targets.get(name, ()):
-                    reached = [target.name, *chain] if target.name else chain
                     bindings.add((name, self.label(target.module), target.name))
-                    todo += self._along(target.module, reached)
+                    steps += self._along(target, attributes)
                 if name not in module.named and name not in module.targets:
-                    todo += [(target.module, name) for target in module.targets.get("*", ())]
-        text = "".join(map(normal_form, found)) + repr(sorted(bindings, key=repr))
-        return digest(text.encode("utf8", "surrogatepass")).hex(), todo
+                    steps += [(target.module, name) for target in module.targets.get("*", ())]
+        if found:
+            text = "".join(map(ast.unparse, found)) + repr(sorted(bindings, key=repr))
+            self.parts[label] = digest(text.encode("utf8", "surrogatepass")).hex()
+        return steps
 
 
 def _above(name: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbshare.engine.events import WorkerEvent
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
-from nbshare.functions.freshness import Snapshot
+from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
 from nbshare.wire.failures import text_of
@@ -99,6 +99,8 @@ class Call(OwnRun):
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any
+        self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
+        self.known_files: set[str] | None = None  # its workers have imported no others before
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
         self.free_slots = list(range(board.n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died

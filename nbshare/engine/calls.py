@@ -84,7 +84,10 @@ class Calls:
             return
         try:
             call.code = self._pool.renew_if_stale(
-                call.request.context, call.initializer_key, is_in_use=bool(self.running)
+                call.request.context,
+                call.initializer_key,
+                call.known_files,
+                is_in_use=bool(self.running),
             )
         except OSError as error:
             call.finish("failed", errors.without_frames(error))
@@ -175,6 +178,7 @@ class Calls:
             fds.append(call.items_event.fd)
         worker = self._pool.assign(message, fds, call.code, call.request.prints)
         worker.assign(call)
+        call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = call.free_slots.pop()
 

@@ -148,19 +148,24 @@ class Dispatcher(Engine):
         if is_closed or call.wants_worker:
             self._events.wake()
 
+    def hear_imports(self, call: Call) -> bool:
+        """Hear what the workers of a call have imported so far; return whether there was time."""
+        header = call.board.header
+        if not header[IMPORTED] or call.results.is_over:  # at the end all is heard
+            return True
+        header[IMPORTED] = 0  # first: what they import from now on is for the next look
+        is_heard = self._attend(lambda: self._hear_workers(call), HEAR_S)
+        header[IMPORTED] |= not is_heard
+        return is_heard
+
     def is_current(self, call: Call) -> bool:
         """Whether the workers of a call whose items are done run what those of a new one would."""
-        header = call.board.header
         until_s = time.monotonic() + REST_S
         while not call.board.is_idle:  # they tell what they have imported after the last result
             if time.monotonic() > until_s:
                 return False
             os.sched_yield()
-        if header[IMPORTED]:
-            header[IMPORTED] = 0  # first: what they import from now on is for the next look
-            if not self._attend(lambda: self._hear_workers(call), HEAR_S):
-                return False
-        if call.is_over or self.is_closed:
+        if not self.hear_imports(call) or call.is_over or self.is_closed:
             return False
         return self._pool.is_current(call.code, call.request.context, call.initializer_key)
 

@@ -15,6 +15,7 @@ from typing import Any
 from nbshare.engine.call import Call
 from nbshare.engine.run import Engine
 from nbshare.errors import is_interrupt, noted
+from nbshare.functions.freshness import ImportLog
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
 from nbshare.wire.results import LogKey, OutputSpec
@@ -29,7 +30,7 @@ class _Here(Caller):
     """The caller, in the same process as its workers."""
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self._call, self._imports = call, ImportLog()
         self._lock = _thread.allocate_lock()
 
     def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
@@ -52,6 +53,10 @@ class _Here(Caller):
         else:
             time.sleep(pause_s)
         return True
+
+    def tell_imports(self) -> bool:
+        self._call.imported |= self._imports.take()
+        return False
 
     def tell_news(self) -> None:
         if (supply := self._call.supply) is not None:

@@ -25,6 +25,7 @@ from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
+    from nbshare.functions.freshness import Stamp
 
 __all__ = ["FORK_S", "LOOK_S", "WorkerProcess", "WorkerStarter"]
 
@@ -75,6 +76,8 @@ class WorkerProcess:
     look_at, ready_by : float
         On the monotonic clock: if it is not ready, when to see whether somebody has stopped the
         server, and when its start has failed.
+    imported : dict
+        The files that it has imported, and that users may edit.
     why : str
         Of one that is dead: "closed" if it lived on after it had closed its channel, "time" if it
         had no CPU time left, else "".
@@ -91,6 +94,7 @@ class WorkerProcess:
         self.output_fds = output_fds
         self.generation = generation
         self.call: Call | None = None
+        self.imported: dict[str, Stamp | None] = {}
         self.call_since = self.late_at = 0.0
         self.pid = 0
         self.pidfd = -1

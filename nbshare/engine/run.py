@@ -103,6 +103,10 @@ class Engine:
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""
 
+    def hear_imports(self, call: Call) -> bool:  # noqa: ARG002 - for workers elsewhere
+        """Hear what the workers of a call have imported so far; return whether there was time."""
+        return True
+
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
         return call.await_end(timeout_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from nbshare.engine.call import NO_CODE, Code
@@ -58,13 +58,19 @@ class WorkerPool:
         return iter(self._members)
 
     def renew_if_stale(
-        self, context: Context, initializer: bytes | None, *, is_in_use: bool
+        self,
+        context: Context,
+        initializer: bytes | None,
+        known: Set[str] | None,
+        *,
+        is_in_use: bool,
     ) -> Code:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Returns what the call's workers are to run, however late they start. A file that has
         changed, but that none of them has imported, is read again, unless one might do so just now:
-        in another call, or in one that it has yet to leave. `is_in_use`: other calls run.
+        in another call, or in one that it has yet to leave. `is_in_use`: other calls run. `known`:
+        the files that workers may have imported; None: any.
 
         Raises
         ------
@@ -74,6 +80,7 @@ class WorkerPool:
         changed = self._changed()
         is_in_use = is_in_use or len(self.idle_since) < len(self._members)
         is_stale = bool(changed) and (is_in_use or not changed.isdisjoint(self._stamps))
+        is_stale |= known is not None and not self._stamps.keys() <= known
         snapshot = self._code.snapshot
         if snapshot is None or is_stale or not self._suits(context, initializer):
             snapshot = Snapshot(scratch_file())
@@ -110,6 +117,9 @@ class WorkerPool:
 
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
+        worker.imported |= stamps
+        if worker.call is not None:
+            worker.call.imported |= stamps
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
             return  # those of the newest have other versions

@@ -281,6 +281,8 @@ class Work:
         func, put, process = self._func, self._store.put, self._process
         number, numbers, done = self._store.number_places
         first = self._page.first
+        self._tell_imports()  # of loading the items
+        modules, n_modules = sys.modules, len(sys.modules)
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
@@ -295,6 +297,9 @@ class Work:
                 value = func(*args)
                 if _process[0] is not process:
                     leave(None)
+                if len(modules) != n_modules:  # before the result is done: it depends on them
+                    self._tell_imports()
+                    n_modules = len(modules)
                 if type(value) is number:
                     try:
                         numbers[i - first] = value
@@ -348,6 +353,7 @@ class Work:
                     is_end = gather(results, store.number, values, odd, until_s)
             finally:
                 self._end_copy()
+                self._tell_imports()
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
         except BaseException as error:  # noqa: BLE001

@@ -85,6 +85,7 @@ def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
     for name, data in state.items():
+        (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_bytes(data)
     with contextlib.suppress(KeyError, ValueError):  # it is not there, or not whole
         if is_new_boot:

@@ -8,14 +8,16 @@ import textwrap
 import threading
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nbshare import share
+from nbshare.checkpoint import digests
 from nbshare.checkpoint.code import Code
-from nbshare.checkpoint.items import ItemDigests, as_bytes
+from nbshare.checkpoint.items import ItemDigests, Lookup, as_bytes
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
@@ -295,6 +297,43 @@ def test_a_function_without_source_counts_by_its_code():
     assert found("k = 1\ndef f(x): return x + k") != found("k = 2\ndef f(x): return x + k")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("['a' for _ in range(x)]", "['b' for _ in range(x)]"),
+        ("(lambda: 'a')()", "(lambda: 'b')()"),
+        ("x in {'a', 'b'}", "x in {'a', 'c'}"),
+    ],
+)
+def test_texts_within_an_expression_are_seen(before, after):
+    """They are no docstrings, though they come first."""
+    source = "def f(x):\n    return {}\n"
+    assert parts_of(cell(source.format(before))) != parts_of(cell(source.format(after)))
+
+
+def test_a_global_of_a_class_in_a_function_is_seen():
+    """Its body uses other instructions for the name."""
+    source = "k = {}\ndef f(x):\n    class C:\n        c = k\n    return C.c\n"
+    assert parts_of(cell(source.format(1))) != parts_of(cell(source.format(2)))
+
+
+def test_what_a_handler_covers_is_seen():
+    """Moving a line out of a try changes no instruction, only the table of exceptions."""
+    before = "def f(x):\n try:\n  int(x)\n  abs(x)\n finally:\n  print()\n"
+    after = "def f(x):\n int(x)\n try:\n  abs(x)\n finally:\n  print()\n"
+    assert parts_of(cell(before)) != parts_of(cell(after))
+
+
+def test_how_arguments_are_taken_is_seen():
+    """Two functions with the same instructions: one takes a tuple."""
+    found = []
+    for source in ("def f(x, y):\n return y", "def f(x, *y):\n return y"):
+        code = Code(None)
+        code.definition(cell(source))
+        found.append(code.parts)
+    assert found[0] != found[1]
+
+
 def test_functions_that_call_each_other_have_a_key():
     """Recursion, direct and by another."""
     source = "def f(x):\n    return g(x) if x else f(1)\ndef g(x):\n    return f(x - 1)\n"
@@ -339,6 +378,18 @@ class Holder:
 
     def __init__(self, x):
         self.x = x
+
+
+class Kept:
+    """An object that keeps an answer."""
+
+    def __init__(self, x):
+        self.x = x
+
+    @cached_property
+    def double(self):
+        """Twice x."""
+        return 2 * self.x
 
 
 SAME = {
@@ -412,21 +463,55 @@ def test_digests_are_the_same_in_every_process():
 
 
 def test_tables_count_by_their_values():
-    """Dataframes, Arrow tables and sparse matrices."""
+    """Dataframes, Arrow tables, sparse matrices: neither layout in memory nor kept answers do."""
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     sparse = pytest.importorskip("scipy.sparse")
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
-    other = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
+    other = pd.DataFrame({"b": ["x", None]})
+    other.insert(0, "a", [1, 2])
     other.describe()
     assert digest_of(frame) == digest_of(other)
+    numbers = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    apart = pd.DataFrame({"b": [3.0, 4.0]})
+    apart.insert(0, "a", [1.0, 2.0])  # two blocks in the place of one
+    assert digest_of(numbers) == digest_of(apart) == digest_of(numbers.copy(deep=True))
+    assert digest_of(numbers) != digest_of(numbers.rename(columns={"a": "c"}))
+    assert digest_of(numbers) != digest_of(numbers.astype("f4"))
     other.loc[1, "a"] = 3
     assert digest_of(frame) != digest_of(other)
     assert digest_of(frame) != digest_of(frame.set_index("a"))
     assert digest_of(pa.table({"a": [1, 2]})) == digest_of(pa.table({"a": [1, 2]}).slice(0))
     assert digest_of(pa.table({"a": [1, 2]})) != digest_of(pa.table({"a": [1, 3]}))
     matrix = sparse.csr_matrix(np.eye(3))
-    same = sparse.csr_matrix(np.eye(3))
-    assert digest_of(matrix) == digest_of(same) != digest_of(2 * matrix)
+    before = digest_of(matrix)
+    matrix.has_sorted_indices  # noqa: B018 - it keeps the answer
+    matrix.has_canonical_format  # noqa: B018 - this one too
+    assert digest_of(matrix) == before != digest_of(2 * matrix)
+
+
+def test_an_answer_that_an_object_keeps_does_not_count():
+    """The value of a cached property, which follows from the rest."""
+    asked, other = Kept(3), Kept(4)
+    before = digest_of(asked)
+    assert asked.double == 6
+    assert vars(asked)["double"] == 6
+    assert digest_of(asked) == before != digest_of(other)
+
+
+@pytest.mark.parametrize("shape", [(4000,), (1, 4000), (3, 2000), (40, 50, 2), (2000, 3)])
+def test_a_large_array_counts_by_its_values(shape, monkeypatch):
+    """Whatever the number of threads and the order in memory; each element counts."""
+    monkeypatch.setattr(digests, "PIECE_NBYTES", 8000)
+    array = np.arange(np.prod(shape), dtype="f8").reshape(shape)
+    found = digest_of(array)
+    assert found == digest_of(np.asfortranarray(array)) == digest_of(share(array))
+    monkeypatch.setattr(digests, "N_THREADS", 1)
+    assert found == digest_of(array)
+    for i in (0, 1000, array.size - 1):
+        other = array.copy()
+        other.flat[i] += 1
+        assert digest_of(other) != found
+    assert digest_of(array.ravel()[::-1].reshape(shape)) != found
 
 
 def test_what_has_no_digest_is_named_with_the_cure():
@@ -451,12 +536,12 @@ def test_what_does_not_matter_is_not_in_the_key():
 
 def test_differences_are_told_in_words():
     """What changed, what is new, what is gone, and not more than a reader bears."""
-    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}) == [
-        "a changed",
+    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}, {"a": "a.py, lines 1-2"}) == [
+        "a changed (a.py, lines 1-2)",
         "c is new",
         "b is gone",
     ]
-    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)})
+    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)}, {})
     assert found[-1] == "4 more differ"
     assert len(found) == 6
 
@@ -492,8 +577,8 @@ def test_equal_items_are_told_apart_by_their_order():
     both = keys([5, 5, 6, 5])
     assert len(set(both)) == 4
     assert both[0] == keys([5])[0]
-    digests = ItemDigests(Code(None).digests, is_seeded=False)
-    parts = [*digests.next([[5, 5]], 0), *digests.next([[6]], 2), *digests.next([[5]], 3)]
+    blocks = ItemDigests(Code(None).digests, is_seeded=False)
+    parts = [*blocks.next([[5, 5]], 0), *blocks.next([[6]], 2), *blocks.next([[5]], 3)]
     assert as_bytes(np.array(parts)) == both
 
 
@@ -508,3 +593,20 @@ def test_several_iterables_make_one_digest():
     """In which each of them counts."""
     assert len({*keys([1, 1], [2, 3]), *keys([2, 3], [1, 1])}) == 4
     assert keys(range(3), [4, 5, 6]) == keys([0, 1, 2], [4, 5, 6])
+
+
+@pytest.mark.parametrize("kind", ["numbers", "digests"])
+@pytest.mark.parametrize("n", [0, 1, 5000])
+def test_stored_items_are_found_in_any_order(kind, n):
+    """Each item finds the first row that has its digest; one that is not stored finds none."""
+    rng = np.random.default_rng(n)
+    stored = rng.integers(0, 2**64, (n, 2), dtype=np.uint64)
+    if kind == "numbers":
+        stored[:, 0] = 7
+    stored[n // 2 : n // 2 + 3] = stored[: min(3, n - n // 2)]  # as after a damage
+    others = rng.integers(0, 2**64, (50, 2), dtype=np.uint64)
+    wanted = np.concatenate([stored[rng.permutation(n)], others, stored[:1] + np.uint64(1)])
+    rows = dict(zip(as_bytes(stored[::-1]), range(n)[::-1], strict=True))
+    expected = [rows.get(key, -1) for key in as_bytes(wanted)]
+    assert Lookup(stored).find(wanted).tolist() == expected
+    assert expected.count(-1) >= 50

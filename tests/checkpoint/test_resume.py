@@ -214,7 +214,10 @@ def test_a_change_is_refused_with_what_differs(sweep, tmp_path, monkeypatch):
     old = variant(tmp_path, monkeypatch, VARIANT.format(k=1))
     sweep(old, range(6))
     new = variant(tmp_path, monkeypatch, VARIANT.format(k=2))
-    with pytest.raises(CheckpointError, match=r"variants\.helper changed\. 6 of 6 results"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"variants\.helper changed \(variants\.py, lines 2-3\)\. 6 of 6 results",
+    ):
         sweep(new, range(8))
     results, ran = sweep(new, range(8), if_changed="accept")
     assert results.tolist() == [1, 2, 3, 4, 5, 6, 8, 9]

@@ -1,0 +1,255 @@
+"""Files that no text names count as well, once workers report that they have imported them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faultlab import wait_until
+
+import nbshare
+from nbshare import map_async, open_checkpoint, parallel_map
+from nbshare.engine.local import dispatcher
+from nbshare.errors import CheckpointError
+
+SIM = """
+import importlib, os, time
+def f(x):
+    plugin = importlib.import_module("plug" + "in")
+    return plugin.scale(x)
+def g(x):
+    return late(x) if x >= 6 else 1.0 * x
+def late(x):
+    return __import__("plug" + "in").scale(x)
+def slow(x):
+    time.sleep(0.02)
+    return f(x)
+def waiting(x):
+    folder = os.path.dirname(__file__)
+    open(os.path.join(folder, "began"), "w").close()
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.001)
+    return f(x)
+def unpickled(x):
+    import pickle
+    return pickle.loads(b"cplugin\\nscale\\n.")(x)
+def plain(x):
+    return 2.0 * x
+"""
+PLUGIN = "# why\ndef scale(x):\n    return 2.0 * x\n"
+OTHER = "import stranger\ndef h(x):\n    return stranger.k + x\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Give a function that runs a function of a project's file, and says its results."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "sim.py").write_text(SIM)
+    (folder / "plugin.py").write_text(PLUGIN)
+    (folder / "other.py").write_text(OTHER)
+    (folder / "stranger.py").write_text("k = 1")
+    monkeypatch.syspath_prepend(str(folder))
+
+    def run(name, items=range(8), **options):
+        func = f"{folder / options.pop('file', 'sim.py')}:{name}"
+        options = {"checkpoint": tmp_path / "run", "progress": False, "max_workers": 2} | options
+        return parallel_map(func, items, **options)
+
+    run.folder, run.path = folder, tmp_path / "run"
+    return run
+
+
+def edit(project, name, old, new):
+    """Edit a file of a project."""
+    text = (project.folder / name).read_text()
+    assert old in text
+    (project.folder / name).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["f", "late", "unpickled"])
+def test_an_edit_of_a_file_that_workers_imported_is_refused(project, name):
+    """A computed name, and a pickle: the file is named with the lines that changed."""
+    project(name)
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed \(lines 3-3\)\. 8 of 8 results"):
+        project(name)
+    assert project(name, if_changed="restart").tolist() == [3.0 * x for x in range(8)]
+    edit(project, "plugin.py", "3.0 * x", "2.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed"):
+        project(name)
+    assert project(name, if_changed="accept").tolist() == [3.0 * x for x in range(8)]
+    assert project(name, range(9))[8] == 16.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("plugin.py", "# why", "# because"),
+        ("plugin.py", "def", "\n\n\ndef"),
+        ("plugin.py", "    return 2.0 * x", "    'Scale.'\n    return (2.0*x)"),
+        ("stranger.py", "k = 1", "k = 2"),
+    ],
+    ids=["comment", "lines", "docstring", "another file"],
+)
+def test_other_edits_of_what_workers_imported_are_not_seen(project, change):
+    """Comments, moved lines, docstrings; and files that this function does not import."""
+    project("h", file="other.py", checkpoint=None)  # its workers imported the other file
+    project("f")
+    edit(project, *change)
+    assert project("f").tolist() == [2.0 * x for x in range(8)]
+    versions = json.loads((project.path / "code.json").read_text())
+    assert [set(version["files"]) for version in versions] == [set(), {"sim.py", "plugin.py"}]
+
+
+def test_a_file_that_is_gone_is_told(project):
+    """Its results cannot be made again."""
+    project("f")
+    (project.folder / "plugin.py").unlink()
+    with pytest.raises(CheckpointError, match=r"plugin\.py is gone"):
+        project("f")
+
+
+def test_a_trial_run_hides_no_import(project):
+    """The workers of a run before had imported the file."""
+    project("f", checkpoint=None)
+    project("f")
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed"):
+        project("f")
+
+
+def test_workers_that_are_used_again_hide_no_import(project):
+    """They had imported the file for the results before."""
+    project("f", range(4), max_workers=1)
+    project("f", range(8), max_workers=1)
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed .* 8 of 8 results"):
+        project("f")
+
+
+def test_a_late_import_concerns_the_results_after_it(project):
+    """A new version begins with it; the results before keep theirs, and do not run again."""
+    project("g", range(6))
+    project("g", range(10), chunksize=1)
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed .* 4 of 10 results"):
+        project("g", range(10))
+    results = project("g", range(10), if_changed="restart")
+    assert results.tolist() == [0, 1, 2, 3, 4, 5, 18, 21, 24, 27]
+
+
+def test_no_result_is_stored_before_its_imports(project):
+    """Within a chunk, too: a kill may come at any moment, and an edit after it."""
+    func = f"{project.folder / 'sim.py'}:slow"
+    job = map_async(func, range(60), checkpoint=project.path, chunksize=30, max_workers=2)
+    try:
+        wait_until(lambda: open_checkpoint(project.path).n_done >= 2 if job.n_done else False)
+        index = np.load(project.path / "index.npy")
+        versions = json.loads((project.path / "code.json").read_text())
+    finally:
+        job.cancel()
+        job.wait()
+    codes = set(index["code"][index["state"] == 1].tolist())
+    assert codes
+    assert all("plugin.py" in versions[code]["files"] for code in codes)
+
+
+def test_a_report_that_is_not_heard_yet_is_waited_for(project):
+    """Results that are done before the dispatcher has read the worker's message."""
+    is_blocked, gate = threading.Event(), threading.Event()
+    func = f"{project.folder / 'sim.py'}:waiting"
+    job = map_async(func, range(3), checkpoint=project.path, chunksize=1, max_workers=1)
+    try:
+        wait_until((project.folder / "began").exists)
+        dispatcher()._events.post(lambda: (is_blocked.set(), gate.wait(10)))
+        assert is_blocked.wait(10)
+        (project.folder / "go").touch()
+        wait_until(lambda: job.n_done == 3)
+        job._run.keeper.save()
+        assert open_checkpoint(project.path).n_done == 0
+    finally:
+        gate.set()
+        job.wait()
+    assert open_checkpoint(project.path).n_done == 3
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed .* 3 of 3 results"):
+        project("waiting", range(3))
+
+
+def test_the_sources_of_each_version_are_stored(project):
+    """By their digests, as they were."""
+    project("f")
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    project("f", if_changed="restart")
+    first, *_, last = json.loads((project.path / "code.json").read_text())
+    code = project.path / "code"
+    assert (code / f"{first['sources']['sim.py']}.py").read_text() == SIM
+    assert (code / f"{last['files']['plugin.py']}.py").read_text() == PLUGIN.replace("2.0", "3.0")
+    assert len(list(code.iterdir())) == 3
+    (project.folder / "plugin.py").write_text(PLUGIN + "#" * (1 << 20))
+    project("f", if_changed="restart")
+    assert len(list(code.iterdir())) == 3  # a large one is not
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1] + "/project")
+import nbshare, sim
+results = nbshare.parallel_map(
+    sim.f, range(4), checkpoint=sys.argv[1] + "/run", backend=sys.argv[2] or None, progress=False
+)
+print(results.tolist())
+"""
+
+
+@pytest.mark.parametrize("backend", ["", "serial", "threads"])
+def test_another_process_sees_it_in_another_place(project, backend, tmp_path):
+    """A project that was moved with its checkpoint; also without worker processes."""
+
+    def run(folder):
+        command = [sys.executable, "-c", PROGRAM, str(folder), backend]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run(tmp_path).stdout == "[0.0, 2.0, 4.0, 6.0]\n"
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.move(project.folder, moved / "project")
+    shutil.move(project.path, moved / "run")
+    assert run(moved).stdout == "[0.0, 2.0, 4.0, 6.0]\n"
+    (moved / "project" / "plugin.py").write_text(PLUGIN.replace("2.0", "3.0"))
+    assert "plugin.py changed (lines 3-3). 4 of 4 results" in run(moved).stderr
+
+
+def test_a_file_that_is_reached_in_both_ways_counts_whole(project):
+    """One function of it by name, another by a computed name."""
+    (project.folder / "sim.py").write_text("import plugin\nused = plugin.scale\n" + SIM)
+    (project.folder / "plugin.py").write_text(PLUGIN + "def more(x):\n    return 1.0\n")
+    edit(project, "sim.py", "return plugin.scale(x)", "return getattr(plugin, 'mo' 're')(x)")
+    project("f")
+    edit(project, "plugin.py", "return 1.0", "return 2.0")
+    with pytest.raises(CheckpointError, match=r"plugin"):
+        project("f")
+
+
+def test_outdated_tells_of_imports(project):
+    """Without running anything."""
+    project("f")
+    run = open_checkpoint(project.path)
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    func = nbshare.import_file(project.folder / "sim.py").f
+    assert run.outdated(func, range(9)) == (9, 0, 1, 8, ["plugin.py changed (lines 3-3)"])
+
+
+def test_code_that_imports_nothing_else_has_one_version(project):
+    """However often it runs: files that are found by their names are not reported twice."""
+    for n in (3, 5, 8):
+        project("plain", range(n))
+    assert len(json.loads((project.path / "code.json").read_text())) == 1
+    assert not [path for path in Path(project.path / "code").iterdir() if path.name[0] == "."]
