@@ -87,8 +87,8 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
     shared = {name: _by_file(value) for name, value in request.shared.items()}
     columns = [_by_file(column) for column in request.iterables]
     try:
-        call = request.func, columns, options._asdict() | {"shared": shared}
-        data, buffers = dumps_apart(call, LEAST)
+        kept = options._replace(shared=shared, progress=None, plot=None)._asdict()
+        data, buffers = dumps_apart((request.func, columns, kept), LEAST)
     except Exception as error:
         raise UnsendableError(
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
@@ -174,7 +174,7 @@ def resume(path: Path, grace: float) -> int:
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}
-    return _drive(func, *map(_from_file, columns), grace=grace, progress=None, **options)
+    return _drive(func, *map(_from_file, columns), grace=grace, **options)
 
 
 def _from_file(value: Any) -> Any:

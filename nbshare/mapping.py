@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.local import dispatcher
@@ -20,10 +18,13 @@ from nbshare.engine.supply import SourceSupply
 from nbshare.errors import MapInterrupted
 from nbshare.functions.reference import label_of
 from nbshare.job import NAP_S, Job, remember
-from nbshare.notebook import Display, Plot, Showing, check_display, open_display
+from nbshare.notebook import Display, Showing, check_display, open_display
 from nbshare.options import (
     Backend,
     MapOptions,
+    Options,
+    OtherOptions,
+    Out,
     checked_checkpoint,
     checked_request,
     refuse_others,
@@ -32,6 +33,7 @@ from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
+    from nbshare.arrays.shared_array import SharedArray
     from nbshare.checkpoint.keeper import Checkpoint
     from nbshare.engine.call import Call
     from nbshare.engine.pipe import Pipe
@@ -39,37 +41,41 @@ if TYPE_CHECKING:
 __all__ = ["map_async", "parallel_map", "run_and_draw"]
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
-KNOWN = (*MapOptions._fields, "progress", "plot")
+KNOWN = MapOptions._fields
 MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
-P = ParamSpec("P")
-R = TypeVar("R")
+A = TypeVar("A", bound=npt.NDArray[Any])
+Function = Callable[..., Any] | str
 
 
-@shown_from_the_call
+@overload
 def parallel_map(
-    func: Callable[..., Any] | str,
+    func: Function, /, *iterables: Iterable[Any], out: Literal["list"], **options: Unpack[Options]
+) -> list[Any]: ...
+@overload
+def parallel_map(
+    func: Function, /, *iterables: Iterable[Any], out: Literal["stack"], **options: Unpack[Options]
+) -> tuple[Any, ...]: ...
+@overload
+def parallel_map(
+    func: Function, /, *iterables: Iterable[Any], out: A, **options: Unpack[Options]
+) -> A: ...
+@overload
+def parallel_map(
+    func: Function,
     /,
     *iterables: Iterable[Any],
-    shared: Mapping[str, Any] | None = None,
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None,
-    max_workers: int | None = None,
-    chunksize: int | None = None,
-    progress: bool | str | type | None = None,
-    plot: Plot = None,
-    on_error: Literal["raise", "return"] = "raise",
-    retries: int = 0,
-    timeout: float | None = None,
-    seed: int | np.random.SeedSequence | None = None,
-    initializer: Callable[..., Any] | None = None,
-    initargs: Sequence[Any] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
-    if_changed: Literal["restart", "accept"] | None = None,
-    durability: Literal["process", "power"] = "process",
-    on_full: Literal["continue", "stop"] = "continue",
-    version: str | None = None,
-    backend: Any = None,
-    **others: Never,
+    out: None = ...,
+    on_error: Literal["raise"] = ...,
+    **options: Unpack[OtherOptions],
+) -> SharedArray: ...
+@overload
+def parallel_map(
+    func: Function, /, *iterables: Iterable[Any], out: None = ..., **options: Unpack[Options]
+) -> Any: ...
+@shown_from_the_call
+def parallel_map(
+    func: Function, /, *iterables: Iterable[Any], out: Any = None, **options: Unpack[Options]
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
@@ -301,44 +307,29 @@ def parallel_map(
     how many bytes. An initializer may set streams of its own, such as a log file; what items do to
     them is undone after the call.
     """
-    refuse_others("parallel_map", others, KNOWN)
-    options = MapOptions(
-        shared=shared,
-        out=out,
-        max_workers=max_workers,
-        chunksize=chunksize,
-        on_error=on_error,
-        retries=retries,
-        timeout=timeout,
-        seed=seed,
-        initializer=initializer,
-        initargs=initargs,
-        checkpoint=checkpoint,
-        if_changed=if_changed,
-        durability=durability,
-        on_full=on_full,
-        version=version,
-        backend=backend,
-    )
+    refuse_others("parallel_map", [name for name in options if name not in KNOWN], KNOWN)
+    checked = MapOptions(out=out, **options)
+    progress, plot = checked.progress, checked.plot
     check_display(progress, plot)
     if not iterables:
         raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, where = checked_request(func, iterables, options)
+    request, where = checked_request(func, iterables, checked)
     label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
-    prepare_it = partial(_prepared, request, where, checked_checkpoint(options))
+    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
     return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
 
 
-def _typed_as(_model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the argument types of another, for type checkers and editors."""
-    return lambda function: function
-
-
 @shown_from_the_call
-@_typed_as(parallel_map)
-def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any) -> Job:
+def map_async(
+    func: Function,
+    /,
+    *iterables: Iterable[Any],
+    out: Out = None,
+    detach: bool = False,
+    **options: Unpack[Options],
+) -> Job:
     """Start a run in the background; see `parallel_map` for the arguments.
 
     Parameters
@@ -397,16 +388,15 @@ def map_async(func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **op
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
-    progress, plot = options.pop("progress", None), options.pop("plot", None)
-    detach = options.pop("detach", False)
     known = (*KNOWN, "detach")
     refuse_others("map_async", [name for name in options if name not in KNOWN], known)
+    checked = MapOptions(out=out, **options)
+    progress, plot = checked.progress, checked.plot
     check_display(progress, plot)
-    if options.get("backend") == "serial":
+    if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if not iterables:
         raise TypeError("map_async(func, items) needs at least one iterable of items")
-    checked = MapOptions(**options)
     request, where = checked_request(func, iterables, checked)
     if detach:
         from nbshare.detached import begin  # late: few calls need it
@@ -433,13 +423,19 @@ def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job
     return job
 
 
-# What editors and help() show: the arguments that there are.
-_arguments = inspect.signature(parallel_map).parameters.values()
-_signature = inspect.Signature([p for p in _arguments if p.kind is not p.VAR_KEYWORD])
-parallel_map.__signature__ = _signature.replace(return_annotation="Any")  # type: ignore[attr-defined]
-_detach = inspect.Parameter("detach", inspect.Parameter.KEYWORD_ONLY, default=False)
-_signature = _signature.replace(parameters=[*_signature.parameters.values(), _detach])
-map_async.__signature__ = _signature.replace(return_annotation="Job")  # type: ignore[attr-defined]
+def _signature_with(returns: str, **more: Any) -> inspect.Signature:
+    """Return what editors and help() show: the options that there are, and their defaults."""
+    options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("func", inspect.Parameter.POSITIONAL_ONLY),
+        inspect.Parameter("iterables", inspect.Parameter.VAR_POSITIONAL),
+        *(inspect.Parameter(name, keyword, default=options[name]) for name in options),
+    ]
+    return inspect.Signature(parameters, return_annotation=returns)
+
+
+parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined]
+map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
 
 
 def _engine_for(where: Backend) -> Engine:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
     from nbshare.checkpoint.keeper import Checkpoint
+    from nbshare.notebook import Plot
 
 __all__ = ["Backend", "MapOptions", "checked_checkpoint", "checked_request", "refuse_others"]
 
@@ -69,13 +70,18 @@ CHECKPOINT: dict[str, tuple[Any, ...]] = {  # what its options may be
 }
 
 
+Out = npt.NDArray[Any] | Literal["list", "stack"] | None
+
+
 class MapOptions(NamedTuple):
-    """The options of `parallel_map` and their defaults, without `progress` and `plot`."""
+    """The options of `parallel_map` and their defaults."""
 
     shared: Mapping[str, Any] | None = None
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None = None
+    out: Out = None
     max_workers: int | None = None
     chunksize: int | None = None
+    progress: bool | str | type | None = None
+    plot: Plot = None
     on_error: Literal["raise", "return"] = "raise"
     retries: int = 0
     timeout: float | None = None
@@ -88,6 +94,33 @@ class MapOptions(NamedTuple):
     on_full: Literal["continue", "stop"] = "continue"
     version: str | None = None
     backend: Any = None
+
+
+class OtherOptions(TypedDict, total=False):
+    """The same for type checkers, without those on which the kind of result depends."""
+
+    shared: Mapping[str, Any] | None
+    max_workers: int | None
+    chunksize: int | None
+    progress: bool | str | type | None
+    plot: Plot
+    retries: int
+    timeout: float | None
+    seed: int | np.random.SeedSequence | None
+    initializer: Callable[..., Any] | None
+    initargs: Sequence[Any]
+    checkpoint: str | os.PathLike[str] | None
+    if_changed: Literal["restart", "accept"] | None
+    durability: Literal["process", "power"]
+    on_full: Literal["continue", "stop"]
+    version: str | None
+    backend: Any
+
+
+class Options(OtherOptions, total=False):
+    """All but `out`."""
+
+    on_error: Literal["raise", "return"]
 
 
 def checked_request(

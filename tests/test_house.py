@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nbshare
+from nbshare.options import MapOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -49,6 +50,16 @@ sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovi
 def test_the_checks_pass(arguments):
     """Lint, format, types, layers and the examples in docstrings are as they have to be."""
     python(*arguments)
+
+
+def test_type_checkers_know_what_comes_back():
+    """Mypy infers the types that ``typed.py`` asserts, and finds its wrong calls wrong."""
+    python("-m", "mypy", "--strict", "--no-error-summary", "tests/typed.py")
+
+
+def test_type_checkers_know_all_options():
+    """The options for type checkers are those that are checked when a call begins."""
+    assert {"out", *Options.__annotations__} == set(MapOptions._fields)
 
 
 def test_import_loads_numpy_and_the_standard_library_only():
