@@ -1,4 +1,4 @@
-"""Arrays and objects whose bytes lie in segments.
+"""Arrays and objects whose bytes are in segments.
 
 Imported here is only what makes them travel: a worker needs a third of them, and starts the sooner.
 """

@@ -1,4 +1,4 @@
-"""A lock in shared memory, which the kernel takes away from whoever dies while holding it.
+"""A lock in shared memory; if a process dies while holding it, the kernel releases it.
 
 It is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so that it
 works in memory that several processes map; *robust*, so that the kernel releases it when the thread
@@ -30,7 +30,7 @@ from nbshare.errors import NotBuiltYetError
 __all__ = ["SharedLock", "timespec"]
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
-UNTOLD = 56  # offset of a byte: the lock was taken over from the dead, and nobody has been told yet
+UNTOLD = 56  # offset of a byte: a dead process held the lock, and no holder was told yet
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
 
 # From pthread.h: the same in glibc and musl.
@@ -175,7 +175,7 @@ class SharedLock(ByReference):
 
     def __init__(self) -> None:
         place = zeros(NBYTES, np.uint8)
-        _pthread().initialise(place.ctypes.data)  # nobody else can see it yet
+        _pthread().initialise(place.ctypes.data)  # no other process can see it yet
         self._attach(place)
 
     def _attach(self, place: SharedArray) -> None:

@@ -101,7 +101,7 @@ class RingBuffer(ByReference):
     them: ``slot.copy()``.
 
     If a block ends with an exception, a producer's slot is not queued; a consumer's slot counts as
-    read. A process that dies with a slot never blocks the others for good, unless
+    read. A process that dies with a slot never blocks the others forever, unless
     ``on_death="leave"``: they notice within some tenths of a second. A consumer's slot that is
     queued again may have been read in part or in whole (*at least once*), and may kill the next
     consumer in the same way. At the end of the data consumers do not wait for each other: if one

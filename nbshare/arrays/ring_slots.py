@@ -212,7 +212,7 @@ class SlotStates:
         Raises
         ------
         RingAbortedError
-            If nobody will read it; it is free then.
+            If no consumer will read it; it is free then.
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
@@ -256,7 +256,7 @@ class SlotStates:
     # ----------------------------------------------------------------------- both
 
     def release(self, lease: Holder) -> Wakes:
-        """Free the slot of somebody who has read it, or who has failed to fill it."""
+        """Free a slot that was read, or that could not be filled."""
         index = lease.index
         if index is None:
             return ()
@@ -269,8 +269,8 @@ class SlotStates:
     def drop(self, index: int, *, is_unseen: bool = False) -> None:
         """Release a slot of this process without the lock: only its holder changes its word.
 
-        It is free, or queued again if nobody has seen its contents. The event is not counted, so
-        that a sleeper may sleep a while longer.
+        It is free, or queued again if no consumer has seen its contents. The event is not counted:
+        a sleeper may sleep a while longer.
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
@@ -330,7 +330,7 @@ class SlotStates:
         lease.index = index
 
     def _tell(self, event: int) -> Wakes:
-        """Count an event, before the store that brings it about: nobody looks in between."""
+        """Count an event, before the store that causes it: no process looks in between."""
         if self.counts[PHASE] == OPEN:
             self._count(event)
             # In order, the slot that has come may be the one before those that others wait for.

@@ -6,7 +6,7 @@ waiting, no more.
 
 The sleep is a futex, the system call under every lock of Linux: nothing is kept in memory for a
 sleeper, so one that is killed leaves nothing behind. A POSIX condition variable, built on the same
-call, counts its waiters in memory: one killed inside it can block whoever signals it, for ever.
+call, counts its waiters in memory: one killed inside it can block those that signal it, for ever.
 
 From a producer's commit to its consumer: 25 to 35 µs on 2 CPUs, most of it Python, whether the CPUs
 are busy or not. Spinning for 50 µs before the sleep made it 17 to 60 µs on idle CPUs, but 160 to
@@ -51,7 +51,7 @@ class Monitor:
     lock : SharedLock
         Held during each.
     reclaims : bool
-        Whether it takes slots back from processes that have died.
+        True if it takes slots back from processes that have died.
 
     Notes
     -----

@@ -88,7 +88,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def shared_view(array: npt.NDArray[Any]) -> SharedArray:
-    """Present an array that lies in a segment as a SharedArray, without a copy."""
+    """Present an array in a segment as a SharedArray, without a copy."""
     return array.view(SharedArray)
 
 
@@ -97,7 +97,7 @@ def _as_plain(array: Any) -> Any:
 
 
 def _settled(result: Any) -> Any:
-    """Turn a SharedArray that does not lie in a segment into the plain ndarray it is."""
+    """Turn a SharedArray that is not in a segment into a plain ndarray."""
     if type(result) is SharedArray and segment_of(result) is None:
         return result.view(np.ndarray)
     if type(result) in (tuple, list):

@@ -118,7 +118,7 @@ class Events:
             self.do_posted()
 
     def wake(self) -> bool:
-        """End the wait; returns False if nobody waits any more."""
+        """End the wait; returns False if no thread waits any more."""
         event = self._event  # while somebody has it its descriptor is its own
         if event is None:
             return False

@@ -139,7 +139,7 @@ class Pipe(OwnRun):
         elif call.state == "stopped":
             self._halt("the pipeline was stopped")
         elif k < len(self._calls) - 1:
-            self._calls[k + 1].close(call.n_tasks)  # first: then nobody leaves too early
+            self._calls[k + 1].close(call.n_tasks)  # first, or its workers leave too early
             self._rings[k].close()
         with self._lock:
             self._n_open -= 1

@@ -57,19 +57,19 @@ class Write(Protocol):
 
 
 class Prints:
-    """What the workers of one map have printed, and nobody has shown yet.
+    """Prints of the workers of one run that were not shown yet.
 
     Parameters
     ----------
     write : Write, optional
-        Shows it; None: nobody does.
+        Shows it; None: it is not shown.
 
     Attributes
     ----------
     is_any : bool
         Whether anything has been printed.
     kept : deque of str
-        The last lines of a map that nobody waits for: its cell may not show them any more.
+        The last lines of a run in the background: its cell may not show them any more.
     is_attended : bool
         Whether a thread waits for the map, and so shows what there is; else one is started when
         there is something.
@@ -91,7 +91,7 @@ class Prints:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is shown where the caller's own would appear now."""
+        """Return whether it is shown where prints of the caller would appear now."""
         return self._write is not None and self._write.is_here
 
     @property
@@ -115,7 +115,7 @@ class Prints:
             self._tell()
 
     def show(self) -> bool:
-        """Show what there is; returns whether there was anything."""
+        """Show all prints so far; returns False if there were none."""
         is_any = False
         while self._waiting:  # what is added before the lock is free again is seen here
             is_any = True
@@ -169,7 +169,7 @@ class _Pipe:
         self._rest = ""  # a line that has not ended
 
     def read(self) -> bool:
-        """Read what there is; returns whether there may be more: a program may enlarge its pipe."""
+        """Read all bytes so far; returns True if more may follow: a program may resize its pipe."""
         try:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:

@@ -106,7 +106,7 @@ class WorkerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has started."""
+        """Return whether it has started."""
         return self.pid != 0
 
     @property
@@ -132,7 +132,7 @@ class WorkerProcess:
 
     @property
     def has_borrowed(self) -> bool:
-        """Whether it has been sent segments, and has not given its word on them."""
+        """Return whether it was sent segments and has not confirmed them."""
         return bool(self._borrowed)
 
     def give_back(self, *, are_gone: bool) -> None:
@@ -244,7 +244,7 @@ class WorkerStarter:
         return WorkerProcess(ours, [fd for fd, _ in pipes], self, code.generation)
 
     def reap(self, pid: int) -> int | None:
-        """Return the exit status of a dead child of the server; None if nobody knows it."""
+        """Return the exit status of a dead child of the server; None if it is unknown."""
         if self._channel is None:
             return None
         until_s = time.monotonic() + ANSWER_S
@@ -257,7 +257,7 @@ class WorkerStarter:
         return None
 
     def end_if_stopped(self) -> None:
-        """End a server that somebody has stopped; whoever it has yet to start is lost with it."""
+        """End a server that is stopped; workers that it has not started yet are lost with it."""
         if self._is_stopped():
             self.end_server()
 
@@ -279,7 +279,7 @@ class WorkerStarter:
             )
 
     def close(self) -> None:
-        """End the server and whoever is left: closing the life pipe kills them all."""
+        """End the server and all workers: closing the life pipe kills them."""
         self._life_write.close()
         self.end_server()
         self._life_read.close()

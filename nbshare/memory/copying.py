@@ -67,7 +67,7 @@ def run(jobs: list[Job]) -> None:
                 jobs.clear()
 
     # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
-    # its lock itself, so one that begins late or never delays nobody.
+    # its lock itself, so one that begins late, or never, delays no other.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, usable_cpus(), len(jobs) // 2) - 1):

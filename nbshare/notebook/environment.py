@@ -95,7 +95,7 @@ class KernelOutput:
     kind
         Outputs are reused only for the same kind.
     is_shared
-        Whether it may have shown an earlier run.
+        True if it may have shown an earlier run.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class _Stream:
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
-        """Whether it is this stream, in the same cell."""
+        """Return whether it is this stream, in the same cell."""
         return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:

@@ -131,7 +131,7 @@ class LogReader:
         return entry[0] in self._logs
 
     def bytes_of(self, entry: Entry) -> memoryview:
-        """Return an entry as it lies in its log."""
+        """Return an entry as it is in its log."""
         _, offset, nbytes, _ = entry
         return memoryview(self._logs[entry[0]])[offset : offset + abs(nbytes)]
 
