@@ -1,8 +1,8 @@
 """Runs calls on other machines: on an executor, a Dask cluster or a Ray cluster that exists.
 
 A cluster is anything that runs a function somewhere, and returns what that returns. A task of the
-cluster is a block of items. All else (order, seeds, attempts, results, plot, checkpoint, Stop) stays
-with the call in the client, which stores results as a worker does. There and back::
+cluster is a block of items. All else (order, seeds, attempts, results, plot, checkpoint, Stop)
+stays with the call in the client, which stores results as a worker does. There and back::
 
     CLIENT                               CLUSTER'S PROCESS          AGENT, one on each host
       Cluster.submit, a thread
