@@ -121,11 +121,13 @@ class Arena:
         spans = tuple(map(self._span, buffers))
         return Packed(Span(0, self._add(file), len(file)), spans)
 
-    def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
-        """Pickle a sequence in blocks; returns the items per block and the blocks."""
+    def pack_items(
+        self, items: Sequence[Any], what: str, first: int = 0
+    ) -> tuple[int, list[Packed]]:
+        """Pickle items, counted from the `first`; return the items per block and the blocks."""
         size, _ = block_size([items])
         starts = range(0, len(items), size)
-        return size, [self.pack_block(items[i : i + size], what, i) for i in starts]
+        return size, [self.pack_block(items[i : i + size], what, first + i) for i in starts]
 
     def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""

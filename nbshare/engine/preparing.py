@@ -142,14 +142,14 @@ def _is_plain(items: Sequence[Any]) -> bool:
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
-def source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
-    """Pack the items of one iterable; return what `nbshare.worker.items.Source` takes."""
+def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
+    """Pack items, counted from the `first`; return what `nbshare.worker.items.Source` takes."""
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray)
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable
-    return "blocks", *arena.pack_items(iterable, "item")
+    return "blocks", *arena.pack_items(iterable, "item", first)
 
 
 def prepare(
