@@ -143,8 +143,7 @@ class Arena:
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
-        is_shared = isinstance(array, SharedArray)
-        if self.by_value and is_shared and writable and array.flags.writeable:
+        if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
             raise UnsendableError(
                 "a SharedArray among the items, or in a functools.partial, may be written to by "
                 "all workers, which is possible on one machine only. Pass it in shared=, or pass "
@@ -169,8 +168,7 @@ class Arena:
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
             strides = array.strides if fortran else None
             offset = self._add(array.T if fortran else array)
-            form = array.shape, strides, array.dtype
-            reference = ArrayReference(0, offset, *form, is_shared, not is_shared)
+            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
 

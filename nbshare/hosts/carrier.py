@@ -6,6 +6,7 @@ is one of Linux's abstract sockets, so it is free when the agent ends, however i
 
 from __future__ import annotations
 
+import _thread
 import os
 import pickle
 import socket
@@ -23,8 +24,6 @@ __all__ = ["carry", "is_of_this_user"]
 
 ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
-
-_agents: list[subprocess.Popen[bytes]] = []  # that this process has started
 
 _BOOT = f"""
 import sys
@@ -92,14 +91,13 @@ def _start(boot: Boot, name: str) -> None:
         except OSError:
             return
         listener.listen(socket.SOMAXCONN)
-        _agents[:] = [agent for agent in _agents if agent.poll() is None]
         agent = subprocess.Popen(
             [sys.executable, "-P", "-c", f"{_BOOT}main({listener.fileno()})"],
             pass_fds=[listener.fileno()],
             stdin=subprocess.PIPE,
             start_new_session=True,  # its worker processes are for all carriers of the host
         )
-        _agents.append(agent)
         assert agent.stdin is not None
         agent.stdin.write(pickle.dumps(boot))
         agent.stdin.close()
+        _thread.start_new_thread(agent.wait, ())  # or it would stay in the list of processes

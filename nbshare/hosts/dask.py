@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from nbshare.hosts.carrier import carry
+from nbshare.hosts.executor import outward_address
 from nbshare.hosts.protocol import Boot, Future
 
 __all__ = ["DaskHosts"]
@@ -35,10 +36,9 @@ class DaskHosts:
     @property
     def address(self) -> str:
         """The address of this machine that the scheduler sees."""
-        from distributed.comm.addressing import get_local_address_for, parse_host_port
+        from distributed.comm.addressing import get_address_host
 
-        host, _ = parse_host_port(get_local_address_for(self._client.scheduler.address))
-        return str(host).removeprefix("tcp://").removeprefix("tls://")
+        return outward_address(get_address_host(self._client.scheduler.address))
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any worker."""

@@ -54,8 +54,10 @@ class Inbox:
     def take(self, items: range, slot: int, reply: Reply) -> tuple[float, int]:
         """Store a reply about some items; return seconds and items that its workers did."""
         results, board = self._call.results, self._call.board
+        prints = self._call.request.prints
+        prints.is_any |= bool(reply.prints)
         for name, text in reply.prints:
-            self._call.request.prints.add(name, text)
+            prints.add(name, text)
         states = np.frombuffer(reply.states, np.uint8)
         for place, failure in reply.errors.items():
             i = items.start + place
