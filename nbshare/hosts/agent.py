@@ -31,6 +31,7 @@ from nbshare.memory import open_handle
 __all__ = ["main"]
 
 IDLE_S = 30.0  # without a carrier, before it ends
+TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
 NEWS_S = 0.5  # between replies about a block that takes long
 
 
@@ -103,7 +104,7 @@ class Agent:
 
     def serve(self, listener: socket.socket) -> None:
         """Serve carriers until there have been none for a while."""
-        listener.settimeout(IDLE_S)
+        listener.settimeout(IDLE_S if self._problem is None else TOLD_S)
         while True:
             try:
                 sock, _ = listener.accept()

@@ -58,6 +58,7 @@ PROBE_S, PROBE_ITEMS = 0.2, 1024  # while nobody knows how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what nobody tells
+MOST_FAILED = 3  # as of workers of this machine
 MOST_GIVEN = 100  # times that an input is sent before it has come where it is needed
 
 _ids = itertools.count(1)
@@ -105,6 +106,7 @@ class Cluster(Engine):
         self._returned: deque[range] = deque()  # items to be sent again
         self._n_given: dict[str, int] = {}  # times, by key
         self._giving: dict[str, Future] = {}
+        self._n_failed = 0  # tasks of the cluster, one after the other, that began nothing
         self._item_s = 0.0
         self._end_at = math.inf
 
@@ -144,6 +146,8 @@ class Cluster(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call, in a thread of its own."""
+        if call.is_over:
+            return
         call.state = "running"
         _thread.start_new_thread(self._run, (call,))
 
@@ -164,11 +168,12 @@ class Cluster(Engine):
         self._call, self._inbox = call, Inbox(call)
         self._free_slots = list(range(call.request.max_workers))[::-1]
         try:
+            self._send_blocks()
             while not self._is_over():
-                self._send_blocks()
                 left_s = max(0.0, self._end_at - time.monotonic())
                 with suppress(queue.Empty):
                     self._handle(*self._events.get(timeout=min(left_s, LOOK_S)))
+                self._send_blocks()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             call.error = call.error or without_frames(error)
         finally:
@@ -316,11 +321,14 @@ class Cluster(Engine):
         except BaseException as error:  # noqa: BLE001 - each cluster has its own
             if self._lines.waiting.pop(block, None) is None:
                 self._lose(block, f"of the cluster ({type(error).__name__}: {error})")
-            else:
-                self._forget(block)
-                noted(error, "raised by the cluster that runs the call, before a block had begun")
+                return
+            self._return(self._forget(block).items)
+            self._n_failed += 1
+            if self._n_failed > MOST_FAILED:
+                noted(error, "raised by the cluster that runs the call, before any item had begun")
                 self._call.error = self._call.error or without_frames(error)
             return
+        self._n_failed = 0
         match answer:
             case Reply():
                 self._take(block, answer)
