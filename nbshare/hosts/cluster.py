@@ -54,6 +54,7 @@ from nbshare.wire.orders import nbytes_of
 __all__ = ["Cluster"]
 
 BLOCK_S = 0.5  # of work
+LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
 PROBE_S, PROBE_ITEMS = 0.2, 1024  # while nobody knows how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
@@ -71,15 +72,14 @@ class Sent:
     ----------
     items : range
         Its items.
-    slot : int
-        The row of the board that shows it.
     future : Future
         The task of the cluster.
     """
 
-    def __init__(self, items: range, slot: int, future: Future) -> None:
-        self.items, self.slot, self.future = items, slot, future
+    def __init__(self, items: range, future: Future) -> None:
+        self.items, self.future = items, future
         self.line: Line | None = None  # of the host, when it has begun
+        self.slot: int | None = None  # the row of the board that shows it
         self.n_taken, self.n_replies = 0, -1  # unknown before the last one
 
 
@@ -166,7 +166,11 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
-        self._free_slots = list(range(call.request.max_workers))[::-1]
+        n_workers = call.request.max_workers
+        self._free_slots = list(range(n_workers))[::-1]
+        # Two for each worker, so that none waits for the next, if the cluster runs no more at once.
+        has_queue = self._hosts.has_queue and n_workers >= self._hosts.n_workers
+        self._most_sent = 2 * n_workers if has_queue else n_workers
         try:
             self._send_blocks()
             while not self._is_over():
@@ -211,7 +215,7 @@ class Cluster(Engine):
         """Act on an event."""
         match what, *content:
             case "begun", block, line if block in self._sent:
-                self._sent[block].line = line
+                self._begin(self._sent[block], line)
             case "lost", line:
                 for block in [b for b, sent in self._sent.items() if sent.line is line]:
                     self._lose(block, line.host)
@@ -226,7 +230,7 @@ class Cluster(Engine):
 
     def _send_blocks(self) -> None:
         call = self._call
-        while self._free_slots and not (self._giving or call.board.stopped):
+        while len(self._sent) < self._most_sent and not (self._giving or call.board.stopped):
             if not (items := self._claim()):
                 return
             try:
@@ -239,14 +243,15 @@ class Cluster(Engine):
         """Take the next items; none if there are none now."""
         board = self._call.board
         if self._returned:
+            size = self._size(self._returned[0].start)
             items = self._returned.popleft()
-            if more := items[self._size(len(items), items.start) :]:
+            if more := items[size:]:
                 self._returned.appendleft(more)
             return items[: len(items) - len(more)]
         start, n_there = board.next_claim(), board.n_there
         if start < n_there:
             page_end = start - start % board.page_items + board.page_items
-            stop = min(start + self._size(board.n_tasks - start, start), n_there, page_end)
+            stop = min(start + self._size(start), n_there, page_end)
             if board.header[RESTORED]:
                 stop = board.first(start, stop, is_done=True)
         else:
@@ -254,13 +259,15 @@ class Cluster(Engine):
         board.header[NEXT] = stop
         return range(start, stop)
 
-    def _size(self, n_left: int, first: int) -> int:
+    def _size(self, first: int) -> int:
         """Return how many items to send at a time."""
-        request, spec = self._call.request, self._call.results.spec
+        request, board, spec = self._call.request, self._call.board, self._call.results.spec
         if request.chunksize is not None:
             return request.chunksize
-        by_time = BLOCK_S / self._item_s if self._item_s else PROBE_ITEMS
-        share = n_left / (2 * request.max_workers)
+        n_left = sum(map(len, self._returned)) + board.n_tasks - board.header[NEXT]
+        by_time, share = float(PROBE_ITEMS), n_left / (2 * request.max_workers)
+        if self._item_s:
+            by_time, share = BLOCK_S / self._item_s, max(share, LEAST_S / self._item_s)
         nbytes = nbytes_of(self._columns(range(first, first + 1)))
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
@@ -298,18 +305,25 @@ class Cluster(Engine):
             ("lost", what) if isinstance(what, Line) else ("news", block_id, what)
         )
         future = self._hosts.submit(self._lines.boot, pickle.dumps(block, 5))
-        slot = self._free_slots.pop()
-        self._sent[block_id] = Sent(items, slot, future)
-        row = call.board.row(slot)
-        row[SINCE], row[ITEM_STOP], row[ITEM] = time.monotonic_ns(), items.stop, items.start
+        self._sent[block_id] = Sent(items, future)
         future.add_done_callback(lambda done: put(("answer", block_id, done)))
+
+    def _begin(self, sent: Sent, line: Line) -> None:
+        """Show that a host has begun a block."""
+        sent.line = line
+        if self._free_slots:  # else the reply about an earlier one is on its way
+            sent.slot = self._free_slots.pop()
+            row = self._call.board.row(sent.slot)
+            row[SINCE], row[ITEM_STOP] = time.monotonic_ns(), sent.items.stop
+            row[ITEM] = sent.items.start
 
     def _forget(self, block: int) -> Sent:
         """Close the books on a block."""
         self._lines.running.pop(block, None)
         sent = self._sent.pop(block)
-        self._free_slots.append(sent.slot)
-        self._call.board.row(sent.slot)[ITEM] = NO_ITEM
+        if sent.slot is not None:
+            self._free_slots.append(sent.slot)
+            self._call.board.row(sent.slot)[ITEM] = NO_ITEM
         return sent
 
     # ---------------------------------------------------------------------- what comes
@@ -357,7 +371,7 @@ class Cluster(Engine):
     def _take(self, block: int, reply: Reply) -> None:
         """Store what has become of a block."""
         sent = self._sent[block]
-        worked_s, n_worked = self._inbox.take(sent.items, sent.slot, reply)
+        worked_s, n_worked = self._inbox.take(sent.items, sent.slot or 0, reply)
         if n_worked:
             self._item_s = max(worked_s, 1e-9) / n_worked
         sent.n_taken += 1

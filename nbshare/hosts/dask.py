@@ -25,6 +25,8 @@ class DaskHosts:
         The client.
     """
 
+    has_queue = True
+
     def __init__(self, client: Any) -> None:
         self._client = client
 

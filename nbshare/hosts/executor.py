@@ -26,6 +26,8 @@ class ExecutorHosts:
         The executor.
     """
 
+    has_queue = False
+
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 

@@ -41,8 +41,7 @@ class Boot(NamedTuple):
 
 def versions() -> tuple[str, str, str]:
     """Return the versions that client and hosts must share: nbshare, Python, NumPy."""
-    import nbshare  # late: this module is a part of it
-
+    nbshare: Any = sys.modules["nbshare"]  # this module is a part of it
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return nbshare.__version__, python, np.__version__.split(".")[0]
 
@@ -158,7 +157,15 @@ class Future(Protocol):
 
 
 class Hosts(Protocol):
-    """A cluster that exists."""
+    """A cluster that exists.
+
+    Attributes
+    ----------
+    has_queue : bool
+        Whether it runs no more than `n_workers` tasks at the same time, and queues others.
+    """
+
+    has_queue: bool
 
     @property
     def n_workers(self) -> int:
