@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from nbshare.hosts.protocol import Hosts
+from nbshare.memory import need_linux
 
 __all__ = ["hosts_for"]
 
@@ -19,25 +20,30 @@ def hosts_for(backend: Any) -> Hosts | None:
         Ray is asked for, but not installed.
     ValueError
         An executor that has the workers of this machine.
+    NotBuiltYetError
+        This system is not Linux.
     """
-    if isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://")):
-        from nbshare.hosts.ray import RayHosts
+    from concurrent.futures import Executor  # late: few calls need any of these
 
-        return RayHosts(backend)
     distributed: Any = sys.modules.get("distributed")
-    if distributed is not None and isinstance(backend, distributed.Client):
+    is_dask = distributed is not None and isinstance(backend, distributed.Client)
+    is_ray = isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://"))
+    if not (is_dask or is_ray or isinstance(backend, Executor)):
+        return None
+    need_linux("backend= with a cluster", "use backend='threads'")
+    if is_dask:
         from nbshare.hosts.dask import DaskHosts
 
         return DaskHosts(backend)
-    if "concurrent.futures" in sys.modules:
-        from concurrent.futures import Executor
+    if is_ray:
+        from nbshare.hosts.ray import RayHosts
 
-        from nbshare.hosts.executor import ExecutorHosts
+        return RayHosts(backend)
+    from nbshare.hosts.executor import ExecutorHosts
 
-        if isinstance(backend, Executor):
-            if type(backend).__module__ == "nbshare.executor":
-                raise ValueError(
-                    "backend=nbshare.Executor(): leave backend= out, and pass max_workers="
-                )
-            return ExecutorHosts(backend)
-    return None
+    if type(backend).__module__ == "nbshare.executor":
+        raise ValueError(
+            "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
+            "backend= out, and pass max_workers="
+        )
+    return ExecutorHosts(backend)

@@ -190,7 +190,7 @@ class Cluster(Engine):
     def _is_over(self) -> bool:
         """Whether nothing is left to wait for; a stopped call is stopped everywhere."""
         call = self._call
-        if call.error is not None:
+        if call.error is not None or self._lines.is_closed:
             call.board.stop()
         if not call.board.stopped:
             return call.is_complete and not self._sent
@@ -304,7 +304,11 @@ class Cluster(Engine):
         self._lines.running[block_id] = lambda what: put(
             ("lost", what) if isinstance(what, Line) else ("news", block_id, what)
         )
-        future = self._hosts.submit(self._lines.boot, pickle.dumps(block, 5))
+        try:
+            future = self._hosts.submit(self._lines.boot, pickle.dumps(block, 5))
+        except BaseException:
+            del self._lines.waiting[block_id], self._lines.running[block_id]
+            raise
         self._sent[block_id] = Sent(items, future)
         future.add_done_callback(lambda done: put(("answer", block_id, done)))
 
@@ -392,7 +396,7 @@ class Cluster(Engine):
         """Count what was not done of a block whose host was lost as failed."""
         call, items = self._call, self._forget(block).items
         undone = [i for i in items if not call.board.state(i)]
-        if not undone or call.board.stopped:
+        if not undone or call.board.stopped or self._lines.is_closed:
             return
         many = f" to {undone[-1]}" if len(undone) > 1 else ""
         for i in undone:

@@ -45,21 +45,22 @@ class DaskHosts:
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any worker."""
         content = self._scattered(message)
-        return self._client.submit(_carry, boot, content, **_options())  # type: ignore[no-any-return]
+        return self._client.submit(_carry, boot, content, **_options(boot))  # type: ignore[no-any-return]
 
     def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
         """Run `carry` on one worker, which fetches the data from any that has them."""
         content = self._scattered(data, workers=[place])
         return self._client.submit(  # type: ignore[no-any-return]
-            _carry, boot, message, content, workers=[place], **_options()
+            _carry, boot, message, content, workers=[place], **_options(boot)
         )
 
     def _scattered(self, data: bytes, **where: Any) -> Any:
         return self._client.scatter(data, hash=False, **where) if len(data) > LARGE else data
 
 
-def _options() -> dict[str, Any]:
-    return {"pure": False, "key": f"nbshare-{next(_numbers)}"}
+def _options(boot: Boot) -> dict[str, Any]:
+    # A scheduler's keys are common to all its clients.
+    return {"pure": False, "key": f"nbshare-{boot.name}-{next(_numbers)}"}
 
 
 def _carry(boot: Boot, message: bytes, data: bytes | None = None) -> bytes:

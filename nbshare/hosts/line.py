@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
@@ -129,7 +130,7 @@ class Lines:
             _thread.start_new_thread(self._serve, (Line(sock),))
 
     def _serve(self, line: Line) -> None:
-        with suppress(OSError, EOFError):
+        with suppress(OSError, EOFError, AuthenticationError):
             deliver_challenge(line.connection, self.boot.key)
             answer_challenge(line.connection, self.boot.key)
             line.host = line.connection.recv()
