@@ -11,7 +11,9 @@ stays with the call in the client, which stores results as a worker does. There 
                                            finds the host's agent,
                                            starts one if need be ──► Agent.work
                                                                        has the inputs? else
-        give_inputs ◄───── "missing" ◄──────────────────────────────── it answers so
+        Cluster._give ◄─── Missing ◄───────────────────────────────── it says so, once (or fetches
+                                                                       them over the line, if
+                                                                       nobody can say where it is)
       Line (TCP) ◄──────────────────────────────────────────────────── "may I begin?"
                  ─────────────────────────────────────────────────────► once per block: a block that
                                                                        a cluster repeats is refused

@@ -23,7 +23,7 @@ from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed
 from nbshare.errors import NbshareError
 from nbshare.hosts.carrier import is_of_this_user
-from nbshare.hosts.line import dial
+from nbshare.hosts.line import bytes_of, dial
 from nbshare.hosts.protocol import Block, Boot, Give, Input, Missing, Refused, Reply
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name, placed_bytes
 from nbshare.memory import open_handle
@@ -64,6 +64,8 @@ class Agent:
         self._inputs: dict[str, Placed] = {}
         self._sources: tuple[str, bytes] = "", b""  # those of the last block
         self._stopped: set[str] = set()  # calls
+        self._fetching = _thread.allocate_lock()
+        self._arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: dict[int, queue.SimpleQueue[bool]] = {}
         self._calls: dict[int, tuple[str, RemoteCall]] = {}  # by block
         self._n_carriers = 0
@@ -82,9 +84,12 @@ class Agent:
                         for call_name, call in list(self._calls.values()):
                             if call_name == name:
                                 call.stop()
-                    case ("end", name):
+                    case ("give", data):
+                        self._arrived.put(data)
+                    case ("end", name, keys):
                         self._stopped.discard(name)
-                        self._inputs.pop(name, None)
+                        for key in keys:
+                            self._inputs.pop(key, None)
                     case ("leave",):
                         break
         if self._line is not None:
@@ -137,7 +142,10 @@ class Agent:
                     return Missing(self.host, (), place)
                 case Block() as block:
                     missing = tuple(i.key for i in block.common.inputs if not self._has(i))
-                    if missing:
+                    if block.common.is_anonymous:
+                        for key in missing:
+                            self._fetch(key)
+                    elif missing:
                         return Missing(self.host, missing, place)
                     if not self._may_begin(block.id):
                         return Refused(self.host)
@@ -158,6 +166,16 @@ class Agent:
             self._inputs[wanted.key] = Placed(None, [(open_handle(wanted.handle), "r")])
             return True
         return False
+
+    def _fetch(self, key: str) -> None:
+        """Have the client send an input, once."""
+        assert self._line is not None
+        with self._fetching:
+            if key not in self._inputs:
+                self._line.send("need", key)
+                if (data := self._arrived.get()) is None:
+                    raise RuntimeError("the call is over")
+                self._inputs[key] = placed_bytes(data)
 
     # ---------------------------------------------------------------------------- blocks
 
@@ -190,9 +208,7 @@ class Agent:
     def _sources_of(self, key: str) -> bytes:
         """Return packed source files, the same object each time."""
         if self._sources[0] != key:
-            placed = self._inputs[key]
-            data = placed.small or bytes(memoryview(placed.segments[0][0]))
-            self._sources = key, data
+            self._sources = key, bytes_of(self._inputs[key])
         return self._sources[1]
 
 

@@ -14,7 +14,6 @@ unknown at first: a block that takes longer than planned returns the items that 
 from __future__ import annotations
 
 import _thread
-import hashlib
 import itertools
 import math
 import os
@@ -35,7 +34,7 @@ from nbshare.engine.run import Engine, Request
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
-from nbshare.hosts.line import Line, lines_at
+from nbshare.hosts.line import Line, bytes_of, lines_at
 from nbshare.hosts.protocol import (
     Block,
     Common,
@@ -125,13 +124,14 @@ class Cluster(Engine):
         for column in request.iterables:
             if column is not None and len(column):
                 source(Arena(by_value=True), column[:1])
-        placed = [place(arena), _placed(sources := packed_sources())]
-        keys = f"call-{next(_ids)}", hashlib.blake2b(sources, digest_size=16).hexdigest()
+        placed = [place(arena), _placed(packed_sources())]
+        keys = (name := f"call {next(_ids)}"), f"code of {name}"
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = out.dtype, out.shape[1:]
         self._common = Common(
-            call=keys[0],
+            call=name,
+            is_anonymous=self._hosts.is_anonymous,
             inputs=(_input(keys[0], placed[0]), _input(keys[1], placed[1])),
             fixed=fixed,
             settings=_settings(request),
@@ -139,6 +139,7 @@ class Cluster(Engine):
             out=None if out is None else out if isinstance(out, tuple) else "list",
         )
         self._placed = dict(zip(keys, placed, strict=True))
+        self._lines.inputs.update(self._placed)
         fed = [None for column in request.iterables if column is None]
         return new_call(request, self, fixed, [], Items([], fed))
 
@@ -169,7 +170,7 @@ class Cluster(Engine):
         n_workers = call.request.max_workers
         self._free_slots = list(range(n_workers))[::-1]
         # Two for each worker, so that none waits for the next, if the cluster runs no more at once.
-        has_queue = self._hosts.has_queue and n_workers >= self._hosts.n_workers
+        has_queue = not self._hosts.is_anonymous and n_workers >= self._hosts.n_workers
         self._most_sent = 2 * n_workers if has_queue else n_workers
         try:
             self._send_blocks()
@@ -208,7 +209,9 @@ class Cluster(Engine):
             self._lines.waiting.pop(block, None)
             self._sent[block].future.cancel()
             self._forget(block)
-        self._lines.send("end", self._common.call)
+        for key in self._placed:
+            self._lines.inputs.pop(key, None)
+        self._lines.send("end", self._common.call, list(self._placed))
         self._placed.clear()
 
     def _handle(self, what: str, *content: Any) -> None:
@@ -366,9 +369,7 @@ class Cluster(Engine):
         self._n_given[key] = n = self._n_given.get(key, 0) + 1
         if n > MOST_GIVEN:
             raise RuntimeError(f"an input has been sent {n} times and is still missing on a host")
-        placed = self._placed[key]
-        data = placed.small or bytes(memoryview(placed.segments[0][0]))
-        message = pickle.dumps(Give(key), 5)
+        data, message = bytes_of(self._placed[key]), pickle.dumps(Give(key), 5)
         future = self._giving[key] = self._hosts.give(self._lines.boot, message, data, where)
         future.add_done_callback(lambda done: self._events.put(("given", key, done)))
 

@@ -25,7 +25,7 @@ class DaskHosts:
         The client.
     """
 
-    has_queue = True
+    is_anonymous = False
 
     def __init__(self, client: Any) -> None:
         self._client = client

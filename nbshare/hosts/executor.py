@@ -26,7 +26,7 @@ class ExecutorHosts:
         The executor.
     """
 
-    has_queue = False
+    is_anonymous = True
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -46,9 +46,9 @@ class ExecutorHosts:
         """Run `carry` somewhere."""
         return self._executor.submit(carry, boot, message)
 
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:  # noqa: ARG002
-        """Run `carry` somewhere: until it has come everywhere, blocks say that it is missing."""
-        return self._executor.submit(carry, boot, message, data)
+    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
+        """Nobody can say where a task runs."""
+        raise NotImplementedError
 
 
 def outward_address(towards: str = "192.0.2.1") -> str:

@@ -18,9 +18,10 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from nbshare.engine.local import at_shutdown
+from nbshare.engine.preparing import Placed
 from nbshare.hosts.protocol import Boot, versions
 
-__all__ = ["Line", "Lines", "dial", "lines_at"]
+__all__ = ["Line", "Lines", "bytes_of", "dial", "lines_at"]
 
 CONNECT_S = 10.0
 # A host that vanished without a word is noticed after 20 s.
@@ -47,6 +48,11 @@ class Line:
         """Send a message; if the other end is gone, its receiver will find out."""
         with self._sending, suppress(OSError):
             self.connection.send(message)
+
+
+def bytes_of(placed: Placed) -> bytes:
+    """Return what has been placed."""
+    return placed.small or bytes(memoryview(placed.segments[0][0]))
 
 
 def dial(boot: Boot) -> Line:
@@ -86,6 +92,8 @@ class Lines:
         What tells agents how to connect.
     waiting : dict
         By the id of a block that may begin: a function that takes the line on which it does.
+    inputs : dict
+        What agents may fetch, by key.
     running : dict
         By the id of a block: a function that takes news of it.
     """
@@ -97,6 +105,7 @@ class Lines:
         self.boot = Boot(secrets.token_hex(8), place, secrets.token_bytes(32), versions())
         self.waiting: dict[int, Callable[[Line], None]] = {}
         self.running: dict[int, Callable[..., None]] = {}
+        self.inputs: dict[str, Placed] = {}
         self._lines: list[Line] = []
         self.is_closed = False
         _thread.start_new_thread(self._accept, ())
@@ -142,6 +151,9 @@ class Lines:
                     if begin is not None:
                         begin(line)
                     line.send("answer", block, begin is not None)
+                elif what == "need":
+                    placed = self.inputs.get(block)
+                    line.send("give", None if placed is None else bytes_of(placed))
                 elif (take := self.running.get(block)) is not None:
                     take(*content)
         if line in self._lines:

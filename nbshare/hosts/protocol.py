@@ -61,6 +61,7 @@ class Common(NamedTuple):
     """The parts that are the same for all blocks of a call."""
 
     call: str
+    is_anonymous: bool  # the cluster; see `Hosts`
     inputs: tuple[Input, Input]  # the parts of a call that `fixed` describes; source files
     fixed: Fixed
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
@@ -161,11 +162,12 @@ class Hosts(Protocol):
 
     Attributes
     ----------
-    has_queue : bool
-        Whether it runs no more than `n_workers` tasks at the same time, and queues others.
+    is_anonymous : bool
+        Whether it says nothing of its machines: neither how many tasks it runs at the same time,
+        nor where. Then agents fetch inputs from the client themselves.
     """
 
-    has_queue: bool
+    is_anonymous: bool
 
     @property
     def n_workers(self) -> int:
@@ -179,4 +181,4 @@ class Hosts(Protocol):
         """Run `carry` with a block, anywhere."""
 
     def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` with an input, if possible at the place of the carrier that lacks it."""
+        """Run `carry` with an input, at the place of the carrier that lacks it."""

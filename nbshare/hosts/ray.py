@@ -20,7 +20,7 @@ class RayHosts:
         Where to connect, if it is not yet; "ray" for a cluster that is found, or a new local one.
     """
 
-    has_queue = True
+    is_anonymous = False
 
     def __init__(self, address: str) -> None:
         ray: Any = importlib.import_module("ray")

@@ -28,12 +28,10 @@ class Farm(Executor):
         self._pools = [ProcessPoolExecutor(1, context, be_host, (f"host-{k}",)) for k in range(n)]
         self._busy = dict.fromkeys(self._pools, 0)
         self.before_submit = lambda: None
-        self.n_given = 0
 
     def submit(self, fn, /, *args, **kwargs) -> Future:
         """Run a function on the host that has least to do."""
         self.before_submit()
-        self.n_given += len(args) == 3
         while self._busy:
             pool = min(self._busy, key=self._busy.get)
             try:
