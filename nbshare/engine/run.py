@@ -83,7 +83,7 @@ class Engine:
     can_be_fed : bool
         Whether a call may begin before its items are packed.
     in_process : bool
-        Whether items run in this process: then their inputs are private memory.
+        Whether this process alone reads inputs and writes results: then both are private memory.
     is_closed : bool
         Whether it runs nothing any more.
     portion_s : float

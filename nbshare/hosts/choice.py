@@ -41,7 +41,7 @@ def hosts_for(backend: Any) -> Hosts | None:
         return RayHosts(backend)
     from nbshare.hosts.executor import ExecutorHosts
 
-    if type(backend).__module__ == "nbshare.executor":
+    if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
             "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
             "backend= out, and pass max_workers="

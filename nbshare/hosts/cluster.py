@@ -95,6 +95,7 @@ class Cluster(Engine):
     A thread of its own does everything, but for what others post to its queue.
     """
 
+    in_process = True  # this one writes all results
     portion_s = 2.0
 
     def __init__(self, hosts: Hosts) -> None:
