@@ -158,11 +158,14 @@ def parallel_map(
     version : str, optional
         A text of yours that results depend on. With it, objects that cannot be compared with those
         of an earlier run, such as open files, count by their type alone.
-    backend : {None, "serial", "threads"}, optional
+    backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
         release the interpreter lock. With both, Stop acts between items and where an item calls
         `report`; `timeout` is refused. Systems other than Linux have these two only.
+        A `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
+        `concurrent.futures.Executor`: worker processes on the machines of that cluster. See the
+        Notes.
 
     Returns
     -------
@@ -296,6 +299,15 @@ def parallel_map(
     **Generators** are read ahead of the workers, or of a slower loop over a job's results, by what
     is used in about a second: at least a few items for each worker, at most 100,000 items or about
     128 MB of arrays and texts.
+
+    **Clusters**: `max_workers` is the number of tasks that the cluster runs at the same time;
+    default: its CPUs, for an executor the CPUs of this machine. Objects in `shared` go to each
+    machine once. Files of modules that are imported here go too, so all machines run the same
+    code; installed packages must be there, nbshare in this version. A machine has its own
+    environment variables. If it is lost, the items it worked on have failed: `retries` runs them
+    again. The machines must be able to connect to this process: set ``NBSHARE_ADDRESS`` to an
+    address that they can reach, if the one that is found is not. A writable SharedArray among the
+    items, a `SharedLock` and a `RingBuffer` work on one machine only, and are refused.
 
     **Prints**: whatever workers write to standard output and standard error (prints, warnings, log
     records, C code, other programs) appears in `sys.stdout` and `sys.stderr` of the call, in a
@@ -438,7 +450,7 @@ parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined
 map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
 
 
-def _engine_for(where: Backend) -> Engine:
+def _engine_for(where: str) -> Engine:
     """Return the engine that a map runs on."""
     if where == "local":
         return dispatcher()
@@ -451,14 +463,20 @@ def _prepared(
     request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
 ) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""
-    engine = _engine_for(where)
-    may_feed = engine.can_be_fed and not in_background
+    if isinstance(where, str):
+        engine = _engine_for(where)
+        may_feed = engine.can_be_fed and not in_background
+        make = partial(prepare, request, engine, may_feed=may_feed)
+    else:
+        from nbshare.hosts.cluster import Cluster  # late, too
+
+        make = partial(Cluster(where).prepare, request)
     if kept is None:
-        call = prepare(request, engine, may_feed=may_feed)
+        call = make()
     else:
         from nbshare.checkpoint.keeper import kept_in  # late: most calls do without
 
-        call = kept_in(kept, request, lambda: prepare(request, engine, may_feed=may_feed))
+        call = kept_in(kept, request, make)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

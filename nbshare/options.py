@@ -19,8 +19,10 @@ import numpy.typing as npt
 from nbshare.arrays.by_reference import is_masked
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
-from nbshare.errors import NotBuiltYetError, cut, is_interrupt
+from nbshare.errors import cut, is_interrupt
 from nbshare.functions.reference import bind_arguments, label_of, resolve
+from nbshare.hosts.choice import hosts_for
+from nbshare.hosts.protocol import Hosts
 from nbshare.memory import need_linux, usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.wire import is_worker
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "MapOptions", "checked_checkpoint", "checked_request", "refuse_others"]
 
-Backend = Literal["local", "serial", "threads"]
+Backend = Literal["local", "serial", "threads"] | Hosts
 
 # Names in other libraries, and what to write here.
 ELSEWHERE = {
@@ -134,7 +136,9 @@ def checked_request(
     keywords = checked_shared(options.shared)
     extra = () if policy.seed is None else ("rng",)
     bind_arguments(function, len(iterables), keywords, extra)
-    workers = checked_count("max_workers", options.max_workers) or usable_cpus()
+    workers = checked_count("max_workers", options.max_workers)
+    if workers is None:
+        workers = usable_cpus() if isinstance(where, str) else where.n_workers
     size = checked_count("chunksize", options.chunksize)
     for iterable in iterables:
         check_iterable(iterable)
@@ -279,10 +283,13 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
-        allowed = "allowed are None (worker processes on this machine), 'serial' and 'threads'"
-        if backend == "ray" or hasattr(backend, "submit"):
-            raise NotBuiltYetError(f"backend={backend!r} is not built yet; {allowed}")
-        raise ValueError(f"backend={backend!r}: {allowed}")
+        if (hosts := hosts_for(backend)) is None:
+            raise ValueError(
+                f"backend={backend!r}: allowed are None (worker processes on this machine), "
+                "'serial', 'threads', a distributed.Client, 'ray', the address of a Ray cluster "
+                "('ray://...'), and any concurrent.futures.Executor"
+            )
+        return "serial" if is_nested else hosts
     if timeout is not None:
         raise ValueError(
             f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "

@@ -34,6 +34,7 @@ from nbshare.arrays.inputs import (
     lenders,
     reference_to,
 )
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut, is_interrupt
 from nbshare.functions.pickling import kept_apart, plainly_or_by_value, value_pickler
 from nbshare.memory import (
@@ -83,6 +84,8 @@ class Arena:
     by_handle : bool, default False
         Whether other segments are named by handle, for workers who are sent none: `segments` is
         empty then, and the caller keeps what it has packed until they are done with it.
+    by_value : bool, default False
+        Whether everything is copied, for another machine: what works on one only is refused.
     """
 
     def __init__(
@@ -92,11 +95,13 @@ class Arena:
         copies_all: bool = False,
         stays_here: bool = False,
         by_handle: bool = False,
+        by_value: bool = False,
     ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
         self.nbytes = 0
-        self._copies_files, self._by_handle = copies_files, by_handle
+        self._copies_files, self._by_handle = copies_files or by_value, by_handle
+        self.by_value = by_value
         self._stays_here = stays_here
         self.largest_in_band = sys.maxsize if copies_all else IN_BAND
         self.has_views = False
@@ -116,11 +121,13 @@ class Arena:
         spans = tuple(map(self._span, buffers))
         return Packed(Span(0, self._add(file), len(file)), spans)
 
-    def pack_items(self, items: Sequence[Any], what: str) -> tuple[int, list[Packed]]:
-        """Pickle a sequence in blocks; returns the items per block and the blocks."""
+    def pack_items(
+        self, items: Sequence[Any], what: str, first: int = 0
+    ) -> tuple[int, list[Packed]]:
+        """Pickle items, counted from the `first`; return the items per block and the blocks."""
         size, _ = block_size([items])
         starts = range(0, len(items), size)
-        return size, [self.pack_block(items[i : i + size], what, i) for i in starts]
+        return size, [self.pack_block(items[i : i + size], what, first + i) for i in starts]
 
     def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""
@@ -136,7 +143,13 @@ class Arena:
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
-        found = segment_of(array)
+        if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
+            raise UnsendableError(
+                "a SharedArray among the items, or in a functools.partial, may be written to by "
+                "all workers, which is possible on one machine only. Pass it in shared=, or pass "
+                "a copy: numpy.array(x)"
+            )
+        found = None if self.by_value else segment_of(array)
         if found is not None and (self._stays_here or not found[0].is_private):
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.
@@ -186,7 +199,7 @@ class Arena:
     def _span(self, raw: memoryview) -> Span:
         """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        for segment in () if self._by_handle else list(lenders):
+        for segment in () if self._by_handle or self.by_value else list(lenders):
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
             if is_here and (self._stays_here or not segment.is_private):
@@ -299,6 +312,10 @@ def _pickler_class(by_value: bool) -> Any:
                 if reduced is not None:
                     return reduced
             elif ByReference in type(obj).__bases__:
+                if self.arena.by_value and obj.is_tool:
+                    raise UnsendableError(
+                        f"a {type(obj).__name__} works on one machine only, not on a cluster"
+                    )
                 rebuild, parts = obj._reduce_by_reference()
                 return rebuild, tuple(map(self._unlocked, parts)) if obj.is_tool else parts
             elif type(obj) is ArrayReference:

@@ -15,7 +15,7 @@ from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
-from nbshare.wire.failures import text_of
+from nbshare.wire.failures import Death, Failure, Lateness, text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order
 
@@ -165,6 +165,11 @@ class Call(OwnRun):
         if self.request.stage is not None:
             return f"block {i} in stage {self.request.stage!r}"
         return f"item {i} ({self.text_of(i) if text is None else text})"
+
+    def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
+        """Return the error for what has happened to a worker, or to its item."""
+        text = what.item_repr if isinstance(what, Failure) else None
+        return what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
 
     def text_of(self, i: int) -> str:
         """Return the repr of an item; of a block, which is not kept, its stage."""

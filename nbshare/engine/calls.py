@@ -37,7 +37,7 @@ from nbshare.wire.board import (
     loading_since,
     reported,
 )
-from nbshare.wire.failures import Failure, death_of, rebuild, timed_out
+from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import LONG_LOADING_S, CallMessage
 from nbshare.wire.results import OutputSpec
 
@@ -256,8 +256,7 @@ class Calls:
             worker.kill()  # its death is handled later
 
     def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
-        name = call.name_of(failure.item, failure.item_repr)
-        error = rebuild(failure, name, slot + 1)
+        error = call.error_of(failure, slot + 1)
         if failure.item >= 0:
             call.note_error(error, range(failure.item, failure.item + 1))
         if failure.item < 0 or not call.request.policy.returns_errors:
@@ -385,24 +384,23 @@ def account_for_death(
     call.past_slots.append(row)
     board.clear_slot(slot)
     call.free_slots.append(slot)
-    error: BaseException
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
             return unbegun, None
         # It may have held a slot of its output ring, for which other stages would wait.
         doing = f"waited for a block in stage {stage!r}"
-        return unbegun, death_of(slot + 1, status, worker.why, doing)
+        return unbegun, call.error_of(Death(-1, status, worker.why, doing), slot + 1)
     call.torn_rows += items
-    name, is_guilty = call.name_of(items.start), True
+    end: Death | Lateness = Death(items.start, status, worker.why)
+    is_guilty = True
     if late_at is not None and policy.timeout_s is not None:
-        error = timed_out(slot + 1, policy.timeout_s, name, items.start)
+        end = Lateness(items.start, policy.timeout_s)
         # If not, it had just left the late item for this one. A block cannot be run again.
         is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
-    else:
-        error = death_of(slot + 1, status, worker.why, f"worked on {name}", items.start)
     if is_guilty and board.stopped:
         return unbegun, None
     if is_guilty and not _may_run_again(call, items):
+        error = call.error_of(end, slot + 1)
         call.note_error(error, items)
         if not policy.returns_errors:
             return unbegun, error

@@ -28,7 +28,16 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
-from nbshare.wire.board import IMPORTED, busy_since, has_begun, idle_since, loading_since
+from nbshare.wire.board import (
+    IMPORTED,
+    N_THERE,
+    NEXT,
+    TOTAL,
+    busy_since,
+    has_begun,
+    idle_since,
+    loading_since,
+)
 from nbshare.wire.orders import LONG_LOADING_S
 
 __all__ = ["Dispatcher"]
@@ -136,6 +145,16 @@ class Dispatcher(Engine):
         if is_withdrawn and call.is_complete:  # it was the last, and no worker may be there
             self._events.wake()
         return is_withdrawn
+
+    def cut_short(self, call: Call) -> None:
+        """Have a call end with the items that its workers have claimed."""
+        header = call.board.header
+        with self._calls.claiming:
+            if self.is_closed or call.is_over:
+                return
+            with self._calls.lock_of(call):
+                header[N_THERE] = header[TOTAL] = header[NEXT]
+        self._events.wake()
 
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""

@@ -40,11 +40,12 @@ from nbshare.memory import meanwhile, need_linux, pool, slab
 from nbshare.wire import is_worker
 from nbshare.wire.messages import channel_pair
 
-__all__ = ["dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
+__all__ = ["at_shutdown", "dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
 _dispatcher: Dispatcher | None = None
+at_shutdown: list[Callable[[], None]] = []  # what else `shutdown` ends
 _lock = _thread.allocate_lock()  # for the threads of dispatchers
 
 
@@ -133,6 +134,8 @@ def shutdown() -> None:
         _dispatcher.shutdown()
         if _dispatcher.is_here:  # called by a finalizer, in the middle of anything
             return
+    for end in at_shutdown:
+        end()
     pool.drop()
     slab.drop()
 

@@ -24,7 +24,7 @@ from nbshare.wire.context import threads_per_worker
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Fixed, Order, Stage
 
-__all__ = ["Placed", "pack_fixed", "place", "prepare"]
+__all__ = ["Items", "Placed", "new_call", "pack_fixed", "place", "prepare", "source"]
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
@@ -89,7 +89,7 @@ def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
         fed = []
     columns = itertools.count()
     sources = [
-        ("fed", next(columns)) if any(x is each for each in fed) else _source(arena, x)
+        ("fed", next(columns)) if any(x is each for each in fed) else source(arena, x)
         for x in request.iterables
     ]
     return Items(sources, fed, step)
@@ -142,13 +142,14 @@ def _is_plain(items: Sequence[Any]) -> bool:
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
-def _source(arena: Arena, iterable: Any) -> tuple[Any, ...]:
+def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
+    """Pack items, counted from the `first`; return what `nbshare.worker.items.Source` takes."""
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray)
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable
-    return "blocks", *arena.pack_items(iterable, "item")
+    return "blocks", *arena.pack_items(iterable, "item", first)
 
 
 def prepare(
@@ -192,6 +193,44 @@ def prepare(
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
+    return new_call(request, engine, parts, placed, items, stage=rings)
+
+
+def new_call(
+    request: Request,
+    engine: Engine,
+    fixed: Fixed,
+    placed: list[Placed],
+    items: Items,
+    *,
+    stage: Packed | None = None,
+    n_threads: int | None = None,
+    first: int = 0,
+    make: type[Call] = Call,
+) -> Call:
+    """Return a call whose inputs are placed.
+
+    Parameters
+    ----------
+    request : Request
+        The checked arguments.
+    engine : Engine
+        The engine that will run it.
+    fixed : Fixed
+        The parts that are the same for all items.
+    placed : list of Placed
+        These, and the items; or both in one.
+    items : Items
+        How items come to workers.
+    stage : Packed, optional
+        The rings of a pipeline's stage.
+    n_threads : int, optional
+        Threads of a worker's libraries; default: its share of the CPUs.
+    first : int, default 0
+        The index of the first item, if it is a part of another call.
+    make : type, default Call
+        Of the call.
+    """
     # Some more slots than workers: a late starter may still be there when it is replaced.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
@@ -201,20 +240,24 @@ def prepare(
             board.header[N_THERE] = 0
             feed.append([column[: items.step] for column in items.fed])
         placed.append(Placed(None, [(feed.segment, "r")]))
+    if n_threads is None:
+        environ = request.context.environ
+        n_threads = threads_per_worker(usable_cpus(), request.max_workers, environ)
     order = Order(
         settings=request.context.settings,
-        n_threads=threads_per_worker(usable_cpus(), request.max_workers, request.context.environ),
+        n_threads=n_threads,
         board=board.place,
         inputs=[(p.small, tuple(mode for _, mode in p.segments)) for p in placed],
-        fixed=parts,
-        stage=rings,
+        fixed=fixed,
+        stage=stage,
         sources=items.sources,
         n_fed=len(items.fed),
         policy=request.policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,
+        first=first,
     )
-    call = Call(request, engine, board, placed, order, feed)
+    call = make(request, engine, board, placed, order, feed)
     if items.step:
         call.supply = ListSupply(call, items.fed, items.step)
     return call

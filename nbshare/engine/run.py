@@ -83,15 +83,19 @@ class Engine:
     can_be_fed : bool
         Whether a call may begin before its items are packed.
     in_process : bool
-        Whether items run in this process: then their inputs are private memory.
+        Whether this process alone reads inputs and writes results: then both are private memory.
     is_closed : bool
         Whether it runs nothing any more.
+    portion_s : float
+        How much work, of all workers or, if that takes longer, of whoever iterates, is taken from
+        a generator at a time.
     """
 
     works_by_itself = True
     can_be_fed = False
     in_process = False
     is_closed = False
+    portion_s = 0.1
 
     def warm_up(self) -> None:
         """Start what takes time, while inputs are still being copied."""

@@ -30,8 +30,6 @@ from nbshare.wire.orders import nbytes_of
 
 __all__ = ["MOST_BYTES", "ListSupply", "Pace", "SourceSupply"]
 
-# So much work, of all workers or, if that takes longer, of whoever iterates, is brought at a time.
-PORTION_S = 0.1
 MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be brought
 MOST_AHEAD = 3  # portions that somebody who iterates has not taken yet
@@ -240,7 +238,7 @@ class SourceSupply(Supply):
             most = MOST_ITEMS
             if results.is_iterated:  # nobody knows yet how quickly
                 most = min(most, GROWTH * results.n_given)
-            pace.resize(PORTION_S / item_s, self._least, most)
+            pace.resize(self._call.engine.portion_s / item_s, self._least, most)
         elif self._are_all_done():
             pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)
         self._intake.want(2 * pace.size)

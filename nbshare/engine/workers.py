@@ -52,6 +52,7 @@ class WorkerPool:
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
         # Of these and of what is kept for them; never changed, but replaced.
         self._watched: dict[str, Stamp | None] = {}
+        self._given: frozenset[str] = frozenset()  # files that came from another machine
         self._n_modules = 0  # of this process, when it was last looked which files they have
 
     def __iter__(self) -> Iterator[WorkerProcess]:
@@ -84,9 +85,12 @@ class WorkerPool:
         snapshot = self._code.snapshot
         if snapshot is None or is_stale or not self._suits(context, initializer):
             snapshot = Snapshot(scratch_file())
+            if context.sources is not None:
+                snapshot.add(context.sources)
+            self._given = frozenset(snapshot.sources())
             self._code = Code(self._code.generation + 1, snapshot, context.environ)
-            self._born_under, self._initializer = (context.environ, context.path), None
-            changed, self._stamps, self._n_modules = {*self._stamps}, {}, 0
+            self._born_under, self._initializer = _home_of(context), None
+            changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
         self._initializer = initializer or self._initializer
         known = snapshot.sources().keys()
         changed |= self._stamps.keys() - known
@@ -108,7 +112,7 @@ class WorkerPool:
         )
 
     def _suits(self, context: Context, initializer: bytes | None) -> bool:
-        return self._born_under == (context.environ, context.path) and (
+        return bool(self._born_under == _home_of(context)) and (
             initializer is None or self._initializer in (None, initializer)
         )
 
@@ -123,7 +127,8 @@ class WorkerPool:
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
             return  # those of the newest have other versions
-        for path, stamp in stamps.items():
+        for path in stamps.keys() - self._given:
+            stamp = stamps[path]
             # Of two versions at least one is old: no file is like that.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         if stamps:
@@ -131,7 +136,8 @@ class WorkerPool:
 
     def _watch(self, snapshot: Snapshot) -> None:
         kept = snapshot.sources().items()
-        self._watched = {**{path: file.stamp for path, file in kept if file}, **self._stamps}
+        own = {path: file.stamp for path, file in kept if file and path not in self._given}
+        self._watched = {**own, **self._stamps}
 
     def assign(
         self,
@@ -221,3 +227,8 @@ class WorkerPool:
         """Free everything kept for workers; there are none any more."""
         if self._code.snapshot is not None:
             self._code.snapshot.close()
+
+
+def _home_of(context: Context) -> tuple[Any, ...]:
+    """Return what a worker's modules are imported under."""
+    return context.environ, context.path, context.sources

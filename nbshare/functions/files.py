@@ -10,7 +10,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from nbshare.functions.freshness import Stamp, stamp_of
+from nbshare.functions.freshness import Stamp, source_of, stamp_of
 from nbshare.functions.imports import FreshLoader
 from nbshare.tracebacks import shown_from_the_call
 
@@ -33,7 +33,7 @@ class _FileFinder:
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
         file = _paths.get(name)
-        if file is None or not os.path.exists(file):
+        if file is None or not (os.path.exists(file) or source_of(file)):
             return None
         return spec_from_file_location(name, file, loader=FreshLoader(name, file))
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nbshare.memory.descriptors import Descriptor, owned
 
@@ -24,8 +24,10 @@ __all__ = [
     "Snapshot",
     "Stamp",
     "is_installed",
+    "kept_sources",
     "note_reading",
     "own_files",
+    "packed_sources",
     "source_of",
     "stamp_of",
     "use_snapshot",
@@ -167,7 +169,11 @@ class Snapshot:
         for path in paths:
             sources[path] = source = _source(path, left)
             left -= len(source.data) if source else 0
-        data = pickle.dumps(sources)
+        self.add(pickle.dumps(sources))
+
+    def add(self, data: bytes) -> None:
+        """Add pickled sources, which replace older versions."""
+        end, _ = self._seen
         with suppress(OSError):  # no room: they are not kept
             os.ftruncate(self._fd, end)  # a partial record must not be read as a length
             if os.pwrite(self._fd, data, end + LENGTH) == len(data):
@@ -179,6 +185,23 @@ def own_files() -> list[str]:
     """Return the source files of imported modules that users may edit."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return [path for path in files if path and path.endswith(".py") and not is_installed(path)]
+
+
+_last: tuple[Any, bytes] = None, b""  # the stamps of own files, and their pickled sources
+
+
+def packed_sources() -> bytes:
+    """Return the source files of imported modules that users may edit, for another machine."""
+    global _last
+    stamps = {path: stamp_of(path) for path in own_files()}
+    if stamps != _last[0]:
+        _last = stamps, pickle.dumps({path: _source(path, MOST) for path in sorted(stamps)})
+    return _last[1]
+
+
+def kept_sources() -> Mapping[str, Source | None]:
+    """Return the kept versions of source files by path."""
+    return {} if _snapshot is None else _snapshot.sources()
 
 
 def _source(path: str, most: int) -> Source | None:
@@ -204,4 +227,4 @@ def use_snapshot(fd: int) -> None:
 
 def source_of(path: str) -> Source | None:
     """Return the kept version of a source file; None: import it as it is."""
-    return None if _snapshot is None else _snapshot.sources().get(path)
+    return kept_sources().get(path)

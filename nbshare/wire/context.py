@@ -38,6 +38,7 @@ class Context(NamedTuple):
     path: list[str]
     # For a call: pickled import path, working directory, warning filters, umask, affinity.
     settings: bytes
+    sources: bytes | None = None  # the files of another machine, see `nbshare.functions.freshness`
 
 
 _last: tuple[Any, Context] = None, Context({}, [], b"")  # the settings, raw and as a Context

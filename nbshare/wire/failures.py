@@ -18,8 +18,9 @@ from nbshare.functions.pickling import dumps
 from nbshare.wire import is_worker
 
 __all__ = [
+    "Death",
     "Failure",
-    "death_of",
+    "Lateness",
     "describe",
     "explained",
     "leave",
@@ -27,7 +28,6 @@ __all__ = [
     "rebuild",
     "safe_repr",
     "text_of",
-    "timed_out",
 ]
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
@@ -52,6 +52,34 @@ class Failure(NamedTuple):
     text: str
     traceback: str  # of the worker, without the engine's frames
 
+    def as_error(self, name: str, worker: object) -> BaseException:
+        """Return the error of an item of that name."""
+        return rebuild(self, name, worker)
+
+
+class Death(NamedTuple):
+    """The description of the end of a worker."""
+
+    item: int  # that it ran; -1 for none
+    status: int | None
+    why: str
+    doing: str = ""  # if it ran none
+
+    def as_error(self, name: str, worker: object) -> BaseException:
+        """Return the error of an item of that name."""
+        return death_of(worker, self.status, self.why, self.doing or f"worked on {name}", self.item)
+
+
+class Lateness(NamedTuple):
+    """The description of an item that took too long."""
+
+    item: int
+    timeout_s: float
+
+    def as_error(self, name: str, worker: object) -> BaseException:
+        """Return the error of an item of that name."""
+        return timed_out(worker, self.timeout_s, name, self.item)
+
 
 def describe(error: BaseException, index: int, item: str) -> Failure:
     """Describe an exception that an item raised; in the worker.
@@ -68,10 +96,10 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
     )
 
 
-def rebuild(failure: Failure, name: str, worker: int | None) -> BaseException:
+def rebuild(failure: Failure, name: str, worker: object) -> BaseException:
     """Return the exception to raise in the caller, with a note naming the item and its worker.
 
-    `worker` counts from 1; None if the item ran in the caller's process.
+    `worker` is its number, from 1; None if the item ran in the caller's process.
     """
     where = f"for {name}" if failure.item >= 0 else ""
     if worker is not None:
@@ -138,7 +166,7 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
-def timed_out(worker: int, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
+def timed_out(worker: object, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
     """Return the error for an item `i`, called `name`, that took too long."""
     return TaskTimeoutError(
         f"{name} took longer than timeout={timeout_s:g} s; worker {worker}, which worked on it, "
@@ -148,7 +176,7 @@ def timed_out(worker: int, timeout_s: float, name: str, i: int) -> TaskTimeoutEr
 
 
 def death_of(
-    worker: int, status: int | None, why: str, doing: str, i: int = -1
+    worker: object, status: int | None, why: str, doing: str, i: int = -1
 ) -> errors.WorkerDiedError:
     """Return the error of a worker that ended while `doing` something, in item `i` or none.
 

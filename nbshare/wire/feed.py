@@ -27,6 +27,7 @@ import bisect
 import struct
 import weakref
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,6 +218,13 @@ class ItemFeed:
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
         return any(page.first <= first < page.first + page.n for first in self._blocks)
+
+    def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
+        """Return what each column gives to some items, none of which is done."""
+        blocks = [b for b in self._blocks.values() if b.first < stop and b.first + b.n > start]
+        first, columns = blocks[0].first, [b.columns for b in blocks]
+        whole = (chain.from_iterable(parts) for parts in zip(*columns, strict=True))
+        return tuple(list(islice(column, start - first, stop - first)) for column in whole)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
         """Return an item that is not done; None if it is not kept."""

@@ -80,6 +80,7 @@ class Order(NamedTuple):
     policy: Policy
     n_workers: int
     chunksize: int | None
+    first: int = 0  # the index of the first item, in the call that this one is a part of
 
 
 class CallMessage(NamedTuple):

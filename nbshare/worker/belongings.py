@@ -96,7 +96,7 @@ class Belongings:
         values = {**self._settings[1], **self._kept}
         if sys.path != values["path"]:
             sys.path = list(values["path"])
-        import_as_the_caller(values["overridden"])
+        import_as_the_caller(values["overridden"], is_elsewhere=values.get("is_elsewhere", False))
         register_files(values["files"])
         if values["authkey"]:
             import multiprocessing.process  # late: few callers have managers

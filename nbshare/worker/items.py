@@ -221,9 +221,9 @@ def _is_small(buffer: pickle.PickleBuffer) -> bool:
     return True
 
 
-def indices_of(indices: range) -> Sequence[int]:
-    """Return the items of a source whose items are their indices."""
-    return indices
+def indices_of(first: int, items: range) -> Sequence[int]:
+    """Return the items of a source whose items are their indices, from the `first` on."""
+    return range(first + items.start, first + items.stop)
 
 
 def generator(seed: Seed, i: int) -> np.random.Generator:

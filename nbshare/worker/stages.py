@@ -21,6 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ class LoadedBlocks(Blocks):
     def __init__(self, load: Callable[..., Any], *others: Any) -> None:
         super().__init__(*others)
         self.func = self._next  # so its time counts for the block
-        self.columns = [indices_of]
+        self.columns = [partial(indices_of, 0)]
         self._load, self._fills_slots = load, n_arguments(load) == 1
         self._blocks: Iterator[Any] | None = None
 

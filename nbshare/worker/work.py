@@ -160,7 +160,7 @@ class Work:
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
             self._func = partial(seeded, self._func, order.policy.seed)
-            self._columns.insert(0, indices_of)  # the items' indices
+            self._columns.insert(0, partial(indices_of, order.first))
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]

@@ -25,7 +25,6 @@ import nbshare
 from nbshare import SharedArray, parallel_map
 from nbshare.errors import (
     MixedResultsWarning,
-    NotBuiltYetError,
     UnsendableError,
 )
 
@@ -621,21 +620,6 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
     """A mistake in the call is an error that names it, and nothing has been started."""
     with pytest.raises(error, match=text):
         call()
-    assert not psutil.Process().children()
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        {"backend": "ray"},
-    ],
-    ids=str,
-)
-def test_what_is_not_built_yet_says_so(argument, cold):
-    """An argument that comes later is refused by its name, before anything starts."""
-    (name,) = argument
-    with pytest.raises(NotBuiltYetError, match=f"(?s){name}=.*not built yet"):
-        parallel_map(tasks.double, [1], **argument)
     assert not psutil.Process().children()
 
 

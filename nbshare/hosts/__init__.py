@@ -1,0 +1,41 @@
+"""Runs calls on other machines: on an executor, a Dask cluster or a Ray cluster that exists.
+
+A cluster is anything that runs a function somewhere, and returns what that returns. A task of the
+cluster is a block of items. All else (order, seeds, attempts, results, plot, checkpoint, Stop)
+stays with the call in the client, which stores results as a worker does. There and back::
+
+    CLIENT                               CLUSTER'S PROCESS          AGENT, one on each host
+      Cluster.submit, a thread
+        pack the items by value
+        Hosts.submit(carry, Block) ────► carrier.carry
+                                           finds the host's agent,
+                                           starts one if need be ──► Agent.work
+                                                                       has the inputs? else
+        Cluster._give ◄─── Missing ◄───────────────────────────────── it says so, once (or fetches
+                                                                       them over the line, if
+                                                                       nobody can say where it is)
+      Line (TCP) ◄──────────────────────────────────────────────────── "may I begin?"
+                 ─────────────────────────────────────────────────────► once per block: a block that
+                                                                       a cluster repeats is refused
+                                                                       a call of the local engine,
+                                                                       with one worker process
+      Line ◄────── results so far, of a block that takes long ◄─────── each half second
+           ──────► "stop" ──────────────────────────────────────────►  Call.stop
+        Cluster._take ◄──── Reply ◄────────────────────────────────── results, failures, prints
+
+The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
+errors are bytes to it, which its workers and the client load. It ends when the client's line ends,
+however that comes, or when it has had nothing to do for a while.
+
+============  ====================================================================================
+`protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster
+`cluster`     the engine of the client: blocks, sized by time, over hosts
+`line`        the connection of each agent to the client
+`carrier`     what runs in the cluster's process
+`agent`       the process on each host
+`remote`      a block as a call of the agent's engine
+`executor`    any `concurrent.futures.Executor`
+`dask`        a `distributed.Client`
+`ray`         Ray
+============  ====================================================================================
+"""

@@ -1,0 +1,198 @@
+"""A block as a call of the agent's engine, and what has become of it as replies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+
+from nbshare.engine.call import Call
+from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.preparing import Items, Placed, new_call
+from nbshare.engine.prints import Prints
+from nbshare.engine.run import Request
+from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
+from nbshare.memory import pool, segment_of
+from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
+from nbshare.wire.context import Context, current_context, threads_per_worker
+from nbshare.wire.failures import Death, Failure, Lateness
+
+__all__ = ["RemoteCall", "Replies", "call_of", "placed_bytes"]
+
+SMALL = 8 << 10  # bytes that go to a worker with the message
+
+
+class RemoteCall(Call):
+    """A call whose failures are reported as they are described."""
+
+    def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
+        """Return an error that carries the description."""
+        assert isinstance(worker, int)
+        return ReportedError(what, worker)
+
+
+def placed_bytes(data: Any) -> Placed:
+    """Place bytes where workers can have them."""
+    if len(data) <= SMALL:
+        return Placed(bytes(data), [])
+    lease = pool.filled(len(data), [(0, data)])
+    found = segment_of(lease)
+    assert found is not None
+    return Placed(None, [(found[0], "r")], lease)
+
+
+def call_of(block: Block, fixed: Placed, sources: bytes, engine: Dispatcher) -> RemoteCall:
+    """Return a call that runs a block with one worker."""
+    common = block.common
+    out: Any = common.out
+    if isinstance(out, tuple):
+        out = np.empty((block.n, *out[1]), out[0])
+    context = _context(common, sources)
+    request = Request(
+        func=None,
+        shared={},
+        iterables=[],
+        source=None,
+        n_tasks=block.n,
+        max_workers=1,
+        chunksize=None,
+        out=out,
+        context=context,
+        policy=common.policy,
+        initializer=None,
+        prints=Prints(_Collector()),
+    )
+    call = new_call(
+        request,
+        engine,
+        common.fixed,
+        [fixed, placed_bytes(block.contents)],
+        Items(block.sources),
+        n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
+        first=block.first,
+        make=RemoteCall,
+    )
+    assert isinstance(call, RemoteCall)
+    if block.spec is not None and out is None:
+        call.results.begin_with(block.spec)
+    if block.attempts is not None:
+        call.board.attempts_to_count(0, block.n)[:] = block.attempts
+    return call
+
+
+def _context(common: Common, sources: bytes) -> Context:
+    """Return the settings of this host, with the client's where they mean the same here."""
+    context = current_context()
+    path = [*common.settings["path"]]
+    path += [folder for folder in context.path if folder not in path]
+    settings = {**pickle.loads(context.settings), **common.settings, "path": path}
+    return Context(context.environ, path, pickle.dumps(settings), sources)
+
+
+class _Collector:
+    """Keeps what workers print until the next reply takes it."""
+
+    is_here = True
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, text: str) -> None:
+        self.texts.append((name, text))
+
+    def close(self) -> None:
+        pass
+
+    def take(self) -> list[tuple[str, str]]:
+        texts, self.texts = self.texts, []
+        return texts
+
+
+class Replies:
+    """What is new of a block, from one reply to the next.
+
+    Parameters
+    ----------
+    call : Call
+        That runs it.
+    host : str
+        The name of this one.
+    """
+
+    def __init__(self, call: Call, host: str) -> None:
+        self._call, self._host = call, host
+        self._given = np.zeros(call.board.n_tasks, np.bool_)
+        self._errors: set[int] = set()
+        self._number = 0
+
+    def take(self, *, is_last: bool) -> Reply | None:
+        """Return the next reply; None if nothing is new and more may follow."""
+        call, board, results = self._call, self._call.board, self._call.results
+        call.request.prints.show()
+        collector: Any = call.request.prints._write
+        states = self._new_states()
+        errors = {i: error for i, error in results.errors.items() if i not in self._errors}
+        if not (is_last or states.any() or collector.texts):
+            return None
+        self._errors |= errors.keys()
+        self._number += 1
+        rows = index = None
+        logs = {}
+        if (states == IN_OUTPUT).any():
+            rows = results.rows(0, len(states))[states[: len(states)] == IN_OUTPUT]
+        if (states == IN_LOG).any():
+            index = board.page(0).index[:, : len(states)][:, states == IN_LOG]
+            for key in np.unique(index[0]).tolist():
+                logs[key] = self._cut_log(key, index)
+        slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
+        return Reply(
+            host=self._host,
+            number=self._number - 1,
+            is_last=is_last,
+            n=board.n_tasks,
+            states=states.tobytes(),
+            spec=results.spec,
+            rows=rows,
+            entries=index,
+            logs=logs,
+            errors=errors,
+            error=call.error if is_last else None,
+            attempts=self._attempts() if is_last else None,
+            prints=collector.take(),
+            slots=[row for row in slots if row[PID]],
+        )
+
+    def _new_states(self) -> Any:
+        """Return the states of items that are done, and in no reply yet."""
+        board, logs = self._call.board, self._call.results.logs
+        states = board.page(0).done[: board.n_tasks].copy()
+        states[self._given[: len(states)]] = NOT_DONE
+        for i in np.flatnonzero(states == IN_LOG).tolist():  # a log comes after the state
+            if not logs.has((int(board.page(0).index[0, i]), 0, 0, 0)):
+                states[i] = NOT_DONE
+        for i in np.flatnonzero(states == FAILED).tolist():
+            if i not in self._call.results.errors:
+                states[i] = NOT_DONE
+        self._given[: len(states)] |= states != NOT_DONE
+        return states
+
+    def _cut_log(self, key: int, index: Any) -> bytes:
+        """Return the part of a log that has some entries, which then count from its start."""
+        of_log = index[0] == key
+        offsets = index[1, of_log]
+        start = int(offsets.min())
+        stop = int((offsets + np.abs(index[2, of_log])).max())
+        index[1, of_log] -= start
+        return bytes(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
+
+    def _attempts(self) -> Any:
+        board = self._call.board
+        return board.page(0).attempts[: board.n_tasks].copy() if board.header[HURT] else None
+
+
+def host_name() -> str:
+    """Return the name of this host in messages."""
+    part = os.environ.get("NBSHARE_HOST")
+    return os.uname().nodename + (f"/{part}" if part else "")

@@ -1,0 +1,111 @@
+"""Several hosts on one machine, as an executor, and what items do there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+import duties
+import psutil
+
+
+def be_host(name):
+    """Make this process one of a host of its own; it has the client's memory by copies only."""
+    os.environ["NBSHARE_HOST"] = name
+
+
+class Farm(Executor):
+    """An executor over hosts, of one process each, that knows which of them are alive."""
+
+    def __init__(self, n):
+        context = get_context("forkserver")
+        self._pools = [ProcessPoolExecutor(1, context, be_host, (f"host-{k}",)) for k in range(n)]
+        self._busy = dict.fromkeys(self._pools, 0)
+        self.before_submit = lambda: None
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        """Run a function on the host that has least to do."""
+        self.before_submit()
+        while self._busy:
+            pool = min(self._busy, key=self._busy.get)
+            try:
+                future = pool.submit(fn, *args, **kwargs)
+            except BrokenProcessPool:
+                del self._busy[pool]
+                continue
+            self._busy[pool] += 1
+            future.add_done_callback(functools.partial(self._note_done, pool))
+            return future
+        raise BrokenProcessPool("no host is left")
+
+    def _note_done(self, pool, _future):
+        if pool in self._busy:
+            self._busy[pool] -= 1
+
+    def shutdown(self, wait=True, *, cancel_futures=False) -> None:
+        """End all hosts."""
+        for pool in self._pools:
+            pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def agent():
+    """Return the agent of the worker process that this is."""
+    return psutil.Process().parent().parent()
+
+
+def lose_host_at(i, bad, folder):
+    """Kill the agent of this host in some items, once each."""
+    duties.note(f"{folder}/ran", str(i))
+    if i in bad and not (marker := Path(folder, f"lost-{i}")).exists():
+        marker.touch()
+        agent().send_signal(signal.SIGKILL)
+        time.sleep(duties.ENOUGH_S)
+    return float(i)
+
+
+def lose_machine_at(i, bad, folder):
+    """Kill all of this host in some items, once each: the cluster's process, and the agent."""
+    duties.note(f"{folder}/ran", str(i))
+    if i in bad and not (marker := Path(folder, f"lost-{i}")).exists():
+        marker.touch()
+        cluster = agent().parent()
+        for process in (cluster, agent()):
+            process.kill()
+        time.sleep(duties.ENOUGH_S)
+    return float(i)
+
+
+def die_at(i, bad):
+    """End the worker process in some items."""
+    if i in bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(i)
+
+
+def linger(i, folder):
+    """Say which process runs it, and take long."""
+    duties.note(f"{folder}/worker-{i}", os.getpid())
+    time.sleep(duties.ENOUGH_S)
+
+
+def worker_of(folder, i):
+    """Return the worker that runs such an item; an empty text if there is none yet."""
+    path = Path(folder, f"worker-{i}")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def total(i, table):
+    """Use an array."""
+    return float(table.sum()) + i
+
+
+def where(i):
+    """Return the host that an item runs on."""
+    time.sleep(0.02)
+    return os.environ["NBSHARE_HOST"]

@@ -1,0 +1,126 @@
+"""Calls on a Dask cluster, and on Ray: real schedulers and workers, in processes over TCP."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import duties
+import farm
+import numpy as np
+import pytest
+from contract import BackendContract
+
+import nbshare
+from nbshare import last_job, parallel_map
+from nbshare.errors import WorkerDiedError
+from nbshare.hosts.dask import DaskHosts
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dask_client():
+    """Give the client of a cluster of two worker processes."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+        nbshare.shutdown()
+
+
+@pytest.fixture(scope="module")
+def ray_address():
+    """Start a cluster of one node; give what stands for it."""
+    ray = pytest.importorskip("ray")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield "ray"
+    nbshare.shutdown()
+    ray.shutdown()
+
+
+class TestDask(BackendContract):
+    """Calls on a Dask cluster."""
+
+    lacks = frozenset({"in place"})
+
+    @pytest.fixture
+    def backend(self, dask_client):
+        """Give the value for ``backend=``."""
+        return dask_client
+
+
+class TestRay(BackendContract):
+    """Calls on a Ray cluster."""
+
+    lacks = frozenset({"in place"})
+
+    @pytest.fixture
+    def backend(self, ray_address):
+        """Give the value for ``backend=``."""
+        return ray_address
+
+
+@pytest.fixture
+def two_hosts(dask_client):
+    """Give the client of the cluster, whose two workers are hosts of their own."""
+
+    def be_host(dask_worker):
+        farm.be_host(dask_worker.address)
+
+    dask_client.wait_for_workers(2)
+    dask_client.run(be_host)
+    yield dask_client
+    dask_client.run(os.environ.pop, "NBSHARE_HOST", "")
+    nbshare.shutdown()
+
+
+def options(client, folder):
+    """Return options of a call in which a host is lost."""
+    shared = {"bad": {7}, "folder": str(folder)}
+    return {"shared": shared, "chunksize": 2, "backend": client, "progress": False}
+
+
+def test_a_lost_dask_worker_and_its_host(two_hosts, tmp_path):
+    """Dask repeats tasks of lost workers; items run again only as ``retries`` says."""
+    found = parallel_map(farm.lose_machine_at, range(20), retries=1, **options(two_hosts, tmp_path))
+    assert found.tolist() == list(range(20))
+    ran = duties.noted(tmp_path / "ran")
+    assert {i for i in ran if ran.count(i) > 1} <= {"6", "7"}
+    assert ran.count("7") == 2
+
+
+def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
+    """Without retries nothing runs twice."""
+    with pytest.raises(WorkerDiedError, match=r"host .* was lost .* items 6 to 7"):
+        parallel_map(farm.lose_machine_at, range(20), **options(two_hosts, tmp_path))
+    ran = duties.noted(tmp_path / "ran")
+    assert len(ran) == len(set(ran))
+    assert last_job().partial().mask[[6, 7]].all()
+
+
+def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
+    """From the client to one worker, or from another worker, and not again for a later block."""
+    given = []
+    give = DaskHosts.give
+    monkeypatch.setattr(
+        DaskHosts, "give", lambda *args: given.append((len(args[3]), args[4])) or give(*args)
+    )
+    table = np.ones(1 << 18)
+    found = parallel_map(
+        farm.total,
+        range(30),
+        shared={"table": table},
+        chunksize=1,
+        backend=two_hosts,
+        progress=False,
+    )
+    assert found.tolist() == [float(table.size) + i for i in range(30)]
+    places = [place for nbytes, place in given if nbytes >= table.nbytes]
+    assert sorted(places) == sorted(two_hosts.nthreads())

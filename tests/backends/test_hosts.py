@@ -1,0 +1,254 @@
+"""What hosts add to a call: inputs and code that travel, lost hosts, ends of the client."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import duties
+import farm
+import numpy as np
+import psutil
+import pytest
+from faultlab import wait_until
+
+import nbshare
+from nbshare import last_job, map_async, parallel_map
+from nbshare.errors import (
+    PartialResultWarning,
+    TaskTimeoutError,
+    UnsendableError,
+    WorkerDiedError,
+)
+from nbshare.hosts import carrier, line
+
+
+@pytest.fixture
+def hosts(no_helpers_left):
+    """Give an executor with two hosts, each with its own agent."""
+    with farm.Farm(2) as executor:
+        yield executor
+        nbshare.shutdown()
+
+
+@pytest.fixture
+def threads():
+    """Give an executor with two threads, and the options to use it."""
+    with ThreadPoolExecutor(2) as executor:
+        yield {"backend": executor, "max_workers": 2, "progress": False}
+        nbshare.shutdown()
+
+
+def options(hosts, **others):
+    """Return options of calls that use both hosts."""
+    return {"backend": hosts, "max_workers": 2, "progress": False, **others}
+
+
+# ------------------------------------------------------------------------- inputs and code
+
+
+def test_inputs_come_once_to_each_host(hosts, monkeypatch):
+    """Though many blocks use them, and hosts cannot map the client's memory."""
+    sent = []
+    bytes_of = line.bytes_of
+    monkeypatch.setattr(line, "bytes_of", lambda placed: sent.append(placed) or bytes_of(placed))
+    shared = {"table": np.ones(1 << 18)}
+    for _ in range(2):
+        found = parallel_map(farm.total, range(40), shared=shared, **options(hosts, chunksize=1))
+        assert found.tolist() == [float(1 << 18) + i for i in range(40)]
+        assert len(sent) == 4  # inputs and source files, to two hosts
+        sent.clear()
+
+
+def test_both_hosts_work(hosts):
+    """On its own machine, a host is known by its name."""
+    found = parallel_map(farm.where, range(40), **options(hosts, chunksize=1))
+    assert set(found) == {"host-0", "host-1"}
+
+
+@pytest.mark.parametrize("state", ["missing", "older"])
+def test_the_client_s_files_are_what_hosts_run(hosts, tmp_path, monkeypatch, state):
+    """A module, its package and a helper, whatever files are there when a host imports them."""
+    package = tmp_path / "fields"
+    package.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = {
+        tmp_path / "scales.py": "FACTOR = 3\n",
+        package / "__init__.py": "",
+        package / "model.py": "import scales\ndef run(x):\n    return x * scales.FACTOR\n",
+    }
+    for path, text in files.items():
+        path.write_text(text)
+    run = importlib.import_module("fields.model").run
+
+    def spoil():
+        for path in files:
+            path.unlink(missing_ok=True)
+            if state == "older":
+                path.write_text("FACTOR = 2\ndef run(x):\n    return -x\n")
+
+    hosts.before_submit = spoil
+    try:
+        assert parallel_map(run, range(5), **options(hosts)).tolist() == [0, 3, 6, 9, 12]
+    finally:
+        for name in ("scales", "fields", "fields.model"):
+            sys.modules.pop(name, None)
+
+
+def test_an_edited_file_is_run_as_it_is_now(threads, tmp_path, monkeypatch):
+    """By the next call, on a host that has run the version before."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "edited.py"
+    for n in (1, 22):
+        path.write_text(f"def run(x):\n    return x + {n}\n")
+        module = nbshare.import_file(path)
+        assert parallel_map(module.run, range(2), **threads).tolist() == [n, n + 1]
+
+
+# ------------------------------------------------------------------------------ failures
+
+
+def test_a_dead_worker_is_named_with_its_item_and_host(threads):
+    """As on this machine; the host goes on."""
+    with pytest.raises(WorkerDiedError, match=r"of host .*SIGKILL while it worked on item 7 \(7\)"):
+        parallel_map(farm.die_at, range(9), shared={"bad": {7}}, chunksize=4, **threads)
+    assert parallel_map(duties.identity, range(3), **threads).tolist() == [0, 1, 2]
+
+
+def test_a_late_item_is_ended_on_its_host(threads):
+    """And is named by its index in the call."""
+    with pytest.raises(TaskTimeoutError, match="item 3") as caught:
+        parallel_map(duties.doze, [0.0] * 3 + [20.0], timeout=0.3, **threads)
+    assert caught.value.index == 3
+
+
+def test_items_of_a_lost_host_run_again_if_they_may(hosts, tmp_path):
+    """With ``retries=1`` the results are right; what was done does not run again."""
+    shared = {"bad": {5}, "folder": str(tmp_path)}
+    found = parallel_map(
+        farm.lose_host_at, range(12), shared=shared, retries=1, chunksize=2, **options(hosts)
+    )
+    assert found.tolist() == list(range(12))
+    ran = [int(i) for i in duties.noted(tmp_path / "ran")]
+    # Of its block, item 4 was done on the host, which could not tell.
+    assert {i for i in range(12) if ran.count(i) > 1} <= {4, 5}
+    assert ran.count(5) == 2
+
+
+def test_a_lost_host_is_named_with_what_it_worked_on(hosts, tmp_path):
+    """Without retries nothing runs twice, and what others did is kept."""
+    shared = {"bad": {5}, "folder": str(tmp_path)}
+    with pytest.raises(WorkerDiedError, match=r"host .*host-\d was lost .* items 4 to 5"):
+        parallel_map(farm.lose_host_at, range(12), shared=shared, chunksize=2, **options(hosts))
+    assert len(set(ran := duties.noted(tmp_path / "ran"))) == len(ran)
+    partial = last_job().partial()
+    assert partial.mask[[4, 5]].all()
+    assert (partial.compressed() == np.flatnonzero(~partial.mask)).all()
+
+
+def test_items_of_a_lost_host_may_fail(hosts, tmp_path):
+    """With ``on_error="return"`` all others have results."""
+    shared = {"bad": {5}, "folder": str(tmp_path)}
+    found = parallel_map(
+        farm.lose_host_at,
+        range(12),
+        shared=shared,
+        chunksize=2,
+        on_error="return",
+        **options(hosts),
+    )
+    assert np.flatnonzero(found.mask).tolist() == [4, 5]
+    assert isinstance(last_job().errors[5], WorkerDiedError)
+
+
+def test_a_block_that_the_cluster_repeats_is_refused(tmp_path):
+    """Clusters run tasks again whose host was lost; items run again only as ``retries`` says."""
+
+    class Repeating(ThreadPoolExecutor):
+        def submit(self, fn, /, *args):
+            return super().submit(lambda: [fn(*args), fn(*args)][0])
+
+    log = str(tmp_path / "log")
+    with Repeating(2) as executor:
+        found = parallel_map(
+            duties.noted_row, range(6), shared={"log": log}, chunksize=2, **options(executor)
+        )
+        nbshare.shutdown()
+    assert found[:, 0, 0].tolist() == list(range(6))
+    assert duties.noted(log) == list("012345")
+
+
+def test_an_executor_that_was_shut_down(threads):
+    """Its own error comes."""
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        parallel_map(duties.identity, range(3), **options(executor))
+
+
+def test_other_versions_are_refused(threads, monkeypatch):
+    """With both."""
+    monkeypatch.setattr(carrier, "versions", lambda: ("9.9", "3.11", "2"))
+    with pytest.raises(RuntimeError, match=r"has nbshare 9\.9 instead of"):
+        parallel_map(duties.identity, range(3), **threads)
+
+
+@pytest.mark.parametrize("make", [nbshare.SharedLock, lambda: nbshare.RingBuffer(2, (3,), "f8")])
+def test_what_works_on_one_machine_only_is_refused(threads, make):
+    """Before anything runs."""
+    with pytest.raises(UnsendableError, match="one machine only"):
+        parallel_map(duties.add, range(3), range(3), shared={"z": make()}, **threads)
+
+
+def test_workers_of_this_machine_are_no_hosts():
+    """An Executor of nbshare is refused with what to do."""
+    with nbshare.Executor() as executor, pytest.raises(ValueError, match="leave backend= out"):
+        parallel_map(duties.identity, range(3), backend=executor)
+
+
+# ---------------------------------------------------------------------------------- ends
+
+
+def test_stop_ends_what_hosts_compute(hosts, tmp_path):
+    """Also in the middle of an item; the next call works."""
+    job = map_async(
+        farm.linger,
+        range(2),
+        shared={"folder": str(tmp_path)},
+        chunksize=1,
+        backend=hosts,
+        max_workers=2,
+    )
+    workers = [int(wait_until(lambda i=i: farm.worker_of(tmp_path, i))) for i in range(2)]
+    job.cancel()
+    with pytest.warns(PartialResultWarning):
+        job.result(5)
+    wait_until(lambda: not any(map(psutil.pid_exists, workers)), what="they compute")
+    assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "os._exit", "exit"])
+def test_nothing_is_left_of_a_client_that_ended(lab, way):
+    """Agents and workers end with it, busy or idle; the lab looks for them."""
+    subject = lab.start(f"""
+from concurrent.futures import ThreadPoolExecutor
+import farm
+job = nbshare.map_async(farm.linger, range(2), shared={{"folder": os.getcwd()}}, chunksize=1,
+                        backend=ThreadPoolExecutor(2), max_workers=2)
+while not all(farm.worker_of(".", i) for i in range(2)):
+    time.sleep(0.01)
+raise_flag("runs")
+if {way!r} == "os._exit":
+    os._exit(0)
+if {way!r} == "SIGKILL":
+    time.sleep(60)
+job.cancel()
+nbshare.shutdown()
+""")
+    lab.await_flag("runs")
+    if way == "SIGKILL":
+        subject.signal(signal.SIGKILL)
+    subject.wait()
+    wait_until(lab.nobody_left, what="processes are left")
