@@ -135,8 +135,9 @@ def parallel_map(
         workers. The sequence is not advanced.
     initializer : callable, optional
         Called in each worker before its first item, to load a model or open a connection. Workers
-        that have run it are kept for later calls with the same initializer, with what it has set:
-        environment variables, working directory, import path, signal handlers and the like.
+        that have run it are kept for later calls with the same initializer, or without one, with
+        what it has set: environment variables, working directory, import path, signal handlers and
+        the like. Another initializer gets new workers.
     initargs : sequence, optional
         Positional arguments of the initializer.
     checkpoint : str or path-like, optional

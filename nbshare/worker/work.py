@@ -395,7 +395,7 @@ class Work:
     def _overcome(self, i: int, error: BaseException) -> int | None:
         """Handle a failure: 0 to try the item again, 1 if it may fail, None to stop."""
         self._end_copy()
-        if isinstance(error, ItemStopped):
+        if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
             return None
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
