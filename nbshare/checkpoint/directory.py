@@ -46,7 +46,7 @@ from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
+from nbshare.wire.results import NUMBERS, OBJECTS, FilePlace, OutputSpec
 
 __all__ = [
     "Directory",
@@ -345,12 +345,20 @@ class Directory:
     def output(self) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         assert self._results is not None
-        segment = Segment.attach(os.dup(self._results.fd), "r+")
-        return Output(self._results.read("c"), segment, self._results.start)
+        columns, version = (self._results, self._index), self.version
+        segments = [Segment.attach(os.dup(column.fd), "r+") for column in columns]
+        # With "power" a word must not reach the disk before its row.
+        place = FilePlace(
+            self._results.start, self._index.start,
+            version if self._durability == "process" else None,
+        )  # fmt: skip
+        return Output(self._results.read("c"), segments, place)
 
     def checksums(self, rows: Rows) -> npt.NDArray[np.uint32]:
         """Return the checksums of results that are in their places."""
         assert self._results is not None
+        if self._durability == "process":  # workers have stored them
+            return np.array(self._index.read()["crc"][rows])
         return _crcs(self._results.read(), rows)
 
     def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
