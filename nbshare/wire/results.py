@@ -92,14 +92,13 @@ KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
 
 
 class FilePlace(NamedTuple):
-    """Where workers write arrays to a file, and to another one that each is whole."""
+    """Where workers write arrays to a file, and their checksums to another one."""
 
     start: int  # of the first row, in bytes
     word_start: int  # of the first `WORD`, in bytes
-    version: int | None  # for the words; None: the owner writes them
 
 
-WORD = struct.Struct("<BBHI")  # state, attempts, version, CRC-32 of the row
+WORD = struct.Struct("<4xI")  # nothing yet, CRC-32 of the row: the owner marks it as stored
 
 
 def spec_for(value: Any) -> OutputSpec:

@@ -399,7 +399,9 @@ class _RemoteCaller(Caller):
         if isinstance(place, FilePlace):
             self._files = fds
             return decided, FileRows(decided, fds, place)
-        return decided, _OutputRows(decided, self._mappings.inputs(fds, ["r+"])[0], *place, n)
+        offset, strides = place
+        view = self._mappings.inputs(fds, ["r+"])[0]
+        return decided, _OutputRows(decided, view, offset, strides, n)
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))

@@ -24,7 +24,8 @@ import numpy.typing as npt
 from nbshare.errors import noted
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.memory.disk import write_all
+from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import (
     ALONE,
     ASK,
@@ -48,7 +49,6 @@ LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
 # kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
-MOST_WRITTEN = 1 << 30  # bytes at a time: the system writes 2 GiB at most
 
 # Python's own plain types need no reducer; NumPy's numbers refer to their dtype and a function.
 _DTYPES = {type(np.dtype(t)) for t in SCALARS if issubclass(t, np.generic)}
@@ -104,14 +104,14 @@ class LogWriter:
 
 
 class FileRows:
-    """Writes arrays to a file, each followed by a word that says that it is whole.
+    """Writes arrays to a file, and the checksum of each to another one.
 
     Parameters
     ----------
     spec : OutputSpec
         Of a row.
     fds : sequence of int
-        The file of the rows, and that of the words.
+        The file of the rows, and that of the checksums.
     place : FilePlace
         Where they begin.
     """
@@ -119,31 +119,18 @@ class FileRows:
     def __init__(self, spec: OutputSpec, fds: Sequence[int], place: FilePlace) -> None:
         self._dtype, self._fds, self._place = spec.dtype, fds, place
 
-    def put(self, i: int, value: Any, n_failures: int) -> None:
-        """Write the result of item `i`, which has failed so often before.
+    def put(self, i: int, value: Any) -> None:
+        """Write the result of item `i`.
 
         Raises
         ------
         OSError
             The disk is full, or fails.
         """
-        row = np.ascontiguousarray(value, self._dtype).reshape(-1).view(np.uint8)
-        start, word_start, version = self._place
-        at = word_start + i * WORD.size
-        if n_failures and version is not None:  # a worker may have died after its word
-            _write_all(self._fds[1], bytes(WORD.size), at)
-        _write_all(self._fds[0], row, start + i * len(row))
-        if version is not None:
-            attempts = min(n_failures + 1, 255)
-            word = WORD.pack(IN_OUTPUT, attempts, version, zlib.crc32(row))
-            _write_all(self._fds[1], word, at)
-
-
-def _write_all(fd: int, data: Any, offset: int) -> None:
-    left = memoryview(data)
-    while left:
-        n = os.pwrite(fd, left[:MOST_WRITTEN], offset)
-        left, offset = left[n:], offset + n
+        row = np.ascontiguousarray(value, self._dtype).reshape(-1).view(np.uint8).data
+        write_all(self._fds[0], row, self._place.start + i * len(row))
+        word = WORD.pack(zlib.crc32(row))  # here: the row is still in the cache
+        write_all(self._fds[1], word, self._place.word_start + i * WORD.size)
 
 
 class ResultStore:
@@ -235,10 +222,8 @@ class ResultStore:
         elif self._file is None:
             self._out[place] = value
         else:
-            hurt = self._board.header[HURT]
-            n_failures = int(self._page.attempts[place]) & ATTEMPTS if hurt else 0
             try:
-                self._file.put(i, value, n_failures)
+                self._file.put(i, value)
             except OSError:  # not the item's fault: the owner learns of it when it stores the log
                 return self._append(place, value)
         self._page.done[place] = IN_OUTPUT

@@ -23,8 +23,9 @@ from faultlab import wait_until
 from grids import thinned
 
 from nbshare import open_checkpoint, parallel_map
-from nbshare.checkpoint import files, keeper, writer
+from nbshare.checkpoint import keeper, writer
 from nbshare.errors import CheckpointInUseError, CheckpointWarning
+from nbshare.memory import disk as disk_calls
 
 N = 6
 MOST_QUICK = 150  # states in the quick suite
@@ -71,10 +72,10 @@ def record(func, tmp_path, monkeypatch, durability):
     """Return the calls of a sweep in two parts, and when results were there for good."""
     disk = disks.Recording()
     monkeypatch.setitem(sweeps.PAUSE_S, 0, 5e-3)
-    monkeypatch.setattr(files, "system", disk)
+    monkeypatch.setattr(disk_calls, "system", disk)
     run(func, tmp_path / "recorded", n=3, durability=durability)
     results, _ = run(func, tmp_path / "recorded", durability=durability)
-    monkeypatch.setattr(files, "system", files.System())
+    monkeypatch.setattr(disk_calls, "system", disk_calls.System())
     monkeypatch.setitem(sweeps.PAUSE_S, 0, 0.0)
     return disk.ops, plain(results)
 
@@ -182,13 +183,13 @@ def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypa
     while True:
         path = tmp_path / f"run {at}"
         disk = disks.Failing(at, how)
-        monkeypatch.setattr(files, "system", disk)
+        monkeypatch.setattr(disk_calls, "system", disk)
         try:
             results, _ = run(func, path, durability=durability)
             assert plain(results) == expected
         except OSError:
             assert sweeps.CALLS == []
-        monkeypatch.setattr(files, "system", files.System())
+        monkeypatch.setattr(disk_calls, "system", disk_calls.System())
         results, _ = run(func, path, durability=durability)
         assert plain(results) == expected
         if not disk.has_failed:
@@ -206,7 +207,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     disk = disks.Failing(0, "ENOSPC")
     n_calls = len(record(sweeps.values, tmp_path, monkeypatch, "process")[0])
     disk = disks.Failing(n_calls // 3, "ENOSPC", lasting=True)
-    monkeypatch.setattr(files, "system", disk)
+    monkeypatch.setattr(disk_calls, "system", disk)
 
     def call():
         return parallel_map(
@@ -221,7 +222,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
         with pytest.warns(CheckpointWarning, match="No space left") as told:
             assert len(call()) == 40
         assert len(told) == 1
-    monkeypatch.setattr(files, "system", files.System())
+    monkeypatch.setattr(disk_calls, "system", disk_calls.System())
     results, ran = run(sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
