@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+import zlib
 from pathlib import Path
 
 import disks
@@ -22,7 +24,7 @@ import sweeps
 from faultlab import wait_until
 from grids import thinned
 
-from nbshare import open_checkpoint, parallel_map
+from nbshare import open_checkpoint, parallel_map, shutdown
 from nbshare.checkpoint import keeper, writer
 from nbshare.errors import CheckpointInUseError, CheckpointWarning
 from nbshare.memory import disk as disk_calls
@@ -226,6 +228,31 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     results, ran = run(sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_disk_that_refuses_a_workers_rows(durability, tmp_path):
+    """Files of workers may not get larger than 1 MB: later rows go through memory to the disk."""
+    path = tmp_path / "run"
+
+    def call():
+        return parallel_map(refused, range(20), checkpoint=path, durability=durability)
+
+    expected = np.arange(20.0)[:, None] + np.zeros(12_500)
+    assert (call() == expected).all()
+    shutdown()  # its workers keep the limit
+    index = np.load(path / "index.npy")
+    rows = np.load(path / "results.npy")
+    assert set(index["state"]) == {1, 2}
+    for k in np.flatnonzero(index["state"] == 1):
+        assert index["crc"][k] == zlib.crc32(rows[k])
+    assert (call() == expected).all()
+
+
+def refused(x):
+    """Return 100 kB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    return np.full(12_500, float(x))
 
 
 def test_a_directory_that_vanishes(tmp_path, quick):
