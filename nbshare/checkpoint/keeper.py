@@ -1,10 +1,10 @@
 """Stores finished results while a call runs, and starts the call with the stored ones.
 
 Workers write arrays to the file of the results, each with its checksum, if the rows of the file
-are in the order of the items; an array that the disk refuses goes to their log. Other results are in
-shared memory as in any call. A thread of the owner reads the board several times a second, writes
-what is not in the file, and marks new results as stored. A killed owner therefore loses the results of the last
-tenth of a second, with ``durability="power"`` of the last two seconds.
+are in the order of the items; an array that the disk refuses goes to a worker's log. Other results
+are in shared memory as in any call. A thread of the owner reads the board several times a second,
+writes what is not in the file, and marks new results as stored. A killed owner therefore loses the
+results of the last tenth of a second, with ``durability="power"`` of the last two seconds.
 """
 
 from __future__ import annotations
