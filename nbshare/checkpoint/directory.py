@@ -44,9 +44,9 @@ from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import Writer
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
-from nbshare.memory import Segment, aligned
+from nbshare.memory import Segment, aligned, disk
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
+from nbshare.wire.results import NUMBERS, OBJECTS, FilePlace, OutputSpec
 
 __all__ = [
     "Directory",
@@ -215,7 +215,7 @@ class Directory:
     def _open_objects(self) -> files.Column:
         if self._objects is None:
             if self._log_fd < 0:
-                self._log_fd = files.system.open(self.path / "objects.log", os.O_RDWR)
+                self._log_fd = disk.system.open(self.path / "objects.log", os.O_RDWR)
                 self._log_end = aligned(os.fstat(self._log_fd).st_size)
             self._objects = self._column(PLACES, "<i8", (3,))
             files.sync_folder(self.path)
@@ -345,13 +345,14 @@ class Directory:
     def output(self) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         assert self._results is not None
-        segment = Segment.attach(os.dup(self._results.fd), "r+")
-        return Output(self._results.read("c"), segment, self._results.start)
+        columns = self._results, self._index
+        segments = [Segment.attach(os.dup(column.fd), "r+") for column in columns]
+        place = FilePlace(*(column.start for column in columns))
+        return Output(self._results.read("c"), segments, place)
 
     def checksums(self, rows: Rows) -> npt.NDArray[np.uint32]:
-        """Return the checksums of results that are in their places."""
-        assert self._results is not None
-        return _crcs(self._results.read(), rows)
+        """Return the checksums that workers have written."""
+        return np.array(self._index.read()["crc"][rows])
 
     def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         """Write results of consecutive rows; return their checksums."""
@@ -380,7 +381,7 @@ class Directory:
                 if column is not self._index:
                     column.sync()
             if self._log_fd >= 0:
-                files.system.sync(self._log_fd)
+                disk.system.sync(self._log_fd)
         words = np.zeros(len(rows), INDEX)
         words["state"], words["attempts"] = states, np.minimum(attempts, 255)
         words["code"], words["crc"] = self.versions.number, crcs

@@ -1,4 +1,4 @@
-"""Files as a checkpoint uses them: all calls that change a disk go through `system`."""
+"""Files as a checkpoint uses them: all calls that change a disk go through `disk.system`."""
 
 from __future__ import annotations
 
@@ -13,84 +13,37 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from nbshare.memory import aligned
+from nbshare.memory import aligned, disk
+from nbshare.memory.disk import write_all
 
-__all__ = ["Column", "System", "append", "header_of", "replace", "system", "write_all"]
+__all__ = ["Column", "append", "header_of", "replace", "write_all"]
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
-MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
-
-
-class System:
-    """The calls that change a disk; tests put another one in its place."""
-
-    def open(self, path: Path, flags: int) -> int:
-        """Open a file, new or not."""
-        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-    def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Write at an offset; may write less than all."""
-        return os.pwrite(fd, data, offset)
-
-    def allocate(self, fd: int, nbytes: int) -> None:
-        """Allocate so many bytes of a file: writing to them needs no more space."""
-        os.posix_fallocate(fd, 0, nbytes)
-
-    def truncate(self, fd: int, nbytes: int) -> None:
-        """Set the size of a file."""
-        os.ftruncate(fd, nbytes)
-
-    def sync(self, fd: int) -> None:
-        """Wait until the disk has a file."""
-        os.fdatasync(fd)
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Put a file in the place of another."""
-        os.replace(source, target)
-
-
-system = System()
-
-
-def write_all(fd: int, data: Any, offset: int) -> None:
-    """Write all of some bytes.
-
-    Raises
-    ------
-    OSError
-        The disk is full, or fails.
-    """
-    left = memoryview(data).cast("B")
-    while left:
-        n = system.pwrite(fd, left[:MOST], offset)
-        if n <= 0:
-            raise OSError(errno.EIO, "the system wrote nothing")
-        left, offset = left[n:], offset + n
 
 
 def allocate(fd: int, nbytes: int) -> None:
     """Allocate so many bytes of a file; new ones are zero."""
     try:
-        system.allocate(fd, nbytes)
+        disk.system.allocate(fd, nbytes)
     except OSError as error:
         if error.errno not in NO_ALLOCATION:
             raise
         if os.fstat(fd).st_size < nbytes:  # a file system without it: writing may say it is full
-            system.truncate(fd, nbytes)
+            disk.system.truncate(fd, nbytes)
 
 
 def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = system.open(new, os.O_WRONLY | os.O_TRUNC)
+    fd = disk.system.open(new, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data, 0)
         if is_needed:
-            system.sync(fd)
+            disk.system.sync(fd)
     finally:
         os.close(fd)
-    system.rename(new, path)
+    disk.system.rename(new, path)
     if is_needed:
         sync_folder(path.parent)
 
@@ -99,7 +52,7 @@ def sync_folder(path: Path) -> None:
     """Wait until the disk has the names in a folder."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        system.sync(fd)
+        disk.system.sync(fd)
     except OSError as error:
         if error.errno not in NO_ALLOCATION:  # some file systems sync no folders
             raise
@@ -109,7 +62,7 @@ def sync_folder(path: Path) -> None:
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
-    fd = system.open(path, os.O_WRONLY | os.O_APPEND)
+    fd = disk.system.open(path, os.O_WRONLY | os.O_APPEND)
     try:  # first the end of the line before, which a crash may have cut
         write_all(fd, b"\n" + json.dumps(record).encode(), os.fstat(fd).st_size)
     finally:
@@ -145,7 +98,7 @@ class Column:
         self.was_whole = True
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        self.fd = system.open(path, os.O_RDWR)
+        self.fd = disk.system.open(path, os.O_RDWR)
         try:
             size, found = os.fstat(self.fd).st_size, header_of(path)
             if found is not None and found[1:] == (self.dtype, shape):
@@ -183,7 +136,7 @@ class Column:
         """Shrink to the first `n` rows."""
         if n < self.n:
             self._write_header(n)
-            system.truncate(self.fd, self._end(n))
+            disk.system.truncate(self.fd, self._end(n))
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
         """Write rows from `start` on."""
@@ -204,7 +157,7 @@ class Column:
             for row in rows.tolist():
                 new.write(row, self.read()[row : row + 1])
             new.sync()
-            system.rename(new._path, self._path)
+            disk.system.rename(new._path, self._path)
         except BaseException:
             new.close()
             raise
@@ -213,7 +166,7 @@ class Column:
 
     def sync(self) -> None:
         """Wait until the disk has it."""
-        system.sync(self.fd)
+        disk.system.sync(self.fd)
 
     def close(self) -> None:
         """Close the file."""

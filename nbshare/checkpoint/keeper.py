@@ -1,10 +1,10 @@
 """Stores finished results while a call runs, and starts the call with the stored ones.
 
-Workers know nothing of it. They write arrays to the file of the results, which they map like any
-output, if the rows of the file are in the order of the items. Other results are in shared memory as
-in any call. A thread of the owner reads the board several times a second, writes what is not in
-the file, and marks new results as stored. A killed owner therefore loses the results of the last
-tenth of a second, with ``durability="power"`` of the last two seconds.
+Workers write arrays to the file of the results, each with its checksum, if the rows of the file
+are in the order of the items; an array that the disk refuses goes to a worker's log. Other results
+are in shared memory as in any call. A thread of the owner reads the board several times a second,
+writes what is not in the file, and marks new results as stored. A killed owner therefore loses the
+results of the last tenth of a second, with ``durability="power"`` of the last two seconds.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Keeper:
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
-        if not call.engine.in_process and not call.board.is_open:
+        if not call.board.is_open:
             call.results.allocate = self._allocate
         if self._spec is not None:
             call.results.begin_with(self._spec)

@@ -18,7 +18,7 @@ from typing import Any
 
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
-from nbshare.memory import has_ended, identity
+from nbshare.memory import disk, has_ended, identity
 
 with suppress(ImportError):  # not on every system
     import fcntl
@@ -98,7 +98,7 @@ class Writer:
         self._place = status.st_dev, status.st_ino
         if self._place in _held:
             raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
-        self._fd = files.system.open(folder / "lock", os.O_RDWR)
+        self._fd = disk.system.open(folder / "lock", os.O_RDWR)
         try:
             self._lock()
             before = writer_of(folder)

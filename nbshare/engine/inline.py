@@ -18,9 +18,9 @@ from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
-from nbshare.wire.results import LogKey, OutputSpec
+from nbshare.wire.results import FilePlace, LogKey, OutputSpec
 from nbshare.worker.process import Seen, are_gone, inputs_of
-from nbshare.worker.store import Rows
+from nbshare.worker.store import FileRows, Rows
 from nbshare.worker.work import Caller, Work
 
 __all__ = ["SerialEngine", "ThreadEngine"]
@@ -33,12 +33,13 @@ class _Here(Caller):
         self._call, self._imports = call, ImportLog()
         self._lock = _thread.allocate_lock()
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | FileRows | None]:
         results = self._call.results
         with self._lock:
-            results.decide(spec)
-        assert results.spec is not None
-        return results.spec, results.rows if results.output() is not None else None
+            (decided, place, _), segments = results.place_for(spec)
+        if isinstance(place, FilePlace):
+            return decided, FileRows(decided, [segment.fd for segment in segments], place)
+        return decided, results.rows if results.output() is not None else None
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)

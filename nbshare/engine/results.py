@@ -68,8 +68,8 @@ class Output(NamedTuple):
     """Where the rows of an output are."""
 
     array: npt.NDArray[Any]  # for this process
-    segment: Segment  # for workers
-    offset: int  # of the first row in it, in bytes
+    segments: list[Segment]  # for workers
+    place: Any  # in the segments; what workers are told
     is_fresh: bool = True  # missing rows are zero
 
 
@@ -91,7 +91,8 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
     """Return an array in shared memory as an output."""
     found = segment_of(array)
     assert found is not None
-    return Output(array, *found, is_fresh)
+    segment, offset = found
+    return Output(array, [segment], (offset, array.strides), is_fresh)
 
 
 class Results:
@@ -180,13 +181,13 @@ class Results:
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
-        """Return what a worker with a first result is told, and the segment that it may need."""
+        """Return what a worker with a first result is told, and the segments that it may need."""
         self.decide(spec)
         if (found := self.output()) is None:
-            return (self.spec, None), []
+            return (self.spec, None, None), []
         array, n = found
         output = self._output or output_of(array)
-        return (self.spec, (output.offset, array.strides, n)), [output.segment]
+        return (self.spec, output.place, n), output.segments
 
     def begin_with(self, spec: OutputSpec) -> None:
         """Have results that look like those of an earlier call, before the first comes."""

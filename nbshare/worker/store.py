@@ -12,7 +12,8 @@ import itertools
 import os
 import pickle
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from nbshare.errors import noted
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
+from nbshare.memory.disk import write_all
 from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import (
     ALONE,
@@ -31,7 +33,9 @@ from nbshare.wire.results import (
     KIND_OF,
     KINDS,
     OUT_OF_BAND,
+    WORD,
     Entry,
+    FilePlace,
     LogKey,
     OutputSpec,
     parts_of,
@@ -39,7 +43,7 @@ from nbshare.wire.results import (
 )
 from nbshare.worker.items import SCALARS
 
-__all__ = ["LogWriter", "ResultStore", "Rows", "fill_row"]
+__all__ = ["FileRows", "LogWriter", "ResultStore", "Rows", "fill_row"]
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
@@ -99,6 +103,36 @@ class LogWriter:
         return log, start
 
 
+class FileRows:
+    """Writes arrays to a file, and the checksum of each to another one.
+
+    Parameters
+    ----------
+    spec : OutputSpec
+        Of a row.
+    fds : sequence of int
+        The file of the rows, and that of the checksums.
+    place : FilePlace
+        Where they begin.
+    """
+
+    def __init__(self, spec: OutputSpec, fds: Sequence[int], place: FilePlace) -> None:
+        self._dtype, self._fds, self._place = spec.dtype, fds, place
+
+    def put(self, i: int, value: Any) -> None:
+        """Write the result of item `i`.
+
+        Raises
+        ------
+        OSError
+            The disk is full, or fails.
+        """
+        row = np.ascontiguousarray(value, self._dtype).reshape(-1).view(np.uint8).data
+        write_all(self._fds[0], row, self._place.start + i * len(row))
+        word = WORD.pack(zlib.crc32(row))  # here: the row is still in the cache
+        write_all(self._fds[1], word, self._place.word_start + i * WORD.size)
+
+
 class ResultStore:
     """The worker's side: puts results into the output array or into its log.
 
@@ -108,8 +142,8 @@ class ResultStore:
         Of the call.
     ask : callable
         ``ask(spec)`` returns the call's spec, and a function of the first row and the number of
-        rows that returns these rows of the output (None for objects). Called once, with the first
-        result.
+        rows that returns these rows of the output, or the `FileRows` (None for objects). Called
+        once, with the first result.
     announce : callable
         As for `LogWriter`.
     lock : context manager
@@ -126,7 +160,7 @@ class ResultStore:
     def __init__(
         self,
         board: Board,
-        ask: Callable[[OutputSpec], tuple[OutputSpec, Rows | None]],
+        ask: Callable[[OutputSpec], tuple[OutputSpec, Rows | FileRows | None]],
         announce: Callable[[LogKey, Segment], None],
         lock: AbstractContextManager[Any],
     ) -> None:
@@ -136,6 +170,7 @@ class ResultStore:
         self._spec: OutputSpec | None = None
         self._page = board.page(0)
         self._rows: Rows | None = None
+        self._file: FileRows | None = None  # in its place
         self._out: Any = None  # the rows of the page
         self.number: type | None = None
         self.takes_objects = False
@@ -182,10 +217,15 @@ class ResultStore:
         place = i - self._page.first
         if spec.is_given:
             fill_row(self._out, place, value)
-        elif spec.holds(value):
+        elif not spec.holds(value):
+            return self._append(place, value)
+        elif self._file is None:
             self._out[place] = value
         else:
-            return self._append(place, value)
+            try:
+                self._file.put(i, value)
+            except OSError:  # not the item's fault: the owner learns of it when it stores the log
+                return self._append(place, value)
         self._page.done[place] = IN_OUTPUT
         return None
 
@@ -193,7 +233,11 @@ class ResultStore:
         """With the first result, learn where results go."""
         kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
-            self._spec, self._rows = self._ask(wanted)
+            self._spec, found = self._ask(wanted)
+            if isinstance(found, FileRows):
+                self._file = found
+            else:
+                self._rows = found
         else:
             self._spec = KINDS[kind]
             if self._spec.dtype is not None:
@@ -211,7 +255,7 @@ class ResultStore:
         except Exception as error:
             noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
             raise
-        self.takes_objects = self.number is not None or self._rows is None
+        self.takes_objects = self.number is not None or (self._rows or self._file) is None
         if buffers:
             entry = self._log.append_parts(data, buffers)
         else:

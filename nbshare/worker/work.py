@@ -50,7 +50,7 @@ from nbshare.worker.belongings import initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
 from nbshare.worker.reports import Desk, ItemStopped
 from nbshare.worker.stages import Column, PassingStore, blocks_for
-from nbshare.worker.store import ResultStore, Rows
+from nbshare.worker.store import FileRows, ResultStore, Rows
 
 __all__ = ["Caller", "Work"]
 
@@ -71,7 +71,7 @@ if hasattr(os, "register_at_fork"):
 class Caller:
     """The caller of a worker; this class is one in the same process, with little to tell."""
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
+    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | FileRows | None]:
         """Return where results go, for the spec of the first one."""
         raise NotImplementedError
 

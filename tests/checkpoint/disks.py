@@ -1,4 +1,4 @@
-"""Disks that record what is written to them, or fail: in the place of `files.system`."""
+"""Disks that record what is written to them, or fail: in the place of `disk.system`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from nbshare.checkpoint.files import System
+from nbshare.memory.disk import System
 
 
 class Op(NamedTuple):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+import zlib
 from pathlib import Path
 
 import disks
@@ -22,9 +24,10 @@ import sweeps
 from faultlab import wait_until
 from grids import thinned
 
-from nbshare import open_checkpoint, parallel_map
-from nbshare.checkpoint import files, keeper, writer
+from nbshare import open_checkpoint, parallel_map, shutdown
+from nbshare.checkpoint import keeper, writer
 from nbshare.errors import CheckpointInUseError, CheckpointWarning
+from nbshare.memory import disk as disk_calls
 
 N = 6
 MOST_QUICK = 150  # states in the quick suite
@@ -71,10 +74,10 @@ def record(func, tmp_path, monkeypatch, durability):
     """Return the calls of a sweep in two parts, and when results were there for good."""
     disk = disks.Recording()
     monkeypatch.setitem(sweeps.PAUSE_S, 0, 5e-3)
-    monkeypatch.setattr(files, "system", disk)
+    monkeypatch.setattr(disk_calls, "system", disk)
     run(func, tmp_path / "recorded", n=3, durability=durability)
     results, _ = run(func, tmp_path / "recorded", durability=durability)
-    monkeypatch.setattr(files, "system", files.System())
+    monkeypatch.setattr(disk_calls, "system", disk_calls.System())
     monkeypatch.setitem(sweeps.PAUSE_S, 0, 0.0)
     return disk.ops, plain(results)
 
@@ -182,13 +185,13 @@ def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypa
     while True:
         path = tmp_path / f"run {at}"
         disk = disks.Failing(at, how)
-        monkeypatch.setattr(files, "system", disk)
+        monkeypatch.setattr(disk_calls, "system", disk)
         try:
             results, _ = run(func, path, durability=durability)
             assert plain(results) == expected
         except OSError:
             assert sweeps.CALLS == []
-        monkeypatch.setattr(files, "system", files.System())
+        monkeypatch.setattr(disk_calls, "system", disk_calls.System())
         results, _ = run(func, path, durability=durability)
         assert plain(results) == expected
         if not disk.has_failed:
@@ -206,7 +209,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     disk = disks.Failing(0, "ENOSPC")
     n_calls = len(record(sweeps.values, tmp_path, monkeypatch, "process")[0])
     disk = disks.Failing(n_calls // 3, "ENOSPC", lasting=True)
-    monkeypatch.setattr(files, "system", disk)
+    monkeypatch.setattr(disk_calls, "system", disk)
 
     def call():
         return parallel_map(
@@ -221,10 +224,35 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
         with pytest.warns(CheckpointWarning, match="No space left") as told:
             assert len(call()) == 40
         assert len(told) == 1
-    monkeypatch.setattr(files, "system", files.System())
+    monkeypatch.setattr(disk_calls, "system", disk_calls.System())
     results, ran = run(sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_disk_that_refuses_a_workers_rows(durability, tmp_path):
+    """Files of workers may not get larger than 1 MB: later rows go through memory to the disk."""
+    path = tmp_path / "run"
+
+    def call():
+        return parallel_map(refused, range(20), checkpoint=path, durability=durability)
+
+    expected = np.arange(20.0)[:, None] + np.zeros(12_500)
+    assert (call() == expected).all()
+    shutdown()  # its workers keep the limit
+    index = np.load(path / "index.npy")
+    rows = np.load(path / "results.npy")
+    assert set(index["state"]) == {1, 2}
+    for k in np.flatnonzero(index["state"] == 1):
+        assert index["crc"][k] == zlib.crc32(rows[k])
+    assert (call() == expected).all()
+
+
+def refused(x):
+    """Return 100 kB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    return np.full(12_500, float(x))
 
 
 def test_a_directory_that_vanishes(tmp_path, quick):
