@@ -134,7 +134,7 @@ class Keeper:
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
-        if not call.board.is_open:
+        if call.engine.can_write_files and not call.board.is_open:
             call.results.allocate = self._allocate
         if self._spec is not None:
             call.results.begin_with(self._spec)

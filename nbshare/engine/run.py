@@ -82,6 +82,8 @@ class Engine:
         Whether calls go on though nobody waits for them.
     can_be_fed : bool
         Whether a call may begin before its items are packed.
+    can_write_files : bool
+        Whether workers write arrays to the file of a checkpoint.
     in_process : bool
         Whether this process alone reads inputs and writes results: then both are private memory.
     is_closed : bool
@@ -94,6 +96,7 @@ class Engine:
     works_by_itself = True
     can_be_fed = False
     in_process = False
+    can_write_files = True
     is_closed = False
     portion_s = 0.1
 
