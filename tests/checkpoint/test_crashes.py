@@ -376,10 +376,18 @@ print(repr([x if isinstance(x, list) else np.asarray(x).tolist() for x in result
 """
 
 
+SLEEPERS = ["slow_drawn", "slow", "slow_record"]
+SOAK = [pytest.mark.soak, pytest.mark.timeout(1200)]
+
+
 @pytest.mark.parametrize(
-    "n_kills", [4, pytest.param(70, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])]
+    ("func", "n_kills"),
+    [
+        (SLEEPERS[0], 4),
+        *(pytest.param(func, 4, marks=pytest.mark.slow) for func in SLEEPERS[1:]),
+        *(pytest.param(func, 70, marks=SOAK) for func in SLEEPERS),
+    ],
 )
-@pytest.mark.parametrize("func", ["slow", "slow_record", "slow_drawn"])
 def test_kills_at_any_moment(func, n_kills, tmp_path):
     """Of the owner, a worker, or all: in the end all is right, and what was stored ran once."""
     chance = random.Random(func)
