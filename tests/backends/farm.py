@@ -90,12 +90,17 @@ def die_at(i, bad):
 
 def linger(i, folder):
     """Say which process runs it, and take long."""
-    duties.note(f"{folder}/worker-{i}", os.getpid())
+    duties.note(f"{folder}/worker-{i}", f"{os.getpid()} {network()}")
     time.sleep(duties.ENOUGH_S)
 
 
+def network():
+    """Return what tells machines apart."""
+    return os.readlink("/proc/self/ns/net")
+
+
 def worker_of(folder, i):
-    """Return the worker that runs such an item; an empty text if there is none yet."""
+    """Return the worker that runs such an item, and its network; "" if there is none yet."""
     path = Path(folder, f"worker-{i}")
     return path.read_text().strip() if path.exists() else ""
 

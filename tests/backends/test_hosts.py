@@ -221,7 +221,8 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
         backend=hosts,
         max_workers=2,
     )
-    workers = [int(wait_until(lambda i=i: farm.worker_of(tmp_path, i))) for i in range(2)]
+    found = [wait_until(lambda i=i: farm.worker_of(tmp_path, i)) for i in range(2)]
+    workers = [int(pid) for pid, _ in map(str.split, found)]
     job.cancel()
     with pytest.warns(PartialResultWarning):
         job.result(5)

@@ -30,10 +30,11 @@ def two_machines(monkeypatch, request):
         nbshare.shutdown()
 
 
-def lives(pid):
-    """Return whether a process is one of nbshare's workers: a child of a fork server."""
+def lives(pid, network):
+    """Return whether a process of this machine is one of nbshare's workers."""
     with contextlib.suppress(psutil.Error):
-        return any("serve(" in part for part in psutil.Process(pid).parent().cmdline())
+        parents = psutil.Process(pid).parent().cmdline()
+        return network == farm.network() and any("serve(" in part for part in parents)
     return False
 
 
@@ -66,10 +67,14 @@ def test_stop_reaches_other_machines(two_machines, tmp_path):
         backend=two_machines,
         max_workers=2,
     )
-    pids = [int(wait_until(lambda i=i: farm.worker_of(tmp_path, i))) for i in range(2)]
-    places = [(m, pid) for m in two_machines.machines for pid in pids]
-    assert sum(machine.submit(lives, pid).result() for machine, pid in places) >= 2
+    workers = [wait_until(lambda i=i: farm.worker_of(tmp_path, i)).split() for i in range(2)]
+
+    def n_living():
+        places = [(machine, worker) for machine in two_machines.machines for worker in workers]
+        return sum(m.submit(lives, int(pid), network).result() for m, (pid, network) in places)
+
+    assert n_living() == 2
     job.cancel()
     with pytest.warns(PartialResultWarning):
         job.result(5)
-    wait_until(lambda: not any(machine.submit(lives, pid).result() for machine, pid in places))
+    wait_until(lambda: not n_living())
