@@ -17,7 +17,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`                         a `concurrent.futures.Executor` on the same workers
-`open_checkpoint`                  a run that is stored on disk: how far it is, its results
+`open_checkpoint`, `attach`        a run that is stored on disk: how far it is; its job
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
 `last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
@@ -39,6 +39,10 @@ Set these environment variables before a call to change what it does:
 ``NBSHARE_STATIC=1``            for documents that are rebuilt: last frames only, no button or time
 ``NBSHARE_LONG_LOADING_S=30``   seconds until a slow import in a worker is named; set it before
                                 you import nbshare
+``NBSHARE_ADDRESS=10.0.0.5``    with a cluster as ``backend=``: where its machines can reach this
+                                process, if need be with a port, ``10.0.0.5:7000``
+``NBSHARE_HOST=a``              on a machine of a cluster: processes with other values count as
+                                other machines
 ==============================  ===================================================================
 """
 

@@ -26,6 +26,7 @@ __all__ = ["Report", "doctor"]
 
 # Settings of users; the docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
+VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
 PACKAGES = "numpy", "tqdm", "ipywidgets", "matplotlib", "pillow", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text
 
