@@ -99,7 +99,7 @@ def test_the_tour_runs(tmp_path):
     (tmp_path / "workers.py").write_text(blocks["workers.py"])
     check = """
 assert np.array_equal(means[:9], [resampled_mean(i, data) for i in range(9)])
-assert job.cancelled() and 100 < done.count() < 2000
+assert job.cancelled() and 0 < done.count() < 2000
 assert (done.compressed() == means[~done.mask]).all()
 """
     run(tmp_path, "cell.py", blocks["tour"] + check)
