@@ -37,7 +37,7 @@ State = Literal["starting", "running", "done", "stopped", "interrupted", "failed
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
-LOOK_S = 0.02  # between looks of whoever iterates, or awaits in a coroutine
+LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
 
 MOST_STARTED = 1000  # jobs, before those that are over are left out
 
@@ -148,7 +148,7 @@ class Job:
         state = self._run.state
         if self._was_interrupted and state != "done":
             return "interrupted"
-        if state == "starting" and self.n_done:  # whoever notes that workers are ready may wait
+        if state == "starting" and self.n_done:  # the thread that notes ready workers may wait
             return "running"
         return state
 

@@ -1,4 +1,4 @@
-"""How the inputs of a call travel: pickles with their arrays beside them, in one segment.
+"""How the inputs of a call travel: pickles, and next to them their arrays, in one segment.
 
 ::
 
@@ -178,7 +178,7 @@ class Arena:
         self.has_views = False
 
     def add(self, data: bytes) -> tuple[int, int]:
-        """Add a pickle that somebody else has made; returns where it lies, and its size."""
+        """Add a pickle that was made elsewhere; return its place and size."""
         return self._add(data), len(data)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
@@ -197,7 +197,7 @@ class Arena:
         return bytes(data) or b"\0"
 
     def _span(self, raw: memoryview) -> Span:
-        """Return where a buffer lies: where it is, if that is shared memory, else in the arena."""
+        """Return the place of a buffer: in its shared memory, or else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
         for segment in () if self._by_handle or self.by_value else list(lenders):
             offset = address - segment.address

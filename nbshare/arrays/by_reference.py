@@ -40,7 +40,7 @@ _told: list[Callable[..., Any]] = []  # how one registers with the modules that 
 
 
 class ByReference:
-    """Base of what travels by reference but is no array: made of SharedArrays and small values.
+    """Base of objects that travel by reference: made of SharedArrays and small values.
 
     Instances of its direct subclasses do; of users' own, more would have to be told.
 

@@ -56,7 +56,7 @@ class ArrayReference(NamedTuple):
 def reference_to(
     array: npt.NDArray[Any], segment: int | Handle, offset: int, is_writable: bool
 ) -> ArrayReference:
-    """Return a reference to an array that lies in a segment."""
+    """Return a reference to an array in a segment."""
     is_shared = isinstance(array, SharedArray)
     form = array.shape, array.strides, array.dtype
     return ArrayReference(segment, offset, *form, is_shared, is_writable)

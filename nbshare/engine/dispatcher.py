@@ -224,7 +224,7 @@ class Dispatcher(Engine):
         if time.monotonic() >= until_s:
             self._do_overdue()
         self._calls.assign_workers()
-        self._calls.finish_ended()  # last: whoever waits needs the interpreter lock
+        self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
 
     def _hear(self, events: list[Event]) -> None:
         """Handle what workers have sent and printed, and then which of them have died."""

@@ -91,7 +91,7 @@ def _live(outcome: list[Any], made: Any) -> None:
                 _check_system()
                 _dispatcher = new = Dispatcher()
             outcome.append(_dispatcher)
-        except BaseException as error:  # noqa: BLE001 - for whoever waits
+        except BaseException as error:  # noqa: BLE001 - for the waiting thread
             outcome.append(errors.without_frames(error))  # which hold descriptors
     made.release()
     if new is not None:

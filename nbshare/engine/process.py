@@ -248,7 +248,7 @@ class WorkerStarter:
         if self._channel is None:
             return None
         until_s = time.monotonic() + ANSWER_S
-        with suppress(OSError, EOFError):  # it has ended
+        with suppress(OSError, EOFError):  # it is gone
             self._channel.send(("reap", pid), wait=False)
             while not self._is_stopped() and time.monotonic() < until_s:
                 with suppress(TimeoutError):

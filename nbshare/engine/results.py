@@ -35,7 +35,7 @@ from nbshare.wire.results import (
 __all__ = ["MISSING", "Output", "Results", "in_memory"]
 
 LOAD_S = 0.02  # for objects, between looks for what else there is to do
-MOST_ERRORS = 10_000  # of items whose results have been given away
+MOST_ERRORS = 10_000  # of items whose results have been taken
 
 
 class _Missing:
@@ -148,7 +148,7 @@ class Results:
         self.n_given = 0
         self.is_iterated = False
         self._given: dict[int, npt.NDArray[np.bool_]] = {}  # by page
-        self._reader_s = 0.0  # what whoever iterates took for one of the results of the last look
+        self._reader_s = 0.0  # what the reader took for one of the results of the last look
         self._reading: tuple[float, int] | None = None  # since when, and from which on, at a look
 
     @property
@@ -210,7 +210,7 @@ class Results:
             rows.rows(0, self._n_rows)
 
     def rows(self, first: int, n: int) -> npt.NDArray[Any]:
-        """Return rows of the output, wherever it lies; of an open board those of one page."""
+        """Return rows of the output, wherever it is; of an open board those of one page."""
         if self._rows is not None:
             return self._rows.rows(first, min(first + n, self._rows.n))
         if self.array is not None:
@@ -441,7 +441,7 @@ class Results:
             self._rows.drop(max(page.first, self._n_shown), page.first + page.n)
 
     def reader_s(self) -> float:
-        """Return how long whoever iterates takes for a result; 0 if that is not known."""
+        """Return how long the reader takes for a result; 0 if unknown."""
         if (reading := self._reading) is None or self.n_given == reading[1]:
             return self._reader_s
         return (time.monotonic() - reading[0]) / (self.n_given - reading[1])

@@ -33,7 +33,7 @@ class Request(NamedTuple):
     shared: Mapping[str, Any]
     # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
     iterables: Sequence[Any]
-    source: Iterator[tuple[Any, ...]] | None  # of what comes by and by
+    source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
     n_tasks: int | None  # None: nobody knows
     max_workers: int  # no more than there are tasks
     chunksize: int | None
@@ -160,11 +160,11 @@ class Run:
     def call_when_over(self, callback: Callable[[], object]) -> None:
         """Call back when it is over, or now if it is; if possible in a thread of its own."""
         self._callbacks.append(callback)
-        if self.is_over:  # or it has become so meanwhile: whoever takes it out first calls it
+        if self.is_over:  # or has ended meanwhile: the thread that takes it out first calls it
             self._call_back()
 
     def _end(self) -> None:
-        """Note the end and wake whoever waits; for one thread, once."""
+        """Note the end and wake all waiting threads; for one thread, once."""
         self.is_over = True
         self._over.release()
         self._call_back()

@@ -122,7 +122,7 @@ class SourceSupply(Supply):
     source : iterator
         Of items.
     in_background : bool
-        Whether a thread of its own takes the items; else whoever waits does.
+        Whether a thread of its own takes the items; otherwise the waiting one does.
     """
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:

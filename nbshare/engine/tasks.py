@@ -78,7 +78,7 @@ class TaskFuture(Future[Any]):
         self._fate = fate
         self._place: tuple[Call, Dispatcher, int] | None = None  # while workers have it
         self._has_left = False  # the queue
-        self.is_withdrawn = False  # whoever has withdrawn it sees to all else
+        self.is_withdrawn = False  # the thread that withdrew it does the rest
 
     def cancel(self) -> bool:
         """Cancel the task if no worker has begun it; returns whether it is cancelled."""

@@ -194,7 +194,7 @@ class WorkerPool:
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started."""
         worker.mark_ready(pid)
-        for other in self._members:  # where many start at once each has its time
+        for other in self._members:  # where many start at the same time, each has its own
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
         if worker.pidfd >= 0:  # else the end of its channel tells
             self._events.watch(worker.pidfd, Died(worker))

@@ -1,6 +1,6 @@
 """What runs in a process of the cluster: brings a message to the agent of its host, and waits.
 
-The first one on a host starts the agent: whoever can bind the agent's name is the first. The name
+The first one on a host starts the agent: the one that can bind the agent's name. The name
 is one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
 """
 

@@ -171,7 +171,7 @@ class Cluster(Engine):
         self._call, self._inbox = call, Inbox(call)
         n_workers = call.request.max_workers
         self._free_slots = list(range(n_workers))[::-1]
-        # Two for each worker, so that none waits for the next, if the cluster runs no more at once.
+        # Two for each worker, so that none waits for the next one.
         has_queue = not self._hosts.is_anonymous and n_workers >= self._hosts.n_workers
         self._most_sent = 2 * n_workers if has_queue else n_workers
         try:

@@ -14,7 +14,7 @@
 and each page::
 
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
-    where    per item: where in an `ItemFeed` its block lies   (untouched, so free, without one)
+    where    per item: where in an `ItemFeed` its block is   (untouched, so free, without one)
     views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
     index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
     attempts per item: how often it has failed, or its worker died   (likewise)
