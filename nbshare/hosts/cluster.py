@@ -71,14 +71,15 @@ class Sent:
     ----------
     items : range
         Its items.
+    slot : int
+        The row of the board that shows it.
     future : Future
         The task of the cluster.
     """
 
-    def __init__(self, items: range, future: Future) -> None:
-        self.items, self.future = items, future
+    def __init__(self, items: range, slot: int, future: Future) -> None:
+        self.items, self.slot, self.future = items, slot, future
         self.line: Line | None = None  # of the host, when it has begun
-        self.slot: int | None = None  # the row of the board that shows it
         self.n_taken, self.n_replies = 0, -1  # unknown before the last one
 
 
@@ -169,11 +170,8 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
-        n_workers = call.request.max_workers
-        self._free_slots = list(range(n_workers))[::-1]
-        # Two for each worker, so that none waits for the next one.
-        has_queue = not self._hosts.is_anonymous and n_workers >= self._hosts.n_workers
-        self._most_sent = 2 * n_workers if has_queue else n_workers
+        # One block for each worker: a cluster's own queue may be in another order than the items.
+        self._free_slots = list(range(call.request.max_workers))[::-1]
         try:
             self._send_blocks()
             while not self._is_over():
@@ -235,7 +233,7 @@ class Cluster(Engine):
 
     def _send_blocks(self) -> None:
         call = self._call
-        while len(self._sent) < self._most_sent and not (self._giving or call.board.stopped):
+        while self._free_slots and not (self._giving or call.board.stopped):
             if not (items := self._claim()):
                 return
             try:
@@ -314,25 +312,22 @@ class Cluster(Engine):
         except BaseException:
             del self._lines.waiting[block_id], self._lines.running[block_id]
             raise
-        self._sent[block_id] = Sent(items, future)
+        self._sent[block_id] = Sent(items, self._free_slots.pop(), future)
         future.add_done_callback(lambda done: put(("answer", block_id, done)))
 
     def _begin(self, sent: Sent, line: Line) -> None:
         """Show that a host has begun a block."""
         sent.line = line
-        if self._free_slots:  # else the reply about an earlier one is on its way
-            sent.slot = self._free_slots.pop()
-            row = self._call.board.row(sent.slot)
-            row[SINCE], row[ITEM_STOP] = time.monotonic_ns(), sent.items.stop
-            row[ITEM] = sent.items.start
+        row = self._call.board.row(sent.slot)
+        row[SINCE], row[ITEM_STOP] = time.monotonic_ns(), sent.items.stop
+        row[ITEM] = sent.items.start
 
     def _forget(self, block: int) -> Sent:
         """Close the books on a block."""
         self._lines.running.pop(block, None)
         sent = self._sent.pop(block)
-        if sent.slot is not None:
-            self._free_slots.append(sent.slot)
-            self._call.board.row(sent.slot)[ITEM] = NO_ITEM
+        self._free_slots.append(sent.slot)
+        self._call.board.row(sent.slot)[ITEM] = NO_ITEM
         return sent
 
     # ---------------------------------------------------------------------- what comes
@@ -378,7 +373,7 @@ class Cluster(Engine):
     def _take(self, block: int, reply: Reply) -> None:
         """Store what has become of a block."""
         sent = self._sent[block]
-        worked_s, n_worked = self._inbox.take(sent.items, sent.slot or 0, reply)
+        worked_s, n_worked = self._inbox.take(sent.items, sent.slot, reply)
         if n_worked:
             self._item_s = max(worked_s, 1e-9) / n_worked
         sent.n_taken += 1

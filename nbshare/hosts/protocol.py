@@ -163,8 +163,7 @@ class Hosts(Protocol):
     Attributes
     ----------
     is_anonymous : bool
-        Whether it says nothing of its machines: neither how many tasks it runs at the same time,
-        nor where. Then agents fetch inputs from the client themselves.
+        Whether nobody can say where it runs a task. Then agents fetch inputs from the client.
     """
 
     is_anonymous: bool

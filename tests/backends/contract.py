@@ -357,6 +357,8 @@ class BackendContract:
         def stop():
             wait_until((tmp_path / "begun-3").exists, what="no item is under way")
             (job,) = nbshare.jobs()
+            # Hosts start a worker for each item that they begin: a later one may be first.
+            wait_until(lambda: job.n_done == 3, what="the others are not done")
             job.cancel()
 
         began = time.monotonic()
