@@ -309,6 +309,7 @@ for k in range(30):
         kill(list(helpers()[1])[:1])
     tasks.check_double()
     if k == 9:
+        pair(functools.partial(tasks.pause, 0.05), range(8))  # both workers are there
         before = count()
 wait_until(lambda: count() <= before, 2, lambda: f"{count()}, before {before}")
 signal.signal(signal.SIGALRM, handler)
