@@ -243,7 +243,7 @@ class Directory:
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart":
             self._forget(np.flatnonzero(old))
-            if self._results is not None:
+            if old.any() and self._results is not None:
                 self._results.replace_with(np.flatnonzero(self.words["state"] == IN_OUTPUT))
             if not np.isin(self.words["state"], (IN_OUTPUT, IN_LOG)).any():
                 self._note_kind(None)

@@ -153,9 +153,10 @@ class Column:
     def replace_with(self, rows: npt.NDArray[np.intp]) -> None:
         """Go on in another file, with these rows of the old one; arrays mapped from it stay."""
         new = Column(self._path.with_name(f".{self._path.name}"), self.dtype, self._shape, self.n)
+        old = self.read()
         try:
             for row in rows.tolist():
-                new.write(row, self.read()[row : row + 1])
+                new.write(row, old[row : row + 1])
             new.sync()
             disk.system.rename(new._path, self._path)
         except BaseException:

@@ -133,7 +133,7 @@ class Keeper:
         call.keeper = self
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
-        rows = self._find(call.request.iterables) if has_all else np.zeros(0, np.int64)
+        rows = self._find(call.request.iterables, 0) if has_all else np.zeros(0, np.int64)
         if call.engine.can_write_files and not call.board.is_open:
             call.results.allocate = self._allocate
         if self._spec is not None:
@@ -165,12 +165,11 @@ class Keeper:
         with self._saving:
             first = sum(map(len, self._order))
             self._call.board.extend(len(columns[0]))
-            self._restore_from(first, self._find(columns))
+            self._restore_from(first, self._find(columns, first))
 
-    def _find(self, columns: Sequence[Any]) -> Rows:
-        """Return the rows of the next items."""
+    def _find(self, columns: Sequence[Any], first: int) -> Rows:
+        """Return the rows of the next items, from item `first` on."""
         board, n = self._call.board, len(columns[0])
-        first = sum(map(len, self._order))
         pairs = self._items.next(columns, first, is_last=not board.is_open)
         try:
             rows = self._directory.rows_for(pairs, is_last=not board.is_open)
