@@ -37,10 +37,10 @@ from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import replace
 from nbshare.checkpoint.writer import check_free, this_process, writer_of
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, PartialResultWarning, TaskError, UnsendableError
+from nbshare.errors import CheckpointError, PartialResultWarning, UnsendableError
 from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
-from nbshare.functions.pickling import dumps, dumps_apart
+from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job, jobs, last_job
 from nbshare.mapping import parallel_map
 from nbshare.memory import aligned, file_of, usable_cpus
@@ -243,9 +243,8 @@ def _described(path: Path, error: Exception | None) -> dict[str, Any]:
     found: dict[str, Any] = {"n_printed": log.stat().st_size if log.exists() else 0}
     if error is not None:
         failure = describe(error, -1, "")
-        text = f"{failure.type_name}: {failure.text}"
-        pickled = failure.pickled or dumps(TaskError(text))
-        found |= {"error": text, "pickled": pickled.hex()}
+        pickled = failure.pickled or b""
+        found |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
     return found
 
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,6 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import cut, is_interrupt
 from nbshare.functions.reference import bind_arguments, label_of, resolve
-from nbshare.hosts.choice import hosts_for
-from nbshare.hosts.protocol import Hosts
 from nbshare.memory import need_linux, usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.wire import is_worker
@@ -32,11 +30,12 @@ from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
     from nbshare.checkpoint.keeper import Checkpoint
+    from nbshare.hosts.protocol import Hosts
     from nbshare.notebook import Plot
 
 __all__ = ["Backend", "MapOptions", "checked_checkpoint", "checked_request", "refuse_others"]
 
-Backend = Literal["local", "serial", "threads"] | Hosts
+Backend: TypeAlias = 'Literal["local", "serial", "threads"] | Hosts'
 
 # Names in other libraries, and what to write here.
 ELSEWHERE = {
@@ -283,6 +282,8 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
+        from nbshare.hosts.choice import hosts_for  # late: few calls need it
+
         if (hosts := hosts_for(backend)) is None:
             raise ValueError(
                 f"backend={backend!r}: allowed are None (worker processes on this machine), "

@@ -189,12 +189,14 @@ class Arena:
 
     def small_contents(self, max_nbytes: int) -> bytes | None:
         """Return the contents as they are if they are few, else None; the end of it, too."""
-        if self.nbytes > max_nbytes:
-            return None
+        return None if self.nbytes > max_nbytes else self.all_contents() or b"\0"
+
+    def all_contents(self) -> bytes:
+        """Return the contents as they are; the end of it, too."""
         data = bytearray(self.nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
-        return bytes(data) or b"\0"
+        return bytes(data)
 
     def _span(self, raw: memoryview) -> Span:
         """Return the place of a buffer: in its shared memory, or else in the arena."""

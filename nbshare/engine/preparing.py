@@ -57,6 +57,13 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     return Placed(None, [(found[0], "r"), *arena.segments], lease)
 
 
+def place_bytes(data: bytes) -> Placed:
+    """Place bytes that were made elsewhere."""
+    arena = Arena()
+    arena.add(data)
+    return place(arena)
+
+
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """Pack function, shared objects and initializer.
 

@@ -20,12 +20,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nbshare.engine.local import dispatcher, shutdown
-from nbshare.engine.preparing import Placed
+from nbshare.engine.preparing import Placed, place_bytes
 from nbshare.errors import NbshareError
 from nbshare.hosts.carrier import is_of_this_user
 from nbshare.hosts.line import bytes_of, dial
 from nbshare.hosts.protocol import Block, Boot, Give, Input, Missing, Refused, Reply
-from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name, placed_bytes
+from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import open_handle
 
 __all__ = ["main"]
@@ -138,7 +138,7 @@ class Agent:
                 return self._problem
             match pickle.loads(message):
                 case Give(key):
-                    self._inputs[key] = placed_bytes(connection.recv_bytes())
+                    self._inputs[key] = place_bytes(connection.recv_bytes())
                     return Missing(self.host, (), place)
                 case Block() as block:
                     missing = tuple(i.key for i in block.common.inputs if not self._has(i))
@@ -175,7 +175,7 @@ class Agent:
                 self._line.send("need", key)
                 if (data := self._arrived.get()) is None:
                     raise RuntimeError("the call is over")
-                self._inputs[key] = placed_bytes(data)
+                self._inputs[key] = place_bytes(data)
 
     # ---------------------------------------------------------------------------- blocks
 

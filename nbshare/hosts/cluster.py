@@ -29,7 +29,7 @@ import numpy as np
 
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call
-from nbshare.engine.preparing import Items, Placed, new_call, pack_fixed, place, source
+from nbshare.engine.preparing import Items, Placed, new_call, pack_fixed, place, place_bytes, source
 from nbshare.engine.run import Engine, Request
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
@@ -46,7 +46,7 @@ from nbshare.hosts.protocol import (
     Refused,
     Reply,
 )
-from nbshare.memory import as_bytes, handle_of
+from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NEXT, NO_ITEM, RESTORED, SINCE
 from nbshare.wire.orders import nbytes_of
 
@@ -127,7 +127,7 @@ class Cluster(Engine):
         for column in request.iterables:
             if column is not None and len(column):
                 source(Arena(by_value=True), column[:1])
-        placed = [place(arena), _placed(packed_sources())]
+        placed = [place(arena), place_bytes(packed_sources())]
         keys = (name := f"call {next(_ids)}"), f"code of {name}"
         out: Any = request.out
         if isinstance(out, np.ndarray):
@@ -297,7 +297,7 @@ class Cluster(Engine):
             first=items.start,
             n=len(items),
             sources=sources,
-            contents=_contents(arena),
+            contents=arena.all_contents(),
             spec=call.results.spec,
             attempts=attempts,
             budget_s=2 * BLOCK_S if self._item_s else PROBE_S,
@@ -418,22 +418,6 @@ def _answer_of(future: Future) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def _contents(arena: Arena) -> bytes:
-    """Return what an arena has gathered."""
-    nbytes, parts = arena.contents()
-    data = bytearray(nbytes)
-    for offset, part in parts:
-        view = as_bytes(part).data
-        data[offset : offset + view.nbytes] = view
-    return bytes(data)
-
-
-def _placed(data: bytes) -> Placed:
-    arena = Arena()
-    arena.add(data)
-    return place(arena)
 
 
 def _input(key: str, placed: Placed) -> Input:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Inbox:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._log = LogWriter(self._add_log)
-        self._lock = _NoLock()
+        self._lock = nullcontext()  # one thread stores all
         self._store: ResultStore | None = None
 
     def take(self, items: range, slot: int, reply: Reply) -> tuple[float, int]:
@@ -168,13 +169,3 @@ class Inbox:
 def _pairs(row: Any, first: int) -> Any:
     words = list(row[SLOWEST:REPORTED])
     return [(ns, first + i) for ns, i in zip(words[::2], words[1::2], strict=True)]
-
-
-class _NoLock:
-    """Excludes nobody: one thread stores all."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass

@@ -10,18 +10,15 @@ import numpy as np
 
 from nbshare.engine.call import Call
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.preparing import Items, Placed, new_call
+from nbshare.engine.preparing import Items, Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
-from nbshare.memory import pool, segment_of
 from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure, Lateness
 
-__all__ = ["RemoteCall", "Replies", "call_of", "placed_bytes"]
-
-SMALL = 8 << 10  # bytes that go to a worker with the message
+__all__ = ["RemoteCall", "Replies", "call_of"]
 
 
 class RemoteCall(Call):
@@ -31,16 +28,6 @@ class RemoteCall(Call):
         """Return an error that carries the description."""
         assert isinstance(worker, int)
         return ReportedError(what, worker)
-
-
-def placed_bytes(data: Any) -> Placed:
-    """Place bytes where workers can have them."""
-    if len(data) <= SMALL:
-        return Placed(bytes(data), [])
-    lease = pool.filled(len(data), [(0, data)])
-    found = segment_of(lease)
-    assert found is not None
-    return Placed(None, [(found[0], "r")], lease)
 
 
 def call_of(block: Block, fixed: Placed, sources: bytes, engine: Dispatcher) -> RemoteCall:
@@ -68,7 +55,7 @@ def call_of(block: Block, fixed: Placed, sources: bytes, engine: Dispatcher) -> 
         request,
         engine,
         common.fixed,
-        [fixed, placed_bytes(block.contents)],
+        [fixed, place_bytes(block.contents)],
         Items(block.sources),
         n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
         first=block.first,

@@ -62,12 +62,39 @@ class Death(NamedTuple):
 
     item: int  # that it ran; -1 for none
     status: int | None
-    why: str
+    why: str  # as `nbshare.engine.process.WorkerProcess` has it
     doing: str = ""  # if it ran none
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the error of an item of that name."""
-        return death_of(worker, self.status, self.why, self.doing or f"worked on {name}", self.item)
+        hint, doing = "", self.doing or f"worked on {name}"
+        if self.why == "closed":
+            how = "was ended because it closed its connection to this process"
+            hint = (
+                " os.exec closes it: run other programs with subprocess. Or the function closed "
+                "file descriptors that it had not opened (os.closerange)."
+            )
+        elif self.status is None:
+            how = "ended for an unknown reason"
+        elif self.status >= 0:
+            how = f"exited with status {self.status}"
+            hint = (
+                " The function, or a library, ended the process (os._exit and os.exec do, "
+                "sys.exit does not)."
+            )
+        else:
+            name = _name_of_signal(-self.status)
+            how = f"was ended by {name}"
+            if name == "SIGXCPU" or self.why == "time":
+                hint = " It had used all the CPU time that a process may use here (ulimit -t)."
+            elif name == "SIGKILL":
+                hint = (
+                    " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
+                    "smaller items."
+                )
+            elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
+                hint = " It crashed in compiled code; a stack trace was printed to stderr."
+        return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)
 
 
 class Lateness(NamedTuple):
@@ -78,7 +105,11 @@ class Lateness(NamedTuple):
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the error of an item of that name."""
-        return timed_out(worker, self.timeout_s, name, self.item)
+        return TaskTimeoutError(
+            f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which worked "
+            "on it, was ended",
+            self.item,
+        )
 
 
 def describe(error: BaseException, index: int, item: str) -> Failure:
@@ -164,52 +195,6 @@ def explained(error: BaseException) -> BaseException:
         if path and not os.path.exists(path):
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
     return error
-
-
-def timed_out(worker: object, timeout_s: float, name: str, i: int) -> TaskTimeoutError:
-    """Return the error for an item `i`, called `name`, that took too long."""
-    return TaskTimeoutError(
-        f"{name} took longer than timeout={timeout_s:g} s; worker {worker}, which worked on it, "
-        "was ended",
-        i,
-    )
-
-
-def death_of(
-    worker: object, status: int | None, why: str, doing: str, i: int = -1
-) -> errors.WorkerDiedError:
-    """Return the error of a worker that ended while `doing` something, in item `i` or none.
-
-    `why` is that of `nbshare.engine.process.WorkerProcess`.
-    """
-    hint = ""
-    if why == "closed":
-        how = "was ended because it closed its connection to this process"
-        hint = (
-            " os.exec closes it: run other programs with subprocess. Or the function closed file "
-            "descriptors that it had not opened (os.closerange)."
-        )
-    elif status is None:
-        how = "ended for an unknown reason"
-    elif status >= 0:
-        how = f"exited with status {status}"
-        hint = (
-            " The function, or a library, ended the process (os._exit and os.exec do, "
-            "sys.exit does not)."
-        )
-    else:
-        name = _name_of_signal(-status)
-        how = f"was ended by {name}"
-        if name == "SIGXCPU" or why == "time":
-            hint = " It had used all the CPU time that a process may use here (ulimit -t)."
-        elif name == "SIGKILL":
-            hint = (
-                " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
-                "smaller items."
-            )
-        elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
-            hint = " It crashed in compiled code; a stack trace was printed to stderr."
-    return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", i)
 
 
 def _name_of_signal(number: int) -> str:
