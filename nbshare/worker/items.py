@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from gc import is_tracked
 from itertools import chain, groupby, islice
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -187,16 +189,23 @@ def _frozen(results: Iterable[Any]) -> Iterator[Any]:
     """Yield each result frozen: plain values that nobody else can change, or a pickle of it.
 
     Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
-    The keys of dicts cannot change, so the pickler checks them.
+    The keys of dicts cannot change, so the pickler checks them. If a dict has plain values only,
+    the next one is taken to have such values too unless the garbage collector tracks it, as it does
+    if any part is a container: to look at each value would take as long as to pickle it.
     """
+    is_alike = False
     for value in results:
         kind = type(value)
+        if kind is dict and is_alike and not is_tracked(value):
+            yield value if getrefcount(value) == SOLE else value.copy()
+            continue
         if kind is dict or kind is tuple or kind is list:
             for part in value.values() if kind is dict else value:
                 if type(part) not in SCALARS:
                     break
             else:
-                is_sole = kind is tuple or sys.getrefcount(value) == SOLE
+                is_alike = kind is dict
+                is_sole = kind is tuple or getrefcount(value) == SOLE
                 yield value if is_sole else value.copy()
                 continue
         elif kind in SCALARS:
