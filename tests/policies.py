@@ -432,6 +432,12 @@ def give_same_dict(i):
     return _dict
 
 
+def give_dict_of_same_array(i):
+    """Return a new dict each time, with one array that each call changes."""
+    _row[...] = i
+    return {"i": i, "array": _row}
+
+
 def give_same_nested(i):
     _nested["i"][0] = i
     return _nested

@@ -89,6 +89,8 @@ def test_a_function_may_use_one_dict_for_all_its_results(backend):
     assert result == [{"i": i, "also": "it"} for i in range(MANY)]
     result = parallel_map(policies.give_same_nested, range(MANY), **options)
     assert result == [{"i": [i]} for i in range(MANY)]
+    result = parallel_map(policies.give_dict_of_same_array, range(MANY), **options)
+    assert [each["array"][0] for each in result] == list(range(MANY))
 
 
 @backends
