@@ -315,10 +315,9 @@ def parallel_map(
     notebook below its cell. The lines of each worker are whole and in order. With
     ``os.environ["NBSHARE_MARK_PRINTS"] = "1"`` before the call, each line that Python prints begins
     with the index of its item: ``[item 7] …``. A notebook shows 300,000 characters, and 30,000 more
-    each second, then only the end and how much was left out. Elsewhere nothing is lost as long as
-    it is read: a worker waits half a second for its reader, then drops what it prints and reports
-    how many bytes. An initializer may set streams of its own, such as a log file; what items do to
-    them is undone after the call.
+    each second, then only the end and how much was left out. Elsewhere nothing is lost: a worker
+    that prints faster than its text is read waits. An initializer may set streams of its own, such
+    as a log file; what items do to them is undone after the call.
     """
     refuse_others("parallel_map", [name for name in options if name not in KNOWN], KNOWN)
     checked = MapOptions(out=out, **options)

@@ -96,7 +96,6 @@ def run(birth: Endowment) -> NoReturn:
             os.killpg(0, signal.SIGKILL)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
         is_idle = False
-        streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
         belongings.restore_after()
