@@ -68,7 +68,7 @@ def parallel_map(
     out: None = ...,
     on_error: Literal["raise"] = ...,
     **options: Unpack[OtherOptions],
-) -> SharedArray: ...
+) -> SharedArray | Any: ...  # a list if results fit no array; Any lets both be used unchecked
 @overload
 def parallel_map(
     func: Function, /, *iterables: Iterable[Any], out: None = ..., **options: Unpack[Options]
