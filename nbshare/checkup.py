@@ -1,28 +1,47 @@
-"""`doctor`, which tests nbshare on this machine, and its report."""
+"""`doctor`, which tests nbshare on this machine, and its report.
+
+The self-test is a small job, step by step, in a separate process. There it does not disturb the
+caller's runs, even if it crashes or hangs, and whatever remains after it belongs to it::
+
+    caller ── new process, new session ──►  run: share, start, map, interrupt, free
+           ◄── one line of JSON a step ──
+           ── looks for processes of that session ──►  none may be left
+"""
 
 from __future__ import annotations
 
 import html
+import json
 import os
 import platform
+import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from nbshare import __version__
-from nbshare.memory import budget, can_share, usable_cpus
-from nbshare.memory.budget import in_words
-from nbshare.memory.kinds import SETTING, Memfd
-from nbshare.notebook.environment import has_server, is_static, shell, surroundings
-from nbshare.self_test import Step, self_test
-from nbshare.wire.context import threads_per_worker
+import numpy as np
 
-__all__ = ["Report", "doctor"]
+from nbshare import __version__
+from nbshare.arrays.share import share
+from nbshare.engine.local import shutdown
+from nbshare.errors import MapInterrupted
+from nbshare.mapping import parallel_map
+from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
+from nbshare.memory.budget import in_words
+from nbshare.memory.kinds import SETTING, Memfd, name_of
+from nbshare.notebook.environment import front_end, has_server, is_static, shell, surroundings
+from nbshare.wire.context import threads_per_worker
+from nbshare.wire.failures import name_of_signal
+
+__all__ = ["STEPS", "Report", "Step", "doctor", "run", "self_test"]
 
 # Settings of users; the docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
@@ -36,6 +55,47 @@ _LOOKS = {
     "failed": ("✗", "color:#B2182B;color:var(--jp-error-color1,#B2182B)"),
     "not run": ("–", "color:#757575;color:var(--jp-ui-font-color2,#757575)"),
 }
+
+LIMIT_S = 30.0  # for all steps together; they take one second
+END_S = 5.0  # for processes to end; a busy machine may be slow
+N_ROWS, N_COLUMNS = 200, 1000
+MOST_HELD = 1 << 16  # bytes that stay, for locks; the table is 25 times larger
+
+_REPORT_IT = "Report it, with this whole text."
+# The steps, in order, and the remedy for each if its error gives none.
+STEPS = {
+    "share an array": "Set NBSHARE_MEMORY=file:DIRECTORY, with a directory that you can write to.",
+    "start workers": 'Use backend="threads" or "serial", which need no worker processes.',
+    "run a parallel map": _REPORT_IT,
+    "interrupt a run": _REPORT_IT,
+    "free shared memory": _REPORT_IT,
+    "end all processes": "End them with kill. " + _REPORT_IT,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the self-test.
+
+    Attributes
+    ----------
+    name : str
+        What the step does.
+    state : {"ok", "failed", "not run"}
+        The outcome. After a failed step only the last one is run.
+    seconds : float
+        Duration in seconds.
+    detail : str
+        What was found, or what went wrong.
+    remedy : str
+        What to do if it failed.
+    """
+
+    name: str
+    state: str = "not run"
+    seconds: float = 0.0
+    detail: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,11 +253,7 @@ def _kernel() -> str:
 def _front_end() -> str:
     if surroundings() != "kernel":
         return f"none, this is a {surroundings()}"
-    if "google.colab" in sys.modules:
-        return "Colab"
-    if "__vsc_ipynb_file__" in shell().user_ns:
-        return "VS Code"
-    return "JupyterLab or Jupyter Notebook" if has_server() else "none known, as under nbconvert"
+    return front_end() or "none known, as under nbconvert"
 
 
 def _display() -> str:
@@ -270,3 +326,163 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
         for row in rows
     )
     return f"<table><tbody>{''.join(lines)}</tbody></table>"
+
+
+# ------------------------------------------------------------------------ the self-test
+
+
+def self_test() -> list[Step]:
+    """Run all steps in a new process, and check that it leaves nothing behind."""
+    if not can_share():
+        return [_failed("start workers", "worker processes need Linux")]
+    code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.checkup import run; run()"
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # identifies its processes
+        )
+    except OSError as error:
+        return _steps_of("", f"Python could not be started: {error}")
+    with child:
+        try:
+            told, errors = child.communicate(timeout=LIMIT_S)
+            steps = _steps_of(told, _problem(child.returncode, errors))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            steps = _steps_of(child.communicate()[0], f"it was not over after {LIMIT_S:.0f} s")
+        finally:
+            child.kill()  # if this was interrupted
+    return [*steps[:-1], _await_end(child.pid)]
+
+
+def _failed(name: str, problem: str, seconds: float = 0.0) -> Step:
+    return Step(name, "failed", seconds, problem, STEPS[name])
+
+
+def _problem(status: int, errors: str) -> str:
+    """Return how the process has failed, if so."""
+    how = name_of_signal(-status) if status < 0 else f"status {status}"
+    last_line = errors.strip().rpartition("\n")[2]
+    return f"the process ended with {how}: {last_line}" if status else ""
+
+
+def _steps_of(told: str, problem: str) -> list[Step]:
+    """Return all steps; the process ended in the first one that was not reported."""
+    done = [Step(**json.loads(line)) for line in told.splitlines()]
+    rest = [Step(name) for name in list(STEPS)[len(done) :]]
+    if problem and all(step.state == "ok" for step in done):
+        rest[0] = _failed(rest[0].name, problem)
+    return done + rest
+
+
+def _await_end(session: int) -> Step:
+    """Wait for all processes of the self-test to end."""
+    name, began = "end all processes", time.monotonic()
+    while (left := _processes_of(session)) and time.monotonic() < began + END_S:
+        time.sleep(0.01)
+    seconds = time.monotonic() - began
+    return _failed(name, f"still running: {left}", seconds) if left else Step(name, "ok", seconds)
+
+
+def _processes_of(session: int) -> list[int]:
+    found = []
+    with suppress(OSError):  # no /proc
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+            with suppress(OSError):  # ended just now
+                if os.getsid(pid) == session and not has_ended((pid, 0)):
+                    found.append(pid)
+    return found
+
+
+# ---------------------------------------------------------------- in the new process
+
+
+def run() -> None:
+    """Run the steps and report each."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # off in a shell's background job
+    steps = _steps()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for name in list(STEPS)[:-1]:
+            began = time.perf_counter()
+            try:
+                step = Step(name, "ok", detail=next(steps))
+            except BaseException as error:  # noqa: BLE001 - any error is reported
+                step = _failed(name, f"{type(error).__name__}: {error}")
+            detail = " ".join([step.detail, *(str(each.message) for each in said)])
+            said.clear()
+            step = replace(step, seconds=time.perf_counter() - began, detail=detail)
+            print(json.dumps(asdict(step)), flush=True)  # noqa: T201
+            if step.state != "ok":
+                return
+
+
+def _steps() -> Iterator[str]:
+    """Run the steps one after the other; yield the findings of each."""
+    table = np.arange(N_ROWS * N_COLUMNS).reshape(N_ROWS, N_COLUMNS)
+    shared = share(table)
+    yield f"{in_words(shared.nbytes)} of the kind {_kind_of(shared)}"
+
+    _check_workers()
+    yield ""
+
+    weights = np.arange(N_COLUMNS)  # integers: the sum is the same in any order
+    sums = parallel_map(_weighted, shared, shared={"weights": weights}, progress=False)
+    if wrong := [i for i in range(N_ROWS) if sums[i] != _weighted(table[i], weights)]:
+        raise RuntimeError(f"{len(wrong)} of {N_ROWS} results differ from those of a loop: {wrong}")
+    yield f"{N_ROWS} results, equal to those of a loop"
+
+    try:
+        parallel_map(_press_ctrl_c, [os.getpid()] * 2, max_workers=1, progress=False)
+    except MapInterrupted:
+        _check_workers()  # the next run works
+    else:
+        raise RuntimeError("the run was not interrupted")
+    yield ""
+
+    del shared, sums
+    shutdown()
+    if (held := _bytes_held()) > MOST_HELD:
+        raise RuntimeError(f"this process still holds {in_words(held)} of shared memory")
+    yield ""
+
+
+def _kind_of(array: np.ndarray[Any, Any]) -> str:
+    found = segment_of(array)
+    kind = found[0].kind if found else None
+    return kind.setting if kind else "unknown"
+
+
+def _check_workers() -> None:
+    workers = parallel_map(_process, range(2), max_workers=2, chunksize=1, progress=False)
+    if os.getpid() in workers:
+        raise RuntimeError("an item ran in the process that called parallel_map")
+
+
+def _process(_item: int) -> int:
+    return os.getpid()
+
+
+def _weighted(row: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> int:
+    return int((row * weights).sum())
+
+
+def _press_ctrl_c(owner: int) -> None:
+    """Interrupt the owner while this item runs."""
+    os.kill(owner, signal.SIGINT)
+    time.sleep(2 * LIMIT_S)
+
+
+def _bytes_held() -> int:
+    """Return the bytes of shared memory that this process has open."""
+    nbytes = 0
+    with suppress(OSError):  # no /proc
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # the one that lists them
+                if name_of(fd).startswith("nbshare-"):
+                    nbytes += os.fstat(fd).st_blocks * 512
+    return nbytes

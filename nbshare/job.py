@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.engine.call import Call
 from nbshare.engine.collect import as_masked, masked, nothing, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
+from nbshare.engine.pipe import Pipe
 from nbshare.engine.results import MISSING
+from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from nbshare.engine.call import Call
-    from nbshare.engine.pipe import Pipe
-    from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
 __all__ = ["Job", "JobList", "State", "StatsTable", "jobs", "last_job", "remember"]
 

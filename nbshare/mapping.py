@@ -68,7 +68,7 @@ def parallel_map(
     out: None = ...,
     on_error: Literal["raise"] = ...,
     **options: Unpack[OtherOptions],
-) -> SharedArray: ...
+) -> SharedArray | Any: ...  # a list if results fit no array; Any lets both be used unchecked
 @overload
 def parallel_map(
     func: Function, /, *iterables: Iterable[Any], out: None = ..., **options: Unpack[Options]
@@ -315,19 +315,12 @@ def parallel_map(
     notebook below its cell. The lines of each worker are whole and in order. With
     ``os.environ["NBSHARE_MARK_PRINTS"] = "1"`` before the call, each line that Python prints begins
     with the index of its item: ``[item 7] …``. A notebook shows 300,000 characters, and 30,000 more
-    each second, then only the end and how much was left out. Elsewhere nothing is lost as long as
-    it is read: a worker waits half a second for its reader, then drops what it prints and reports
-    how many bytes. An initializer may set streams of its own, such as a log file; what items do to
-    them is undone after the call.
+    each second, then only the end and how much was left out. Elsewhere nothing is lost: a worker
+    that prints faster than its text is read waits. An initializer may set streams of its own, such
+    as a log file; what items do to them is undone after the call.
     """
-    refuse_others("parallel_map", [name for name in options if name not in KNOWN], KNOWN)
-    checked = MapOptions(out=out, **options)
+    checked, request, where, label = _checked("parallel_map", func, iterables, out, options)
     progress, plot = checked.progress, checked.plot
-    check_display(progress, plot)
-    if not iterables:
-        raise TypeError("parallel_map(func, items) needs at least one iterable of items")
-    request, where = checked_request(func, iterables, checked)
-    label = progress if isinstance(progress, str) else label_of(request.func)
     if is_worker():  # no bar within a bar
         progress, plot = False, None
     prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
@@ -401,23 +394,32 @@ def map_async(
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
-    known = (*KNOWN, "detach")
-    refuse_others("map_async", [name for name in options if name not in KNOWN], known)
-    checked = MapOptions(out=out, **options)
+    checked, request, where, label = _checked("map_async", func, iterables, out, options)
     progress, plot = checked.progress, checked.plot
-    check_display(progress, plot)
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
-    if not iterables:
-        raise TypeError("map_async(func, items) needs at least one iterable of items")
-    request, where = checked_request(func, iterables, checked)
     if detach:
         from nbshare.detached import begin  # late: few calls need it
 
         return begin(request, checked, progress, plot)
-    label = progress if isinstance(progress, str) else label_of(request.func)
     call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
     return in_background(call, label, progress, plot)
+
+
+def _checked(
+    name: str, func: Function, iterables: tuple[Iterable[Any], ...], out: Any, options: Options
+) -> tuple[MapOptions, Request, Backend, str]:
+    """Check the arguments of `parallel_map` or `map_async`; return the label of the run, too."""
+    known = (*KNOWN, "detach") if name == "map_async" else KNOWN
+    refuse_others(name, [option for option in options if option not in KNOWN], known)
+    checked = MapOptions(out=out, **options)
+    check_display(checked.progress, checked.plot)
+    if not iterables:
+        raise TypeError(f"{name}(func, items) needs at least one iterable of items")
+    request, where = checked_request(func, iterables, checked)
+    progress = checked.progress
+    label = progress if isinstance(progress, str) else label_of(request.func)
+    return checked, request, where, label
 
 
 def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job:
@@ -466,7 +468,7 @@ def _prepared(
     """Place what is asked for in shared memory, for the engine that it runs on."""
     if isinstance(where, str):
         engine = _engine_for(where)
-        may_feed = engine.can_be_fed and not in_background
+        may_feed = not (engine.in_process or in_background)
         make = partial(prepare, request, engine, may_feed=may_feed)
     else:
         from nbshare.hosts.cluster import Cluster  # late, too

@@ -1,7 +1,5 @@
 """pipeline: stages in processes of their own, joined by ring buffers."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -14,9 +14,9 @@ import pytest
 from kernels import Page
 
 import nbshare
-from nbshare import checkup, self_test
+from nbshare import checkup
 
-STEPS = list(self_test.STEPS)
+STEPS = list(checkup.STEPS)
 NUMBERS = {"x86_64": {"memfd": 319, "eventfd": 290}}.get(platform.machine())
 needs_seccomp = pytest.mark.skipif(NUMBERS is None, reason="the calls' numbers are not known")
 
@@ -238,8 +238,8 @@ def test_a_self_test_without_end_is_ended(lab):
     """After its limit it is ended, and the step that it was in has failed."""
     lab.run(f"""
 {BROKEN_NUMPY.format(code="import time; time.sleep(60)")}
-from nbshare import self_test
-self_test.LIMIT_S = 1.0
+from nbshare import checkup
+checkup.LIMIT_S = 1.0
 first = nbshare.doctor().steps[0]
 assert first.state == "failed" and "not over after 1 s" in first.detail, first
 """)
@@ -296,7 +296,7 @@ def test_a_notebook_shows_a_table_and_names_its_front_end(lab):
 
 def test_html_is_escaped():
     """A path, a setting or an error may hold any characters."""
-    step = self_test.Step("share an array", "failed", 0.1, "<b>&", "<i>")
+    step = checkup.Step("share an array", "failed", 0.1, "<b>&", "<i>")
     markup = checkup.Report({"Python": "<u>"}, [step])._repr_html_()
     assert not re.search("<b>&|<i>|<u>", markup)
     assert "&lt;b&gt;&amp;" in markup

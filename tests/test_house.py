@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,23 @@ def test_public_classes_and_their_methods_are_documented(cls):
         if name[0] != "_" and (callable(member) or isinstance(member, property)):
             inherited = any(name in vars(base) for base in cls.__mro__[1:])
             assert inspect.getdoc(member) or inherited, f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_annotations_of_public_classes_can_be_evaluated(cls):
+    """`typing.get_type_hints` works on a class, its methods and its properties."""
+    typing.get_type_hints(cls)
+    for member in vars(cls).values():
+        function = member.fget if isinstance(member, property) else member
+        function = getattr(function, "__func__", function)  # of a class method
+        if inspect.isfunction(function):
+            typing.get_type_hints(function)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_annotations_of_public_functions_can_be_evaluated(name):
+    """`typing.get_type_hints` works on a function, as documentation tools and checkers use it."""
+    assert typing.get_type_hints(getattr(nbshare, name))
 
 
 @pytest.mark.parametrize("module", [nbshare, nbshare.errors], ids=lambda m: m.__name__)

@@ -13,7 +13,11 @@ assert_type(share(plain), SharedArray)
 assert_type(share({"a": 1}), dict[str, int])
 assert_type(share(plain, wrap=True), SharedObject)
 
-assert_type(parallel_map(abs, [1], retries=1), SharedArray)
+results = parallel_map(abs, [1], retries=1)  # an array, or a list
+assert_type(results, SharedArray | Any)
+assert_type(results.mean(), Any)
+as_list: list[int] = parallel_map(abs, [1], out="list")
+print(results.nonsense)  # type: ignore[union-attr]
 assert_type(parallel_map(abs, [1], out="list", on_error="return"), list[Any])
 assert_type(parallel_map(divmod, [1], [2], out="stack"), tuple[Any, ...])
 assert_type(parallel_map(abs, [1, 2, 3], out=plain, plot="line"), npt.NDArray[np.float64])

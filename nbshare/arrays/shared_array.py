@@ -110,6 +110,7 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
     def settling(*args: Any, **kwargs: Any) -> Any:
         return _settled(method(*args, **kwargs))
 
+    settling.__annotations__ = {}  # as the method that it wraps: these could not be evaluated
     # NumPy's docstring, without its examples, which would be run as ours.
     settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
     return settling

@@ -112,7 +112,7 @@ class Call(OwnRun):
         self.feed = feed
         # Wakes a waiting worker, which wakes another if there is more to do.
         self.items_event: WorkerEvent | None = None
-        if board.is_open and engine.can_be_fed and request.stage is None:
+        if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None

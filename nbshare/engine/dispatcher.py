@@ -32,6 +32,7 @@ from nbshare.wire.board import (
     IMPORTED,
     N_THERE,
     NEXT,
+    PRINTED,
     TOTAL,
     busy_since,
     has_begun,
@@ -63,8 +64,6 @@ class Dispatcher(Engine):
     What has "from any thread" above it may be called from any; all else happens in the one that
     makes it and calls `run`.
     """
-
-    can_be_fed = True
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -108,7 +107,7 @@ class Dispatcher(Engine):
                 self._pipes.end_lines(call.request.prints)
 
         is_half = are_all and call.request.prints.is_any
-        if is_half or call.board.has_prints() or self._pipes.is_reading:
+        if is_half or call.board.header[PRINTED] or self._pipes.is_reading:
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:

@@ -8,9 +8,8 @@
                          pipes
 
 Pipes in the place of the worker's file descriptors 1 and 2 catch what a replaced ``sys.stdout``
-would miss, and what a worker that crashes says last. The dispatcher drops nothing: it does not read
-a pipe while much waits to be shown, so a worker prints at its reader's speed. Only the worker
-drops: what Python prints there waits half a second for its reader (`nbshare.worker.streams`).
+would miss, and what a worker that crashes says last. Nothing is dropped: the dispatcher does not
+read a pipe while much waits to be shown, so a worker prints at its reader's speed.
 """
 
 from __future__ import annotations

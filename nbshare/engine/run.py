@@ -80,8 +80,6 @@ class Engine:
     ----------
     works_by_itself : bool
         Whether calls go on though nobody waits for them.
-    can_be_fed : bool
-        Whether a call may begin before its items are packed.
     can_write_files : bool
         Whether workers write arrays to the file of a checkpoint.
     in_process : bool
@@ -94,7 +92,6 @@ class Engine:
     """
 
     works_by_itself = True
-    can_be_fed = False
     in_process = False
     can_write_files = True
     is_closed = False

@@ -14,7 +14,7 @@ job has its own. A display that fails costs one warning, never the run.
 ``charts``       lines and histograms in it
 ``image``        images in it
 ``values``       shared by these: results as numbers, each read once; colours, labels, limits
-``explore``      one result at a time, and ``panel`` with its sliders
+``explore``      one result at a time, in a panel with sliders
 ``prints``       where the output of workers is shown
 
 `Showing` shows a job that runs in the background, and one that the user asks for in any cell::

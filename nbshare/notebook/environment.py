@@ -17,6 +17,7 @@ Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, 
 _Thing = TypeVar("_Thing")
 Make: TypeAlias = Callable[[], Bundle | None]
 
+JUPYTER = "JupyterLab or Jupyter Notebook"
 _MAX_OWN = 8  # runs of a cell that get outputs of their own
 _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs share
 
@@ -50,14 +51,16 @@ def shell() -> Any:
     return cast(Any, sys.modules["IPython"]).get_ipython()
 
 
-def front_end() -> Literal["jupyter", "other"] | None:
-    """Return what shows widgets here: Jupyter's page, or another; None if nothing does.
+def front_end() -> str | None:
+    """Return the name of what shows widgets here; None if nothing does.
 
     A notebook that is executed without a page, as by nbclient, shows none.
     """
-    if "__vsc_ipynb_file__" in shell().user_ns or "google.colab" in sys.modules:
-        return "other"
-    return "jupyter" if has_server() else None
+    if "google.colab" in sys.modules:
+        return "Colab"
+    if "__vsc_ipynb_file__" in shell().user_ns:
+        return "VS Code"
+    return JUPYTER if has_server() else None
 
 
 def cell_number() -> int:

@@ -14,6 +14,8 @@ from nbshare.tracebacks import shown_from_the_call
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
+else:  # for typing.get_type_hints, without Matplotlib
+    Axes = FigureBase = Any
 
 __all__ = ["KINDS", "REDUCTIONS", "CannotDrawError", "LivePlot", "Plot", "as_plots"]
 
@@ -200,7 +202,7 @@ class LivePlot:
 
 
 Plot: TypeAlias = (
-    "str | LivePlot | Callable[..., Any] | Sequence[str | LivePlot | Callable[..., Any]] | None"
+    str | LivePlot | Callable[..., Any] | Sequence[str | LivePlot | Callable[..., Any]] | None
 )
 
 

@@ -439,10 +439,6 @@ class Board:
                     self.header[KIND] = kind
         return self.header[KIND]
 
-    def has_prints(self) -> bool:
-        """Whether there may be unread output of a worker."""
-        return bool(self.header[PRINTED])
-
     # ------------------------------------------------------------------------ slots
 
     @cached_property

@@ -24,6 +24,7 @@ __all__ = [
     "describe",
     "explained",
     "leave",
+    "name_of_signal",
     "raised_by_source",
     "rebuild",
     "safe_repr",
@@ -83,7 +84,7 @@ class Death(NamedTuple):
                 "sys.exit does not)."
             )
         else:
-            name = _name_of_signal(-self.status)
+            name = name_of_signal(-self.status)
             how = f"was ended by {name}"
             if name == "SIGXCPU" or self.why == "time":
                 hint = " It had used all the CPU time that a process may use here (ulimit -t)."
@@ -197,7 +198,8 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
-def _name_of_signal(number: int) -> str:
+def name_of_signal(number: int) -> str:
+    """Return the name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have none

@@ -15,6 +15,7 @@ interpreter lock is killed as well.
 from __future__ import annotations
 
 import _thread
+import ctypes
 import gc
 import os
 import pickle
@@ -42,19 +43,21 @@ from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import FilePlace, LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings, look, show_crashes
-from nbshare.worker.heap import release_freed
 from nbshare.worker.store import FileRows, Rows
 from nbshare.worker.work import Caller, Work
 
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = ["Endowment", "Seen", "are_gone", "arm", "inputs_of", "open_owner", "run"]
+__all__ = ["Endowment", "Seen", "are_gone", "arm", "inputs_of", "keep_freed", "open_owner", "run"]
 
 # When memory runs out, the system ends the process with the higher score: a worker can be replaced,
 # the notebook's kernel cannot.
 OOM_SCORE = b"500"
 KEEP_S = 0.5  # freed memory must be free within a second
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+KEPT = 64 << 20  # bytes free at the end of the heap; a worker at work holds so much more at most
+LARGEST = 32 << 20  # bytes of a block that is part of the heap: the most that glibc allows
 LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
 
 
@@ -96,7 +99,6 @@ def run(birth: Endowment) -> NoReturn:
             os.killpg(0, signal.SIGKILL)
         work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
         is_idle = False
-        streams.tell_dropped()
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
         belongings.restore_after()
@@ -162,6 +164,27 @@ def open_owner(owner: int) -> int:
     if os.getppid() != owner:
         os._exit(1)
     return pidfd
+
+
+def keep_freed() -> None:
+    """Keep freed memory in this process and those that it forks, unless the user set malloc up.
+
+    By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
+    temporary array of a long computation is made of fresh pages. Zeroing and mapping these can take
+    twice as long as the computation itself.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(AttributeError):  # other C libraries have no such settings
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def release_freed() -> None:
+    """Return freed memory to the kernel."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _kill_after(pidfd: int) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 from nbshare.wire.messages import Channel
 from nbshare.worker import process as worker
-from nbshare.worker.heap import keep_freed
 
 __all__ = ["serve"]
 
@@ -32,7 +31,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
     worker.arm(life_fd)
-    keep_freed()  # workers are forked with these settings
+    worker.keep_freed()  # workers are forked with these settings
     owner_pidfd = worker.open_owner(owner)
     channel = Channel.from_fd(channel_fd)
     # The garbage collector of forked workers must not touch, and so copy, our pages. It has been

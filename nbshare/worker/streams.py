@@ -32,71 +32,41 @@ __all__ = [
     "mark",
     "replace",
     "restore",
-    "tell_dropped",
 ]
 
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
 
 HIGHEST = 2  # descriptor of a standard stream
-PATIENCE_S = 0.5  # a print waits this long for its reader, which may be drawing
 LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 _outputs: list[_Output] = []  # none outside of workers
 
 
-class _Outlet(io.RawIOBase):
-    """Writes to a pipe; drops and counts what is not read in time, and reports it later.
+class _Outlet(io.FileIO):
+    """Writes to a pipe; a print waits for its reader, and never fails.
 
     Parameters
     ----------
     fd : int
-        The pipe, non-blocking; not closed with this object.
+        The pipe.
     number : int
-        The blocking descriptor of the same pipe, for other programs.
+        The descriptor that other programs know: 1 or 2.
     """
 
     def __init__(self, fd: int, number: int) -> None:
-        self._fd, self._number = fd, number
-        self._n_dropped = 0  # bytes
+        super().__init__(fd, "w", closefd=False)
+        self._number = number
 
     def fileno(self) -> int:
         return self._number
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: ReadableBuffer) -> int:
-        view = memoryview(data).cast("B")
-        self.tell_dropped(wait=False)
-        # While it drops, it does not wait again.
-        n_written = 0 if self._n_dropped else self._write(view)
-        self._n_dropped += len(view) - n_written
-        return len(view)
-
-    def tell_dropped(self, *, wait: bool = True) -> None:
-        """Report how much was dropped, if anything was and there is room."""
-        if self._n_dropped:
-            note = f"\n[{self._n_dropped:,} bytes dropped here, since nobody read them]\n".encode()
-            if self._write(memoryview(note), wait=wait):  # short, so written as a whole
-                self._n_dropped = 0
-
-    def _write(self, view: memoryview, *, wait: bool = True) -> int:
-        """Write as much as possible; return the number of bytes."""
-        n = 0
-        while n < len(view):
-            try:
-                n += os.write(self._fd, view[n:])
-            except BlockingIOError:
-                if not wait or not self._await_room():
-                    break
-            except OSError:  # the item has closed it, or the caller has ended
-                break
+        try:
+            while (n := super().write(data)) is None:
+                select.select((), (self,), ())  # a program has made the pipe non-blocking
+        except OSError:  # the item has closed it, or the caller has ended
+            return memoryview(data).nbytes
         return n
-
-    def _await_room(self) -> bool:
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        return bool(poll.poll(PATIENCE_S * 1e3))
 
 
 class _MarkedText(io.TextIOWrapper):
@@ -125,20 +95,14 @@ class _Output:
         self.name = name
         self._number, self._fd = number, fd
         self._n_unread = array("i", [0])
-        try:  # a non-blocking description of the pipe; for other programs it blocks
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            self._quick_fd = os.open(f"/proc/self/fd/{fd}", flags)
-        except OSError:  # without /proc prints wait for their reader
-            self._quick_fd = fd
         os.dup2(fd, number)
         self.open()
 
     def open(self) -> None:
         """Make the stream, with or without marks."""
-        self._outlet = _Outlet(self._quick_fd, self._number)
         # A print never fails because of its text.
         self.stream: Any = _text(
-            io.BufferedWriter(self._outlet),
+            io.BufferedWriter(_Outlet(self._fd, self._number)),
             "utf-8",
             errors="backslashreplace",
             line_buffering=True,
@@ -167,10 +131,6 @@ class _Output:
         except OSError:  # the item has closed it
             return False
         return self._n_unread[0] > 0
-
-    def tell_dropped(self) -> None:
-        """Report how much was dropped."""
-        self._outlet.tell_dropped()
 
 
 def replace(fds: Sequence[int]) -> None:
@@ -219,9 +179,3 @@ def flush() -> bool:
     for output in _outputs:
         is_any |= output.flush()
     return is_any
-
-
-def tell_dropped() -> None:
-    """Report how much was dropped, while the call is known."""
-    for output in _outputs:
-        output.tell_dropped()
