@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -29,6 +30,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
+
+
+def pytest_collection_finish() -> None:
+    """Have garbage collections leave out what all tests have in common, which takes them 0.1 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from nbshare import demo
 
@@ -26,6 +24,12 @@ most_are_slow = pytest.mark.parametrize(
 
 
 FAILS = {"tags": ["raises-exception"]}  # of a cell that shows what a failure looks like
+
+
+def read(path):
+    import nbformat  # late: every process of the test run collects this file
+
+    return nbformat.read(path, as_version=4)
 
 
 def outputs_of(notebook):
@@ -46,7 +50,9 @@ SMALLER = {
 
 def execute(path):
     """Run a notebook in a kernel of its own, in its folder; unexpected errors are raised."""
-    notebook = nbformat.read(path, as_version=4)
+    from nbclient import NotebookClient  # late, as above
+
+    notebook = read(path)
     for old, new in SMALLER.get(path.stem, ()):
         assert any(old in cell.source for cell in notebook.cells)
         for cell in notebook.cells:
@@ -81,7 +87,7 @@ def test_runs_from_the_top(path, tmp_path, monkeypatch):
     monkeypatch.setenv("NBSHARE_STATIC", "1")
     for file in [path, *FOLDER.glob("*.py")]:
         shutil.copy(file, tmp_path)
-    saved, executed = nbformat.read(path, as_version=4), execute(tmp_path / path.name)
+    saved, executed = read(path), execute(tmp_path / path.name)
 
     def kinds(notebook):
         return [
@@ -96,7 +102,9 @@ def test_runs_from_the_top(path, tmp_path, monkeypatch):
 @each_notebook
 def test_is_saved_as_it_was_run(path):
     """In one go from the top, in a fresh kernel, without metadata of a machine."""
-    notebook = nbformat.read(path, as_version=4)
+    import nbformat  # late, as above
+
+    notebook = read(path)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -109,7 +117,7 @@ def test_is_saved_as_it_was_run(path):
 @each_notebook
 def test_shows_results_and_a_picture(path):
     """Without being run: outputs, sharp pictures, no failure but those it is about."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     outputs = outputs_of(notebook)
     pictures = [
         base64.b64decode(output.data["image/png"])
@@ -132,7 +140,7 @@ def test_shows_results_and_a_picture(path):
 @each_notebook
 def test_names_no_place_of_the_machine_it_ran_on(path):
     """No absolute path and no process id, neither in a source nor in an output."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     words = [cell.source for cell in notebook.cells]
     for output in outputs_of(notebook):
         words += [output.get("text", ""), *output.get("traceback", ())]

@@ -136,13 +136,19 @@ UNSEEN = {
 }  # fmt: skip
 
 PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from work import simulate
+import os, sys
 from nbshare.checkpoint.key import key_of
 from nbshare.options import MapOptions, checked_request
-request, _ = checked_request(simulate, [[1, 2]], MapOptions())
-print(sorted(key_of(request, None).parts.items()))
+for line in sys.stdin:
+    if os.fork():
+        if os.wait()[1]:
+            print("it failed", flush=True)
+        continue
+    sys.path.insert(0, line.removesuffix("\\n"))
+    from work import simulate
+    request, _ = checked_request(simulate, [[1, 2]], MapOptions())
+    print(sorted(key_of(request, None).parts.items()), flush=True)
+    break
 """
 
 
@@ -157,34 +163,47 @@ def write(folder: Path, edit: tuple[str, str, str] | None = None) -> None:
         (folder / name).write_text(text)
 
 
-def parts_in(folder: Path) -> str:
-    """Return the key of a call with the function in a folder, as a process of its own finds it."""
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.fixture(scope="module")
+def parts_in():
+    """Give the key of a call with the function in a folder, as a process of its own finds it.
+
+    Each is forked from one that has imported the package, which takes most of the time.
+    """
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+
+        def parts_in(folder: Path) -> str:
+            process.stdin.write(f"{folder}\n")
+            process.stdin.flush()
+            found = process.stdout.readline()
+            assert found.startswith("[("), found
+            return found
+
+        yield parts_in
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
+def original(tmp_path_factory, parts_in):
     folder = tmp_path_factory.mktemp("original")
     write(folder)
     return parts_in(folder)
 
 
 @pytest.mark.parametrize("edit", SEEN)
-def test_an_edit_is_seen(edit, tmp_path, original):
+def test_an_edit_is_seen(edit, tmp_path, original, parts_in):
     """What may change a result changes the key."""
     write(tmp_path, SEEN[edit])
     assert parts_in(tmp_path) != original
 
 
 @pytest.mark.parametrize("edit", UNSEEN)
-def test_an_edit_is_not_seen(edit, tmp_path, original):
+def test_an_edit_is_not_seen(edit, tmp_path, original, parts_in):
     """What changes no result does not change the key; nor does another folder."""
     write(tmp_path, UNSEEN[edit])
     assert parts_in(tmp_path) == original
 
 
-def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original):
+def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original, parts_in):
     """Times and paths are not in the key, nor is a helper that is there but not imported."""
     folder = tmp_path / "a b" / "c"
     write(folder)
@@ -192,7 +211,7 @@ def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original):
     assert parts_in(folder) == original
 
 
-def test_a_module_that_no_text_names_is_seen_by_what_is_dynamic(tmp_path):
+def test_a_module_that_no_text_names_is_seen_by_what_is_dynamic(tmp_path, parts_in):
     """A function that looks names up as it runs depends on all of its module."""
     write(tmp_path, ("deeper.py", "return x - 1", "return globals()['below'](x)\ndef below(x): 1"))
     before = parts_in(tmp_path)

@@ -98,10 +98,6 @@ def test_what_cannot_be_stacked_is_a_list_with_failures_too(n_bad):
 # ------------------------------------------------------- whatever is done first, or by whom
 
 
-class Tagged(np.ndarray):
-    """An array that means something else."""
-
-
 KINDS = {
     "bool": True,
     "int": 1,
@@ -125,7 +121,7 @@ KINDS = {
     "int64s": np.array([1, 2**53 + 1]),
     "uint64s": np.array([1, 2**63 + 5], "u8"),
     "shared": nbshare.share(np.arange(3.0))[:2],
-    "tagged": np.arange(2.0).view(Tagged),
+    "tagged": np.arange(2.0).view(figures.Tagged),
     "masked": np.ma.array([1.0, 2.0], mask=[True, False]),
     "three": np.arange(3.0),
     "texts": np.array(["a", "b"]),
@@ -180,7 +176,7 @@ def check(found, values, *, is_masked=False):
                 repr(other) if isinstance(other, Exception) else other,
             )
             assert np.asarray(value).shape == np.asarray(other).shape
-            assert isinstance(value, Tagged) == isinstance(other, Tagged)
+            assert isinstance(value, figures.Tagged) == isinstance(other, figures.Tagged)
         return
     failed = [isinstance(value, Exception) for value in values]
     assert type(found) is (np.ma.MaskedArray if is_masked else nbshare.SharedArray), text

@@ -160,7 +160,7 @@ def test_the_source_is_not_far_ahead_in_bytes():
 
 
 @pytest.mark.parametrize(
-    ("pause_s", "n", "most"), [(0, 200_000, 110_000), (0.005, 60, 1000)], ids=["quick", "slow"]
+    ("pause_s", "n", "most"), [(0, 100_000, 110_000), (0.005, 60, 1000)], ids=["quick", "slow"]
 )
 def test_the_source_is_not_far_ahead_of_a_loop(pause_s, n, most):
     """However quick the function is: some items, and no more than the loop takes in a second."""

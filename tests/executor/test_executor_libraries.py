@@ -12,11 +12,6 @@ import joblib
 import numpy as np
 import pool_tasks as tasks
 import pytest
-from scipy import integrate, optimize
-from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import SVC
 from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
@@ -67,6 +62,7 @@ def test_dynesty(executor):
 
 def test_scipy_optimize(executor):
     """`differential_evolution` and `brute` find what they find with the built-in map."""
+    from scipy import optimize  # late: every process of the test run collects this file
 
     def evolved(workers):
         return optimize.differential_evolution(
@@ -91,6 +87,8 @@ def test_scipy_optimize(executor):
 
 def test_scipy_quad_vec(executor):
     """`quad_vec` integrates the same."""
+    from scipy import integrate  # late, as above
+
     found, error = integrate.quad_vec(tasks.oscillation, 0, 1, workers=executor.map)
     np.testing.assert_allclose(found, [(1 - math.cos(30)) / 30, 0.5], atol=10 * error)
 
@@ -200,6 +198,11 @@ def test_a_managers_proxies_work_in_workers():
 
 def test_scikit_learn():
     """A grid search and a forest give what they give on one CPU."""
+    from sklearn.datasets import make_classification  # late, as above
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
     x, y = make_classification(200, 8, random_state=0)
 
     def fitted(n_jobs):

@@ -14,9 +14,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
@@ -46,6 +49,37 @@ number => {
   look();
 }
 """
+
+
+def require() -> None:
+    """Skip a module of tests where something is missing; found without an import, which is slow."""
+    for name in ("playwright", "jupyterlab", "nbconvert"):
+        if find_spec(name) is None:
+            reason = f"no browser tests without {name}: nbshare[browser]"
+            pytest.skip(reason, allow_module_level=True)
+    if CHROMIUM is None:
+        pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """Run the browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+def write_notebook(folder: Path, cells: Iterable[str], tasks: str) -> None:
+    """Write a notebook, and the file of its functions next to it."""
+    import nbformat
+
+    (folder / "tasks_of_cells.py").write_text(tasks)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, folder / "maps.ipynb")
 
 
 @contextlib.contextmanager

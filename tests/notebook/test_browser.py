@@ -11,16 +11,10 @@ import time
 from types import SimpleNamespace
 
 import browser
-import nbformat
 import pytest
 from faultlab import SOON_S
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="no browser tests without playwright: nbshare[browser]"
-)
-pytest.importorskip("jupyterlab", reason="no browser tests without JupyterLab: nbshare[browser]")
-if browser.CHROMIUM is None:
-    pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
+browser.require()
 
 TASKS = """
 import math, os, time
@@ -78,18 +72,8 @@ MISPLACED = "Error displaying widget", "Loading widget", "0%|"
 @pytest.fixture(scope="module")
 def chromium():
     """Start the browser."""
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS)
+    with browser.chromium() as started:
         yield started
-        started.close()
-
-
-def write_notebook(folder, cells):
-    """Write a notebook, and the file of its functions beside it."""
-    (folder / "tasks_of_cells.py").write_text(TASKS)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, folder / "maps.ipynb")
 
 
 def stop_and_interrupt(page, seen):
@@ -133,7 +117,7 @@ def stop_and_interrupt(page, seen):
 def seen(chromium, tmp_path_factory):
     """Run the notebook, recorded; save it; open it again at another server, without its kernel."""
     folder, seen = tmp_path_factory.mktemp("notebooks"), SimpleNamespace()
-    write_notebook(folder, CELLS)
+    browser.write_notebook(folder, CELLS, TASKS)
     size = {"width": 1200, "height": 1400}
     with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
         page = browser.Page(chromium.new_page(viewport=size), address.format("maps.ipynb"))
@@ -263,7 +247,7 @@ def test_stop_pressed_again_ends_a_loop_as_the_interrupt_does(seen):
 def jobs(chromium, tmp_path_factory):
     """Run jobs in the background; stop one, and load the page anew during another."""
     folder, seen = tmp_path_factory.mktemp("jobs"), SimpleNamespace()
-    write_notebook(folder, JOBS)
+    browser.write_notebook(folder, JOBS, TASKS)
 
     def await_text(number, pattern):
         found = page.cell(number).locator("b", has_text=re.compile(pattern))
@@ -384,7 +368,7 @@ def gone(chromium, tmp_path_factory):
     """Save a notebook while a job runs; restart the kernel; open it again at another server."""
     folder, seen = tmp_path_factory.mktemp("gone"), SimpleNamespace()
     cells = [JOBS[0], "job = map_async(held, range(20), max_workers=2)"]
-    write_notebook(folder, cells)
+    browser.write_notebook(folder, cells, TASKS)
     with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
         page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
         page.await_kernel()

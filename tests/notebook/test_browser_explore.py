@@ -10,16 +10,9 @@ import time
 from types import SimpleNamespace
 
 import browser
-import nbformat
 import pytest
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="no browser tests without playwright: nbshare[browser]"
-)
-pytest.importorskip("jupyterlab", reason="no browser tests without JupyterLab: nbshare[browser]")
-HTMLExporter = pytest.importorskip("nbconvert").HTMLExporter
-if browser.CHROMIUM is None:
-    pytest.skip("no browser tests: Chromium is not installed", allow_module_level=True)
+browser.require()
 
 TASKS = """
 import os, time
@@ -77,8 +70,7 @@ class Panel:
         mouse.up()
 
 
-def open_page(driver, address):
-    started = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS)
+def open_page(started, address):
     tab = started.new_page(viewport={"width": 1000, "height": 1000})
     return browser.Page(tab, address.format("maps.ipynb"))
 
@@ -117,13 +109,10 @@ def seen(tmp_path_factory):
     """Explore a job that runs, stop it and save; open the file again without its kernel."""
     folder, seen = tmp_path_factory.mktemp("explore"), SimpleNamespace()
     state = tmp_path_factory.mktemp("state")
-    (folder / "tasks_of_cells.py").write_text(TASKS)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, folder / "maps.ipynb")
-    with playwright.sync_playwright() as driver:
+    browser.write_notebook(folder, CELLS, TASKS)
+    with browser.chromium() as started:
         with browser.jupyter_lab(folder, state) as address:
-            page = open_page(driver, address)
+            page = open_page(started, address)
             page.await_kernel()
             page.run(0)
             page.await_end(0)
@@ -141,21 +130,23 @@ def seen(tmp_path_factory):
             page.tab.close()
         seen.saved = json.loads((folder / "maps.ipynb").read_text())
         with browser.jupyter_lab(folder, state) as address:  # which trusts the notebook
-            page = open_page(driver, address)
+            page = open_page(started, address)
             page.cell(EXPLORED).locator("img").wait_for()
             page.await_kernel()
             page.tab.wait_for_timeout(2000)  # in which the widgets would be looked for
             seen.reopened = page.cell(EXPLORED).inner_text()
             page.tab.close()
-        seen.exported = export(driver, folder)
+        seen.exported = export(started, folder)
     return seen
 
 
-def export(driver, folder):
+def export(started, folder):
     """Export the notebook; returns text and visible images of the page, which is not on-line."""
+    from nbconvert import HTMLExporter
+
     html, _ = HTMLExporter().from_filename(str(folder / "maps.ipynb"))
     (folder / "maps.html").write_text(html)
-    tab = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS).new_page()
+    tab = started.new_page()
     tab.route("http*://**", lambda route: route.abort())
     tab.goto(f"file://{folder}/maps.html")
     images = sum(image.is_visible() for image in tab.locator("img").all())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-import nbformat
 import pytest
 from faultlab import Lab, wait_until
 from kernels import Page
-from nbclient import NotebookClient
 
 TASKS = """
 import os, time
@@ -340,6 +338,9 @@ def test_a_document_that_is_rebuilt_shows_the_last_state_in_the_cell_of_the_call
     tmp_path, monkeypatch
 ):
     """Whoever waits for the job, in whichever cell, waits for its last picture as well."""
+    import nbclient  # late: every process of the test run collects this file
+    import nbformat
+
     monkeypatch.setenv("NBSHARE_STATIC", "1")
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", "") or str(tmp_path))
     (tmp_path / "jobs.py").write_text(TASKS)
@@ -349,7 +350,7 @@ def test_a_document_that_is_rebuilt_shows_the_last_state_in_the_cell_of_the_call
         "from pathlib import Path\nPath('go').touch()\nlen(job.result())",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in codes])
-    client = NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}})
+    client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     row, picture = notebook.cells[0].outputs
     assert row.data["text/plain"] == "✓ held done  9/9"

@@ -22,8 +22,6 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
-import nbclient
-import nbformat
 import numpy as np
 import pytest
 from PIL import Image
@@ -93,18 +91,20 @@ CELLS = {
 }
 
 
-class RecordingClient(nbclient.NotebookClient):
-    """Keeps every message that a front end would have got, by cell."""
-
-    def process_message(self, msg, cell, cell_index):
-        """Note the message."""
-        self.messages.setdefault(cell_index, []).append(msg)
-        return super().process_message(msg, cell, cell_index)
-
-
 @pytest.fixture(scope="module")
 def notebook():
     """Run the cells; return for each its saved outputs and the display messages it sent."""
+    import nbclient  # late: every process of the test run collects this file
+    import nbformat
+
+    class RecordingClient(nbclient.NotebookClient):
+        """Keeps every message that a front end would have got, by cell."""
+
+        def process_message(self, msg, cell, cell_index):
+            """Note the message."""
+            self.messages.setdefault(cell_index, []).append(msg)
+            return super().process_message(msg, cell, cell_index)
+
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS.values()]
     client = RecordingClient(nbformat.v4.new_notebook(cells=cells), timeout=60)
     client.messages = {}
