@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nbshare.engine.pipe import Pipe
     from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 
-__all__ = ["Job", "JobList", "State", "StatsTable", "jobs", "last_job", "remember"]
-
 S = TypeVar("S", bound="DataclassInstance")
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-__all__ = ["KINDS", "REDUCTIONS", "CannotDrawError", "LivePlot", "Plot", "as_plots"]
-
 KINDS = ("line", "image", "hist")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
 MAX_PLOTS = 6  # in two columns: more do not fit on a screen
