@@ -77,8 +77,8 @@ if typing.TYPE_CHECKING:
     from nbshare.functions.files import import_file
     from nbshare.job import Job, jobs, last_job
     from nbshare.mapping import map_async, parallel_map
-    from nbshare.notebook import LivePlot
     from nbshare.notebook.explore import explore
+    from nbshare.notebook.live_plot import LivePlot
     from nbshare.pipelines import PipelineResult, pipeline
     from nbshare.stored import StoredRun, open_checkpoint
     from nbshare.worker.reports import report
@@ -157,8 +157,8 @@ _HOMES = {
     "job": ["Job", "jobs", "last_job"],
     "magics": ["load_ipython_extension", "unload_ipython_extension"],
     "mapping": ["map_async", "parallel_map"],
-    "notebook": ["LivePlot"],
     "notebook.explore": ["explore"],
+    "notebook.live_plot": ["LivePlot"],
     "pipelines": ["PipelineResult", "pipeline"],
     "stored": ["StoredRun", "open_checkpoint"],
     "worker.reports": ["report"],

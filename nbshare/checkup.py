@@ -41,8 +41,6 @@ from nbshare.notebook.environment import front_end, has_server, is_static, shell
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.failures import name_of_signal
 
-__all__ = ["STEPS", "Report", "Step", "doctor", "run", "self_test"]
-
 # Settings of users; the docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}

@@ -20,8 +20,6 @@ from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire import is_worker
 from nbshare.wire.orders import Task, run_chunk, run_task
 
-__all__ = ["Executor"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

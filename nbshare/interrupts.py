@@ -9,8 +9,6 @@ from _thread import get_ident
 from types import FrameType
 from typing import Any
 
-__all__ = ["uninterrupted"]
-
 
 class uninterrupted:  # noqa: N801 - used like the context managers of contextlib
     """Hold an interrupt back until the block ends.

@@ -29,7 +29,6 @@ from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Job", "JobList", "State", "StatsTable", "jobs", "last_job", "remember"]
 
 S = TypeVar("S", bound="DataclassInstance")
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]

@@ -25,8 +25,6 @@ from typing import Any
 
 from nbshare.functions.files import import_file, imported_files, other_module
 
-__all__ = ["load_ipython_extension", "unload_ipython_extension"]
-
 _MARK = b"# Written by %%workerfile"
 # With the encoding, or Python could find one in a comment of the cell's first line.
 _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from nbshare.engine.call import Call
     from nbshare.engine.pipe import Pipe
 
-__all__ = ["map_async", "parallel_map", "run_and_draw"]
-
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 KNOWN = MapOptions._fields
 MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself

@@ -31,9 +31,7 @@ from nbshare.wire.orders import Policy
 if TYPE_CHECKING:
     from nbshare.checkpoint.keeper import Checkpoint
     from nbshare.hosts.protocol import Hosts
-    from nbshare.notebook import Plot
-
-__all__ = ["Backend", "MapOptions", "checked_checkpoint", "checked_request", "refuse_others"]
+    from nbshare.notebook.live_plot import Plot
 
 Backend: TypeAlias = 'Literal["local", "serial", "threads"] | Hosts'
 

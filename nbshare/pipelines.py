@@ -19,14 +19,13 @@ from nbshare.engine.stats import StageStats
 from nbshare.functions.reference import label_of, resolve
 from nbshare.mapping import run_and_draw
 from nbshare.memory import file_of, segment_of
-from nbshare.notebook import Plot, check_display
+from nbshare.notebook import check_display
+from nbshare.notebook.live_plot import Plot
 from nbshare.options import MapOptions, checked_count, checked_request, checked_shared
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 from nbshare.wire.orders import Stage
 from nbshare.worker.stages import n_arguments
-
-__all__ = ["PipelineResult", "pipeline"]
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
 

@@ -13,8 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
-__all__ = ["shown_as", "shown_from_the_call", "shown_shortly", "unwrapped", "users_frames"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

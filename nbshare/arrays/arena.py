@@ -47,8 +47,6 @@ from nbshare.memory import (
     segment_of,
 )
 
-__all__ = ["Arena", "block_size", "plain_pickle"]
-
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
 SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
 LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together

@@ -18,8 +18,6 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import ALIGNMENT, Segment, aligned
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["SharedBuffer"]
-
 Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
 
 

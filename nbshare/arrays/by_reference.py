@@ -21,16 +21,6 @@ from nbshare.arrays.inputs import attach, reference_to
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.memory import handle_of, segment_of
 
-__all__ = [
-    "PLAIN",
-    "ByReference",
-    "Reduced",
-    "is_masked",
-    "reducers",
-    "register",
-    "take_apart",
-]
-
 # Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
 

@@ -14,19 +14,6 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import array_slab
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = [
-    "checked_dtype",
-    "checked_form",
-    "empty",
-    "empty_like",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "zeros",
-    "zeros_like",
-]
-
 Order = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 

@@ -14,17 +14,6 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
-__all__ = [
-    "ArrayReference",
-    "Inputs",
-    "Packed",
-    "Span",
-    "attach",
-    "lenders",
-    "opened",
-    "reference_to",
-]
-
 
 class Span(NamedTuple):
     """Bytes in one of the call's segments."""

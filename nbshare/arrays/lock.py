@@ -27,8 +27,6 @@ from nbshare.arrays.create import zeros
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NotBuiltYetError
 
-__all__ = ["SharedLock", "timespec"]
-
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
 UNTOLD = 56  # offset of a byte: a dead process held the lock, and no holder was told yet
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second

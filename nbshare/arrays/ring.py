@@ -21,8 +21,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["RingBuffer"]
-
 OnDeath = Literal["reclaim", "leave"]
 
 

@@ -28,17 +28,6 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import RingAbortedError, RingClosedError
 from nbshare.memory import Identity, aligned, identity
 
-__all__ = [
-    "EVERYBODY",
-    "FILLED",
-    "FREED",
-    "Holder",
-    "RingStats",
-    "SlotStates",
-    "Wakes",
-    "layout_of",
-]
-
 # In this order: the smallest word is the slot that was committed first, if one is ready, the
 # largest the one that was freed last, so that few slots stay in the cache where few are needed.
 # FREE is 0, as in fresh memory.

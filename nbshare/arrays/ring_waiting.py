@@ -31,8 +31,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
 from nbshare.memory import has_ended, identity
 
-__all__ = ["Lease", "Monitor", "futex"]
-
 SLICE_S = 0.1  # of sleep, and between looks for the dead
 
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.

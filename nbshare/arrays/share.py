@@ -16,8 +16,6 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import Mode, Segment, View, pool, segment_of, start_meanwhile
 from nbshare.tracebacks import shown_from_the_call
 
-__all__ = ["SharedObject", "share"]
-
 T = TypeVar("T")
 
 

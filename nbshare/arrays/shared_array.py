@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from nbshare.memory import segment_of
 
-__all__ = ["SharedArray", "shared_view"]
-
 
 class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     """An ndarray in shared memory.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
     from nbshare.engine.stats import WorkerActivity, WorkerStats
 
-__all__ = ["MAX_REPLACED", "NO_CODE", "Call", "Code", "State", "Supply"]
-
 MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
 MAX_ID = 1 << 30  # ids are also lock bytes
 

@@ -19,9 +19,10 @@ from contextlib import suppress
 from typing import Any
 
 from nbshare import errors
-from nbshare.engine.call import MAX_REPLACED, Call, State
+from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.prints import WARNING, PrintPipes
 from nbshare.engine.process import WorkerProcess
+from nbshare.engine.run import State
 from nbshare.engine.workers import WorkerPool
 from nbshare.memory import Segment
 from nbshare.wire.board import (
@@ -40,8 +41,6 @@ from nbshare.wire.board import (
 from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import LONG_LOADING_S, CallMessage
 from nbshare.wire.results import OutputSpec
-
-__all__ = ["Calls"]
 
 # Time for running items when a call is stopped; then their workers are ended. After an interrupt,
 # the next call must work within 0.1 s: new workers take about 20 ms, their imports the rest.

@@ -19,8 +19,6 @@ from nbshare.errors import MixedResultsWarning, warn
 from nbshare.memory import Segment
 from nbshare.wire.results import OutputSpec, spec_for
 
-__all__ = ["GrowingArray", "as_masked", "collect", "masked", "nothing", "stack"]
-
 BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
 
 

@@ -41,8 +41,6 @@ from nbshare.wire.board import (
 )
 from nbshare.wire.orders import LONG_LOADING_S
 
-__all__ = ["Dispatcher"]
-
 ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
 REST_S = 1e-3  # for workers that have stored their last result, and tidy up
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped

@@ -15,8 +15,6 @@ from nbshare.memory.descriptors import opened
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["Died", "Event", "Events", "OwnerEvent", "Sent", "WorkerEvent"]
-
 LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
 

@@ -23,8 +23,6 @@ from nbshare.worker.process import Seen, are_gone, inputs_of
 from nbshare.worker.store import FileRows, Rows
 from nbshare.worker.work import Caller, Work
 
-__all__ = ["SerialEngine", "ThreadEngine"]
-
 
 class _Here(Caller):
     """The caller, in the same process as its workers."""

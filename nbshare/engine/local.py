@@ -40,8 +40,6 @@ from nbshare.memory import meanwhile, need_linux, pool, slab
 from nbshare.wire import is_worker
 from nbshare.wire.messages import channel_pair
 
-__all__ = ["at_shutdown", "dispatcher", "is_ending", "refuse_to_wait_for_itself", "shutdown"]
-
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
 _dispatcher: Dispatcher | None = None

@@ -14,8 +14,6 @@ from nbshare.engine.run import OwnRun, State
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.wire.board import ENDED, LOADED
 
-__all__ = ["Pipe"]
-
 
 class Pipe(OwnRun):
     """A pipeline, whose results are those of its last call.

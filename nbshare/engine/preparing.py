@@ -24,8 +24,6 @@ from nbshare.wire.context import threads_per_worker
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Fixed, Order, Stage
 
-__all__ = ["Items", "Placed", "new_call", "pack_fixed", "place", "prepare", "source"]
-
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
 # Of lists below both, packing takes less than handing over.

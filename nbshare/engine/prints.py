@@ -32,8 +32,6 @@ from nbshare.wire.orders import STREAMS
 if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
-__all__ = ["WARNING", "PrintPipes", "Prints", "Write"]
-
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
 WARNING = "warning"  # among what is printed, in the place of a stream's name

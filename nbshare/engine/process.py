@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
     from nbshare.functions.freshness import Stamp
 
-__all__ = ["FORK_S", "LOOK_S", "WorkerProcess", "WorkerStarter"]
-
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
 LOOK_S = 0.1  # between looks whether somebody has stopped a process that others wait for

@@ -32,8 +32,6 @@ from nbshare.wire.results import (
     thawed,
 )
 
-__all__ = ["MISSING", "Output", "Results", "in_memory"]
-
 LOAD_S = 0.02  # for objects, between looks for what else there is to do
 MOST_ERRORS = 10_000  # of items whose results have been taken
 

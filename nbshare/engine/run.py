@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
     from nbshare.wire.board import Board
 
-__all__ = ["Engine", "Keeper", "OwnRun", "Request", "Run", "State", "has_rows"]
-
 
 class Request(NamedTuple):
     """The checked arguments of a run."""

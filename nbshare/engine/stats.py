@@ -25,15 +25,6 @@ from nbshare.wire.board import (
     reported,
 )
 
-__all__ = [
-    "SlowItem",
-    "StageStats",
-    "WorkerActivity",
-    "WorkerStats",
-    "activity_of",
-    "stats_of",
-]
-
 
 @dataclass(frozen=True)
 class SlowItem:

@@ -28,8 +28,6 @@ from nbshare.wire.board import LOW, N_ITEMS, RESTORED, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
 
-__all__ = ["MOST_BYTES", "ListSupply", "Pace", "SourceSupply"]
-
 MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be brought
 MOST_AHEAD = 3  # portions that somebody who iterates has not taken yet

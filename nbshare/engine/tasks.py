@@ -44,8 +44,6 @@ from nbshare.wire.context import current_context
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Task
 
-__all__ = ["TaskFuture", "TaskQueue"]
-
 LOAD_S = 0.1  # work of all workers that is given out beyond one task for each
 MOST_TASKS = 127  # that are given out at a time: what is given out takes memory
 FIRST_TASKS = 8  # while nobody knows how long tasks take

@@ -15,8 +15,6 @@ from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
 from nbshare.memory import scratch_file
 from nbshare.wire.context import Context
 
-__all__ = ["WorkerPool"]
-
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 

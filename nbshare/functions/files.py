@@ -17,8 +17,6 @@ from nbshare.tracebacks import shown_from_the_call
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["import_file", "imported_files", "other_module", "register_files"]
-
 _paths: dict[str, str] = {}  # module name -> path of its file
 _stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
 

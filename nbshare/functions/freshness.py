@@ -18,21 +18,6 @@ from typing import Any, NamedTuple
 
 from nbshare.memory.descriptors import Descriptor, owned
 
-__all__ = [
-    "STANDARD_LIBRARY",
-    "ImportLog",
-    "Snapshot",
-    "Stamp",
-    "is_installed",
-    "kept_sources",
-    "note_reading",
-    "own_files",
-    "packed_sources",
-    "source_of",
-    "stamp_of",
-    "use_snapshot",
-]
-
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them
 LENGTH = 8  # bytes that tell how many come

@@ -26,8 +26,6 @@ from nbshare.functions.freshness import (
     stamp_of,
 )
 
-__all__ = ["FreshLoader", "import_as_the_caller", "overridden_names"]
-
 # A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
 # cache written this long after its source is of this version, unless compiling took longer (1 µs
 # per byte).

@@ -27,16 +27,6 @@ from typing import Any
 from nbshare.errors import UnsendableError
 from nbshare.functions.freshness import is_installed
 
-__all__ = [
-    "MAINS",
-    "dumps",
-    "dumps_apart",
-    "kept_apart",
-    "may_name_main",
-    "plainly_or_by_value",
-    "value_pickler",
-]
-
 # The names of the caller's script; the second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 

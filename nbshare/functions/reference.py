@@ -10,8 +10,6 @@ from typing import Any
 
 from nbshare.functions.files import import_file
 
-__all__ = ["bind_arguments", "label_of", "resolve"]
-
 
 def resolve(func: Any) -> Callable[..., Any]:
     """Return the function that a user means: a callable, or ``"workers.py:horizon"``.

@@ -17,8 +17,6 @@ from functools import cache, lru_cache
 
 from nbshare.errors import OutOfMemoryError
 
-__all__ = ["available", "check_room", "free_in", "in_words", "is_memory", "reliefs", "usable_cpus"]
-
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
 MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from nbshare.memory.budget import LARGE, usable_cpus
 
-__all__ = ["Job", "copy_jobs", "meanwhile", "run", "start_meanwhile", "write_jobs"]
-
 PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer

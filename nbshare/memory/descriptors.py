@@ -20,8 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 from nbshare.errors import TooManyFilesError
 
-__all__ = ["Descriptor", "opened", "owned", "pidfd_of", "raise_limit", "too_many", "with_room"]
-
 MOST = 1 << 20  # the usual hard limit; some programs are slow with a much higher one
 
 T = TypeVar("T")

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["System", "system", "write_all"]
-
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
 
 

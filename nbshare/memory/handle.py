@@ -23,9 +23,6 @@ from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.kinds import name_of, scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
 
-__all__ = ["Handle", "handle_of", "open_handle"]
-
-
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held
 

@@ -27,8 +27,6 @@ from nbshare.interrupts import uninterrupted
 from nbshare.memory import copying
 from nbshare.memory.budget import aligned
 
-__all__ = ["make_huge", "on_boundaries"]
-
 SMALLEST = 4 << 20  # bytes of a mapping; below, the gain is less than half a millisecond
 LARGEST = 32 << 20  # of a huge page: larger ones, as on some ARM machines, would rarely be full
 SETTINGS = "/sys/kernel/mm/transparent_hugepage"

@@ -42,22 +42,6 @@ from nbshare.memory import budget
 from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.processes import has_ended
 
-__all__ = [
-    "Kind",
-    "MappedFile",
-    "Memfd",
-    "can_share",
-    "has_proc",
-    "hush",
-    "is_chosen",
-    "name_of",
-    "need_linux",
-    "new_memory",
-    "new_name",
-    "reserve",
-    "scratch_file",
-]
-
 SETTING = "NBSHARE_MEMORY"
 
 FULL = {errno.ENOSPC, errno.EDQUOT}

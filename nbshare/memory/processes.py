@@ -7,8 +7,6 @@ from contextlib import suppress
 
 from nbshare.memory.descriptors import with_room
 
-__all__ = ["Identity", "has_ended", "identity", "is_out_of_time", "state_of"]
-
 Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
 
 _known: Identity = (0, 0)

@@ -26,8 +26,6 @@ from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, has_proc, name_of, new_memory, new_name, reserve
 
-__all__ = ["Mode", "Segment", "View", "known_segments", "segment_of"]
-
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 # CPython 3.11 and 3.12 keep its number only at this byte of the object, on 64 bits.

@@ -17,8 +17,6 @@ import numpy as np
 
 from nbshare.errors import StaleReferenceError
 
-__all__ = ["UserFile", "file_of"]
-
 LEAST = 1 << 20  # bytes of an array; a smaller one is copied faster than its mapping is found
 
 

@@ -32,8 +32,6 @@ from nbshare.memory import budget
 from nbshare.memory.kinds import can_share, is_chosen
 from nbshare.memory.segment import Segment
 
-__all__ = ["Slab", "WarmPool", "array_slab", "pool", "slab"]
-
 SLAB = 1 << 18  # bytes; untouched pages cost nothing
 LARGEST_PIECE = 1 << 15  # bytes; above, the cost of a segment is small compared with its pages
 SMALL = 1 << 20  # bytes; below, a fresh segment costs less than reuse

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
 from nbshare.interrupts import uninterrupted
 from nbshare.notebook.environment import cell_number, is_static, surroundings
-from nbshare.notebook.live_plot import CannotDrawError, LivePlot, Plot, as_plots
+from nbshare.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare.tracebacks import users_frames
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 
     from nbshare.job import Job
     from nbshare.notebook.environment import KernelOutput
-
-__all__ = [
-    "Display",
-    "LivePlot",
-    "Plot",
-    "Showing",
-    "check_display",
-    "open_display",
-]
 
 NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
 

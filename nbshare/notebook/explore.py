@@ -42,8 +42,6 @@ from nbshare.tracebacks import shown_from_the_call
 if TYPE_CHECKING:
     from nbshare.notebook.figure import Frame
 
-__all__ = ["explore"]
-
 Kind = Literal["image", "line", "hist"]
 
 _MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale

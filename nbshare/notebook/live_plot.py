@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 else:  # for typing.get_type_hints, without Matplotlib
     Axes = FigureBase = Any
 
-__all__ = ["KINDS", "REDUCTIONS", "CannotDrawError", "LivePlot", "Plot", "as_plots"]
-
 KINDS = ("line", "image", "hist")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
 MAX_PLOTS = 6  # in two columns: more do not fit on a screen

@@ -28,8 +28,6 @@ from nbshare.notebook.environment import KernelOutput, has_server, shell
 if TYPE_CHECKING:
     from nbshare.job import Job
 
-__all__ = ["PageLink"]
-
 _ASK, _STOP = "nbshare_rows", "nbshare_stop"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 _MOST_ENDED = 100  # displays whose last state is kept, for pages that ask later

@@ -7,8 +7,6 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["Printer"]
-
 # A page with megabytes of text becomes slow. Limits for one burst, and per second.
 _BURST = 300_000  # characters
 _PER_SECOND = 30_000

@@ -1,7 +1,5 @@
 """What an owner and its workers share: the board, orders, messages, results, failures."""
 
-__all__ = ["become_worker", "is_worker"]
-
 _is_worker = False
 
 

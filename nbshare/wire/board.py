@@ -42,20 +42,6 @@ from nbshare.memory import Segment, View, aligned, slab
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = [
-    "Board",
-    "Claims",
-    "FileLock",
-    "Page",
-    "busy_since",
-    "give_back",
-    "has_begun",
-    "idle_since",
-    "loading_since",
-    "reported",
-    "write_text",
-]
-
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
 RESTORED = 11  # whether some items were done before the call

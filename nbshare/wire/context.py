@@ -18,17 +18,6 @@ from typing import Any, NamedTuple
 from nbshare.functions.files import imported_files
 from nbshare.functions.imports import overridden_names
 
-__all__ = [
-    "ONE_THREAD",
-    "Context",
-    "current_context",
-    "encoded_environ",
-    "limit_threads",
-    "settings",
-    "thread_variables",
-    "threads_per_worker",
-]
-
 
 class Context(NamedTuple):
     """The settings that a worker takes over from its caller."""

@@ -17,20 +17,6 @@ from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
 from nbshare.functions.pickling import dumps
 from nbshare.wire import is_worker
 
-__all__ = [
-    "Death",
-    "Failure",
-    "Lateness",
-    "describe",
-    "explained",
-    "leave",
-    "name_of_signal",
-    "raised_by_source",
-    "rebuild",
-    "safe_repr",
-    "text_of",
-]
-
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"

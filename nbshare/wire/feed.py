@@ -37,8 +37,6 @@ from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
-__all__ = ["FedItems", "ItemFeed"]
-
 FIRST_BYTES = 256 << 10  # of the segment
 GROWTH = 1.5
 WORD = 8  # bytes

@@ -22,8 +22,6 @@ import numpy as np
 from nbshare.memory import Segment
 from nbshare.memory.descriptors import raise_limit, too_many, with_room
 
-__all__ = ["Channel", "channel_pair"]
-
 INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
 MAX_FDS = 200  # a packet; the kernel takes 253
 ARRIVE_S = 2.0  # until descriptors in flight are received: a receiver starts in 5 ms

@@ -19,21 +19,6 @@ from nbshare.functions.reference import label_of
 from nbshare.memory import Mode
 from nbshare.wire.failures import safe_repr
 
-__all__ = [
-    "LONG_LOADING_S",
-    "STREAMS",
-    "CallMessage",
-    "Fixed",
-    "Order",
-    "Policy",
-    "Seed",
-    "Stage",
-    "Task",
-    "nbytes_of",
-    "run_chunk",
-    "run_task",
-]
-
 # Long imports are allowed: after this time they are shown, with one warning. Tests set less.
 LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each

@@ -25,27 +25,6 @@ from nbshare.errors import TaskError, is_interrupt
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import NUMBER_BYTES
 
-__all__ = [
-    "ALONE",
-    "ASK",
-    "IN_MEMORYVIEW",
-    "IS_OBJECT",
-    "KINDS",
-    "KIND_OF",
-    "OBJECTS",
-    "OUT_OF_BAND",
-    "WORD",
-    "Entry",
-    "FilePlace",
-    "LogKey",
-    "LogReader",
-    "OutputSpec",
-    "parts_of",
-    "spec_for",
-    "thawed",
-    "unpack",
-]
-
 LogKey = int  # process id << 32, plus which of that process's logs
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]

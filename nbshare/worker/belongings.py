@@ -34,8 +34,6 @@ from nbshare.wire.context import limit_threads, thread_variables
 from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.worker import streams
 
-__all__ = ["Belongings", "initialize", "loading", "look", "show_crashes"]
-
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 _NAMES = "ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"
 _TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  # Windows has none

@@ -20,17 +20,6 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Seed
 from nbshare.wire.results import OUT_OF_BAND
 
-__all__ = [
-    "CLOCK_EVERY",
-    "SCALARS",
-    "Source",
-    "gather",
-    "gather_objects",
-    "generator",
-    "indices_of",
-    "seeded",
-]
-
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
 # References to an object that only a variable has, and the argument of `getrefcount`; Python 3.14

@@ -49,8 +49,6 @@ from nbshare.worker.work import Caller, Work
 with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
-__all__ = ["Endowment", "Seen", "are_gone", "arm", "inputs_of", "keep_freed", "open_owner", "run"]
-
 # When memory runs out, the system ends the process with the higher score: a worker can be replaced,
 # the notebook's kernel cannot.
 OOM_SCORE = b"500"

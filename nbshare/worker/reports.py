@@ -22,8 +22,6 @@ from nbshare.wire.board import (
     write_text,
 )
 
-__all__ = ["Desk", "ItemStopped", "present_item", "report"]
-
 
 class ItemStopped(BaseException):
     """Leaves an item of a stopped call: no ``except Exception`` of the function catches it."""

@@ -23,8 +23,6 @@ from typing import Any
 from nbshare.wire.messages import Channel
 from nbshare.worker import process as worker
 
-__all__ = ["serve"]
-
 
 def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     """Run the server until its owner ends."""

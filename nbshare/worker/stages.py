@@ -36,8 +36,6 @@ from nbshare.wire.orders import Stage
 from nbshare.worker.items import indices_of
 from nbshare.worker.store import ResultStore
 
-__all__ = ["Blocks", "Column", "PassingStore", "blocks_for", "n_arguments"]
-
 Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.Source.items`
 END = object()  # in place of a block, when a loader has no more
 

@@ -43,8 +43,6 @@ from nbshare.wire.results import (
 )
 from nbshare.worker.items import SCALARS
 
-__all__ = ["FileRows", "LogWriter", "ResultStore", "Rows", "fill_row"]
-
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
 # kept as long as any result in it.

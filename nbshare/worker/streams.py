@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = [
-    "HIGHEST",
-    "MARK_PRINTS",
-    "flush",
-    "is_marking",
-    "keep",
-    "mark",
-    "replace",
-    "restore",
-]
-
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
 
 HIGHEST = 2  # descriptor of a standard stream

@@ -52,8 +52,6 @@ from nbshare.worker.reports import Desk, ItemStopped
 from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import FileRows, ResultStore, Rows
 
-__all__ = ["Caller", "Work"]
-
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known; then they run one by one.
 TINY_S = 20e-6
