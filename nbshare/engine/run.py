@@ -83,7 +83,7 @@ class Engine:
     can_be_fed : bool
         Whether a call may begin before its items are packed.
     can_write_files : bool
-        Whether workers write arrays to the file of a checkpoint.
+        Whether workers write results to the files of a checkpoint.
     in_process : bool
         Whether this process alone reads inputs and writes results: then both are private memory.
     is_closed : bool
@@ -109,10 +109,6 @@ class Engine:
 
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""
-
-    def hear_imports(self, call: Call) -> bool:  # noqa: ARG002 - for workers elsewhere
-        """Hear what the workers of a call have imported so far; return whether there was time."""
-        return True
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""
