@@ -148,9 +148,9 @@ def parallel_map(
         What to do with stored results that depended on something that has changed since: refuse
         the call (default), run their items again, or keep them.
     durability : {"process", "power"}, optional
-        ``"process"`` (default): stored results survive the end of any process. A killed kernel
-        loses the results of the last 0.1 s. ``"power"``: they also survive a power failure; a
-        killed kernel, or the failure, loses the results of the last 2 s.
+        ``"process"`` (default): finished results survive the end of any process, however it ends.
+        ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,
+        Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
     on_full : {"continue", "stop"}, optional
         If results cannot be stored, such as on a full disk: warn once, go on in memory and try
         again every 5 s (default), or stop the run with the error. What is stored stays stored.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import read_json
+from nbshare.checkpoint.directory import read_json, record_at
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
 from nbshare.checkpoint.versions import Versions
@@ -24,6 +24,7 @@ from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import thawed, unpack
+from nbshare.wire.rows import UNSYNCED
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
@@ -115,7 +116,7 @@ class StoredRun:
         index, order = self._load("index.npy"), self._load("order.npy")
         if not len(order):  # a generator's are known in the end
             order = np.flatnonzero(self._load("items.npy").any(axis=-1))
-        return order, index["state"][order] if len(index) else np.zeros(0, np.uint8)
+        return order, index["state"][order] % UNSYNCED if len(index) else np.zeros(0, np.uint8)
 
     @property
     def state(self) -> str:
@@ -143,7 +144,7 @@ class StoredRun:
     @property
     def rate(self) -> float:
         """Results per second that were stored in the last minute before the newest."""
-        times = self._load("when.npy")
+        times = self._load("times.npy").reshape(-1, 2)[:, 0]
         times = np.sort(times[times > 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
@@ -192,8 +193,7 @@ class StoredRun:
         if state != IN_LOG:
             return MISSING
         start, nbytes, place = self._load("objects.npy")[row].tolist()
-        with open(self.path / "objects.log", "rb") as file:
-            record = os.pread(file.fileno(), abs(nbytes), start)
+        record = record_at(self.path, start, nbytes)
         if nbytes < 0:
             return unpack(int(row), np.frombuffer(record, np.uint8))
         value = pickle.loads(record)
@@ -225,7 +225,9 @@ class StoredRun:
             rows = Lookup(stored).find(key.items.next(request.iterables))
             rows = rows[rows >= 0]
         words = self._load("index.npy")[rows]
-        words = words[np.isin(words["state"], (IN_OUTPUT, IN_LOG))] if len(words) else words
+        words = (
+            words[np.isin(words["state"] % UNSYNCED, (IN_OUTPUT, IN_LOG))] if len(words) else words
+        )
         versions = Versions(self.path, read_json(self.path / "code.json") or [], key)
         is_old = ~np.isin(words["code"], versions.accepted) if len(words) else np.zeros(0, np.bool_)
         n_old, changes = int(is_old.sum()), []

@@ -8,28 +8,26 @@
     code/         the source files of that time, by digest
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
-    objects.log   other results, as pickles; objects.npy says per row where
-    when.npy      per row: when it was stored
+    objects.*.log other results, as pickles; objects.npy says per row where
+    times.npy     per row: when it was stored, and how long it took
     index.npy     per row: state, attempts, number in code.json, checksum     written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
     lease.json    the writer; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
 
-A row's index word is written last. So whenever the process is killed, a row either has its result
-or is missing.
+Rows are written by `nbshare.wire.rows`.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import platform
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -44,9 +42,21 @@ from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import Writer
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointWarning, warn
-from nbshare.memory import Segment, aligned, disk
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import NUMBERS, OBJECTS, FilePlace, OutputSpec
+from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
+from nbshare.wire.rows import (
+    INDEX,
+    INDEX_FILE,
+    LOG_BIT,
+    PLACES_FILE,
+    RESULTS_FILE,
+    TIMES_FILE,
+    UNSYNCED,
+    FilePlace,
+    checksums,
+    log_file,
+    runs_of,
+)
 
 __all__ = [
     "Directory",
@@ -55,18 +65,16 @@ __all__ = [
     "Rows",
     "check_place",
     "read_json",
-    "runs_of",
+    "record_at",
 ]
 
-FORMAT = 1
-INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-PLACES = "objects.npy"  # offset, bytes (negative: with buffers next to the pickle), place in a list
+FORMAT = 2
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
+MOST_BYTES = 64 << 20  # of rows that are checked at a time
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
-NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
-NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log", "driver"}
-NO_RESULTS |= {"code"}
+NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
+NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -76,15 +84,18 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
 
     import numpy as np
     index = np.load("index.npy", mmap_mode="r")
-    done = index["state"] == 1                            # 2: in objects.log, 3: failed
+    done = index["state"] % 128 == 1                      # 2: in objects.*.log, 3: failed
     results = np.load("results.npy", mmap_mode="r")       # one row per item; look at results[done]
 
 Rows are in the order in which items first came. order.npy has the row of each item of the last
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
-Results that fit no array are pickles in objects.log; objects.npy has the offset and the number of
-bytes of each. when.npy has the time when a row was stored, in seconds since 1970. index["code"] is
-a place in code.json: what the result depended on; code/ has the source files of that time. You may
-read all files while a run writes to them. Do not edit them.
+128 is added to a state until the disk has the result, if durability="power" was asked for.
+Results that fit no array are pickles in objects.*.log; objects.npy has the offset and the number of
+bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
+times.npy has two columns: the time when a row was stored, in seconds since 1970, and how many
+seconds its item took, 0 if that is unknown. index["code"] is a place in code.json: what the result
+depended on; code/ has the source files of that time. You may read all files while a run writes to
+them. Do not edit them.
 """
 
 
@@ -96,16 +107,11 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def runs_of(*numbers: Rows) -> Iterator[slice]:
-    """Yield slices in which all of these go up by one."""
-    n = len(numbers[0])
-    is_break = np.zeros(max(n - 1, 0), np.bool_)
-    for each in numbers:
-        is_break |= np.diff(each) != 1
-    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
-    for start, stop in itertools.pairwise(bounds):
-        if start < stop:
-            yield slice(start, stop)
+def record_at(folder: Path, start: int, nbytes: int) -> bytes:
+    """Return a record of a log."""
+    number, start = divmod(start, 1 << LOG_BIT)
+    with (folder / log_file(number)).open("rb") as file:
+        return os.pread(file.fileno(), abs(nbytes), start)
 
 
 def check_place(path: Path) -> None:
@@ -118,7 +124,7 @@ def check_place(path: Path) -> None:
         )
     if meta is None and path.exists():
         names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-        if names - NO_RESULTS:
+        if any(name not in NO_RESULTS and name[:8] != "objects." for name in names):
             raise CheckpointError(
                 f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
                 "empty folder."
@@ -160,8 +166,6 @@ class Directory:
         self._writer = Writer(path)
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
-        self._objects: files.Column | None = None
-        self._log_fd = -1
         self._stored: Lookup | None = None  # once it is needed
         self.words = np.zeros(0, INDEX)
         try:
@@ -174,21 +178,22 @@ class Directory:
             raise
 
     def _open(self, label: str) -> None:
-        if (meta := read_json(self.path / "meta.json")) is None:
-            readme = README.format(format=FORMAT, label=label)
+        if (meta := read_json(self.path / "meta.json")) is None or meta["format"] < FORMAT:
+            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(self.path / "README.txt", readme.encode(), is_needed=False)
-            meta = {"format": FORMAT, "label": label, "created": time.time(), "results": None}
-            meta |= {"python": platform.python_version(), "numpy": np.__version__}
+            meta = {"label": label, "created": time.time(), "results": None} | (meta or {})
+            meta |= {"format": FORMAT, "python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
             self._write_json("meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
-        self._when = self._column("when.npy", "<f8")
-        self._index = self._column("index.npy", INDEX)
+        self._column(TIMES_FILE, "<f8", (2,))
+        self._places = self._column(PLACES_FILE, "<i8", (3,), is_sparse=True)
+        self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.spec) is not None and spec.dtype is not None:
-            self._results = self._column("results.npy", spec.dtype, spec.shape)
-        if (self.path / PLACES).exists():
-            self._open_objects()
+            self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
+        logs = [path.name.split(".")[1:-1] for path in self.path.glob("objects*.log")]
+        self._first_log = self._next_log = 1 + max((int(*n) for n in logs), default=0)
         items = np.array(self._items.read())
         used = np.flatnonzero(items.any(axis=1))
         self._n_rows = int(used[-1]) + 1 if len(used) else 0
@@ -199,27 +204,31 @@ class Directory:
         is_unknown = self.words["state"] > 0
         is_unknown[used] = False
         self._forget(np.flatnonzero(is_unknown))
-        is_whole = all(column.was_whole for column in self._columns)
-        if self._objects is not None and self._objects.n:
-            ends = np.array(self._objects.read())
-            is_whole &= (ends[:, 0] + np.abs(ends[:, 1])).max() <= self._log_end
+        unsynced = np.flatnonzero(self.words["state"] >= UNSYNCED)
+        self.words["state"] %= UNSYNCED
+        is_whole = all(column.was_whole for column in self._columns) and self._has_logs()
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
+        self.commit(unsynced[self.words["state"][unsynced] > 0])
 
-    def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
+    def _has_logs(self) -> bool:
+        """Whether the logs are as long as they should be."""
+        logged = np.flatnonzero(self.words["state"] == IN_LOG)
+        places = self.places(logged)
+        numbers, starts = np.divmod(places[:, 0], 1 << LOG_BIT)
+        sizes = np.zeros(self._next_log, np.int64)
+        for number in range(self._next_log) if len(logged) else ():
+            with suppress(FileNotFoundError):
+                sizes[number] = (self.path / log_file(number)).stat().st_size
+        return bool((starts + np.abs(places[:, 1]) <= sizes[numbers]).all())
+
+    def _column(
+        self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
+    ) -> files.Column:
         n = self._columns[0].n if self._columns else 0
-        self._columns.append(files.Column(self.path / name, dtype, shape, n))
+        self._columns.append(files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse))
         return self._columns[-1]
-
-    def _open_objects(self) -> files.Column:
-        if self._objects is None:
-            if self._log_fd < 0:
-                self._log_fd = disk.system.open(self.path / "objects.log", os.O_RDWR)
-                self._log_end = aligned(os.fstat(self._log_fd).st_size)
-            self._objects = self._column(PLACES, "<i8", (3,))
-            files.sync_folder(self.path)
-        return self._objects
 
     def _write_json(self, name: str, content: Any, *, is_needed: bool = True) -> None:
         data = json.dumps(content, indent=1).encode()
@@ -268,9 +277,7 @@ class Directory:
             is_bad[stored] = True
         logged = np.flatnonzero(self.words["state"] == IN_LOG)
         if len(logged):
-            places = self.places(logged)
-            found = [zlib.crc32(self.record(*place[:2])) for place in places.tolist()]
-            is_bad[logged] = _crcs_of_places(places, found) != self.words["crc"][logged]
+            is_bad[logged] = self._crcs_of_records(logged) != self.words["crc"][logged]
         if is_bad.any():
             warn(
                 f"{self.path}: {int(is_bad.sum())} results did not reach the disk whole, or are "
@@ -279,6 +286,15 @@ class Directory:
             )
             self._forget(np.flatnonzero(is_bad))
 
+    def _crcs_of_records(self, rows: Rows) -> npt.NDArray[np.uint32]:
+        """Return the checksums of results that fit no array."""
+        found, places = np.zeros(len(rows), np.uint32), self.places(rows)
+        for k, place in enumerate(places):
+            with suppress(OSError):
+                record = record_at(self.path, *place[:2].tolist())
+                found[k] = zlib.crc32(place.tobytes(), zlib.crc32(record))
+        return found
+
     # -------------------------------------------------------------------- what it holds
 
     @property
@@ -286,7 +302,7 @@ class Directory:
         """Form of the results; None before the first."""
         if (kind := self._meta["results"]) == "objects":
             return OBJECTS
-        found = files.header_of(self.path / "results.npy")
+        found = files.header_of(self.path / RESULTS_FILE)
         if kind is None or found is None:
             return None
         number = {each.__name__: each for each in NUMBERS}.get(kind)
@@ -298,7 +314,7 @@ class Directory:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__
-                self._results = self._column("results.npy", spec.dtype, spec.shape)
+                self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
             self._note_kind(kind)
 
     def _note_kind(self, kind: str | None) -> None:
@@ -334,63 +350,42 @@ class Directory:
 
     def places(self, rows: Rows) -> Rows:
         """Return offset, bytes and place of results that fit no array, for each row."""
-        return np.array(self._open_objects().read()[rows])
-
-    def record(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a record."""
-        return os.pread(self._log_fd, abs(nbytes), start)
+        return np.array(self._places.read()[rows])
 
     # ------------------------------------------------------------------------- storing
 
-    def output(self) -> Output:
+    def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
+        self.decide(spec)
         assert self._results is not None
-        columns = self._results, self._index
-        segments = [Segment.attach(os.dup(column.fd), "r+") for column in columns]
-        place = FilePlace(*(column.start for column in columns))
-        return Output(self._results.read("c"), segments, place)
+        return Output(self._results.read("c"), [], None)
 
-    def checksums(self, rows: Rows) -> npt.NDArray[np.uint32]:
-        """Return the checksums that workers have written."""
-        return np.array(self._index.read()["crc"][rows])
+    def place(self) -> FilePlace:
+        """Return where one more writer writes results."""
+        starts = {column.path.name: column.start for column in self._columns}
+        mark = UNSYNCED if self._durability == "power" else 0
+        self._next_log += 1
+        return FilePlace(str(self.path), starts, self.versions.number, self._next_log - 1, mark)
 
-    def put_rows(self, first: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-        """Write results of consecutive rows; return their checksums."""
-        assert self._results is not None
-        self._results.write(first, values)
-        return _crcs(np.ascontiguousarray(values), np.arange(len(values)))
+    def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
+        """Return the states of some rows."""
+        return np.asarray(self._index.read()["state"][rows] % UNSYNCED)
 
-    def put_record(self, record: memoryview) -> tuple[int, int]:
-        """Append one or more results; return the offset, and a checksum."""
-        self._open_objects()
-        start, self._log_end = self._log_end, aligned(self._log_end + len(record))
-        files.write_all(self._log_fd, record, start)
-        return start, zlib.crc32(record)
-
-    def put_places(self, rows: Rows, places: Rows, crcs: list[int]) -> npt.NDArray[np.uint32]:
-        """Store the places of results; return checksums, given those of the records."""
-        column = self._open_objects()
+    def commit(self, rows: Rows) -> None:
+        """Wait until the disk has some rows, if the durability is "power"."""
+        if self._durability != "power" or not len(rows):
+            return
+        words = np.array(self._index.read()[rows])
+        for column in self._columns:
+            if column is not self._index:
+                column.sync()
+        for number in range(self._first_log, self._next_log):
+            files.sync(self.path / log_file(number))
+        files.sync(self.path)
+        words["state"] %= UNSYNCED
         for run in runs_of(rows):
-            column.write(int(rows[run.start]), places[run])
-        return _crcs_of_places(places, crcs)
-
-    def commit(self, rows: Rows, states: Any, attempts: Any, crcs: Any) -> None:
-        """Mark results as stored, after their bytes."""
-        if self._durability == "power":
-            for column in self._columns:
-                if column is not self._index:
-                    column.sync()
-            if self._log_fd >= 0:
-                disk.system.sync(self._log_fd)
-        words = np.zeros(len(rows), INDEX)
-        words["state"], words["attempts"] = states, np.minimum(attempts, 255)
-        words["code"], words["crc"] = self.versions.number, crcs
-        for run in runs_of(rows):
-            self._when.write(int(rows[run.start]), np.full(run.stop - run.start, time.time()))
             self._index.write(int(rows[run.start]), words[run])
-        if self._durability == "power":
-            self._index.sync()
-        self.words[rows] = words
+        self._index.sync()
 
     def note_order(self, rows: Rows) -> None:
         """Store the row of each item of the call."""
@@ -416,9 +411,7 @@ class Directory:
             self._writer.close(is_whole=False)
             for column in self._columns:
                 column.close()
-            if self._log_fd >= 0:
-                os.close(self._log_fd)
-            self._columns, self._log_fd = [], -1
+            self._columns = []
 
 
 def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
@@ -426,10 +419,6 @@ def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
     if not values.nbytes:
         return np.zeros(len(rows), np.uint32)
     plain = np.asarray(values).reshape(len(values), -1).view(np.uint8)
-    return np.array([zlib.crc32(plain[row]) for row in rows.tolist()], np.uint32)
-
-
-def _crcs_of_places(places: Rows, crcs: Iterable[int]) -> npt.NDArray[np.uint32]:
-    """Return the checksums of rows that say where records of these checksums lie."""
-    both = zip(places, crcs, strict=True)
-    return np.array([zlib.crc32(place.tobytes(), crc) for place, crc in both], np.uint32)
+    step = max(1, MOST_BYTES // plain.shape[1])
+    parts = [checksums(plain[rows[k : k + step]]) for k in range(0, len(rows), step)]
+    return np.concatenate([np.zeros(0, np.uint32), *parts])

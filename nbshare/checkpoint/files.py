@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from nbshare.memory import aligned, disk
 from nbshare.memory.disk import write_all
 
-__all__ = ["Column", "append", "header_of", "replace", "write_all"]
+__all__ = ["Column", "append", "header_of", "replace", "sync", "write_all"]
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
@@ -45,12 +45,15 @@ def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
         os.close(fd)
     disk.system.rename(new, path)
     if is_needed:
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Wait until the disk has the names in a folder."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, if it is there; or the names in a folder."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
     try:
         disk.system.sync(fd)
     except OSError as error:
@@ -82,6 +85,8 @@ class Column:
         Of the value of one row.
     n : int
         Number of rows to have at least; new ones are zero.
+    is_sparse : bool
+        Whether rows get space on the disk only when they are written.
 
     Attributes
     ----------
@@ -92,10 +97,16 @@ class Column:
     """
 
     def __init__(
-        self, path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), n: int = 0
+        self,
+        path: Path,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...] = (),
+        n: int = 0,
+        *,
+        is_sparse: bool = False,
     ) -> None:
-        self._path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
-        self.was_whole = True
+        self.path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
+        self.was_whole, self._allocate = True, disk.system.truncate if is_sparse else allocate
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         self.fd = disk.system.open(path, os.O_RDWR)
@@ -129,7 +140,7 @@ class Column:
     def grow(self, n: int) -> None:
         """Grow to at least `n` rows; new ones are zero."""
         if n > self.n:
-            allocate(self.fd, self._end(n))
+            self._allocate(self.fd, self._end(n))
             self._write_header(n)
 
     def shrink(self, n: int) -> None:
@@ -148,17 +159,17 @@ class Column:
         shape = (self.n, *self._shape)
         if not self.n or not self._row_nbytes:
             return np.zeros(shape, self.dtype)
-        return np.asarray(np.memmap(self._path, self.dtype, mode, self.start, shape))
+        return np.asarray(np.memmap(self.path, self.dtype, mode, self.start, shape))
 
     def replace_with(self, rows: npt.NDArray[np.intp]) -> None:
         """Go on in another file, with these rows of the old one; arrays mapped from it stay."""
-        new = Column(self._path.with_name(f".{self._path.name}"), self.dtype, self._shape, self.n)
+        new = Column(self.path.with_name(f".{self.path.name}"), self.dtype, self._shape, self.n)
         old = self.read()
         try:
             for row in rows.tolist():
                 new.write(row, old[row : row + 1])
             new.sync()
-            disk.system.rename(new._path, self._path)
+            disk.system.rename(new.path, self.path)
         except BaseException:
             new.close()
             raise

@@ -1,26 +1,26 @@
-"""Stores finished results while a call runs, and starts the call with the stored ones.
+"""Starts a call with the stored results, and sees that new ones are stored.
 
-Workers write arrays to the file of the results, each with its checksum, if the rows of the file
-are in the order of the items; an array that the disk refuses goes to a worker's log. Other results
-are in shared memory as in any call. A thread of the owner reads the board several times a second,
-writes what is not in the file, and marks new results as stored. A killed owner therefore loses the
-results of the last tenth of a second, with ``durability="power"`` of the last two seconds.
+Workers write results to the files of the checkpoint, before the owner sees them: a killed owner
+loses nothing. Results in the order of the rows are only there, and the owner maps the file; others
+are also in memory as in any call. A thread of the owner reads the board now and then. It syncs what
+workers have written, with ``durability="power"``, and writes what they could not: results of other
+hosts, those that the disk has refused, and failures.
 """
 
 from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows, runs_of
+from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows, record_at
 from nbshare.checkpoint.key import key_of
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
@@ -28,17 +28,19 @@ from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
 from nbshare.functions.reference import label_of
 from nbshare.memory import Segment, aligned
-from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, NEXT, RESTORED, Page
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
-from nbshare.wire.results import OBJECTS, OutputSpec
+from nbshare.wire.results import ASK, OBJECTS, OutputSpec
+from nbshare.wire.rows import FilePlace, RowWriter, attempts_of, runs_of
 
 __all__ = ["Checkpoint", "Keeper", "OnFull", "kept_in"]
 
-LOOK_S = {"process": 0.1, "power": 2.0}  # between looks at what is new
+LOOK_S = {"process": 0.2, "power": 2.0}  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
 OnFull = Literal["continue", "stop"]
+T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple):
@@ -61,13 +63,6 @@ def kept_in(options: Checkpoint, request: Request, prepare: Callable[[], Call]) 
         keeper.close()
         raise
     return call
-
-
-class _Kept(NamedTuple):
-    """The items of a page of the board."""
-
-    rows: Rows  # -1: not there yet
-    is_saved: npt.NDArray[np.bool_]
 
 
 class Keeper:
@@ -98,8 +93,9 @@ class Keeper:
         except BaseException:
             self._directory.close(is_whole=True)
             raise
-        self._is_in_place = False  # workers write to the file
-        self._pages: dict[int, _Kept] = {}
+        self._is_in_place = False  # results are in the file only
+        self._writer: RowWriter | None = None
+        self._are_saved: dict[int, npt.NDArray[np.bool_]] = {}  # the items of a page
         self._order: list[Rows] = []
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
@@ -134,10 +130,11 @@ class Keeper:
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables, 0) if has_all else np.zeros(0, np.int64)
-        if call.engine.can_write_files and not call.board.is_open:
-            call.results.allocate = self._allocate
+        if call.engine.can_write_files:
+            call.results.allocate, call.results.files = self._allocate, self._files
+            call.board.header[KIND] = ASK  # so each worker learns of the files
         if self._spec is not None:
-            call.results.begin_with(self._spec)
+            call.results.begin_with(self._spec, asks=call.engine.can_write_files)
         if has_all:
             self._restore_from(0, rows)
             call.board.header[NEXT] = call.board.next_claim()
@@ -146,19 +143,20 @@ class Keeper:
         """Return the file as the output, if it can be; called with the first result."""
         rows = self._order[0] if self._order else ()
         if len(rows) == n and np.array_equal(rows, np.arange(n)):
-            with self._saving:
-                try:
-                    self._directory.decide(spec)
-                    output = self._directory.output()
-                except OSError as error:
-                    if self._on_full == "stop":
-                        self._is_lost = True
-                        raise
-                    self._note_failure(error)
-                else:
-                    self._is_in_place = True
-                    return output
+            output = self._attempt(lambda: self._directory.output(spec))
+            self._is_in_place = output is not None
+            return output or in_memory(spec, n)
         return in_memory(spec, n)
+
+    def _files(self) -> FilePlace | None:
+        """Return where a worker writes, if it can; called with its first result."""
+        return self._attempt(self._place)
+
+    def _place(self) -> FilePlace:
+        assert self._call.results.spec is not None
+        self._directory.decide(self._call.results.spec)
+        self._directory.versions.note_imports(dict(self._call.imported))
+        return self._directory.place()
 
     def expect(self, columns: Sequence[Any]) -> None:
         """Find the next items among the stored ones, before workers see them."""
@@ -189,13 +187,12 @@ class Keeper:
         words = self._directory.words[np.maximum(rows, 0)]
         states = np.where(rows >= 0, words["state"], 0)
         for page, low, high in board.parts(first, first + n):
-            empty = _Kept(np.full(page.n, -1), np.zeros(page.n, np.bool_))
-            kept = self._pages.setdefault(page.first, empty)
+            is_saved = self._are_saved.setdefault(page.first, np.zeros(page.n, np.bool_))
             here = slice(page.first + low - first, page.first + high - first)
-            kept.rows[low:high] = rows[here]
+            page.rows[low:high] = rows[here]
             self._restore(page, low, rows[here], states[here])
-            kept.is_saved[low:high] = np.isin(states[here], (IN_OUTPUT, IN_LOG))
-            if kept.is_saved[low:high].any():
+            is_saved[low:high] = np.isin(states[here], (IN_OUTPUT, IN_LOG))
+            if is_saved[low:high].any():
                 board.header[RESTORED] = 1
 
     def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
@@ -217,7 +214,7 @@ class Keeper:
             starts = dict(zip(sizes, [0, *ends], strict=False))
             log = Segment.create(ends[-1])
             for start, at in starts.items():
-                log[at : at + sizes[start]] = self._directory.record(start, sizes[start])
+                log[at : at + sizes[start]] = record_at(self._directory.path, start, sizes[start])
             places[:, 0] = [starts[start] for start in places[:, 0].tolist()]
             self._n_logs += 1
             page.index[0, low + logged] = self._n_logs  # the key: of no process
@@ -239,18 +236,25 @@ class Keeper:
         self._finish()
 
     def save(self) -> None:
-        """Store all new results; do nothing while the disk fails."""
+        """Store what is not stored yet; do nothing while the disk fails."""
+        if not self._is_lost and time.monotonic() >= self._try_at:
+            self._attempt(self._save)
+
+    def _attempt(self, action: Callable[[], T]) -> T | None:
+        """Return what an action returns; None if the disk fails."""
         with self._saving:
-            if self._is_lost or time.monotonic() < self._try_at:
-                return
             try:
-                if not self._directory.is_there():
-                    self._is_lost = True
-                    raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
-                for page in self._call.board.pages:
-                    self._save_page(page)
+                return action()
             except Exception as error:  # noqa: BLE001 - or the run would never end
                 self._note_failure(error)
+        return None
+
+    def _save(self) -> None:
+        if not self._directory.is_there():
+            self._is_lost = True
+            raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
+        for page in self._call.board.pages:
+            self._save_page(page)
 
     def _note_failure(self, error: Exception) -> None:
         """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
@@ -271,47 +275,44 @@ class Keeper:
             )
 
     def _save_page(self, page: Page) -> None:
-        results, kept = self._call.results, self._pages.get(page.first)
-        if kept is None or (spec := results.spec) is None:
+        results, is_saved = self._call.results, self._are_saved.get(page.first)
+        if is_saved is None or (spec := results.spec) is None:
             return
         done = page.done.copy()
-        new = np.flatnonzero((done != 0) & ~kept.is_saved & (kept.rows >= 0))
-        # What workers had imported by then: they tell it before their results are done.
-        if not len(new) or not self._call.engine.hear_imports(self._call):
+        new = np.flatnonzero((done != 0) & ~is_saved & (page.rows >= 0))
+        if not len(new):
             return
-        self._directory.versions.note_imports(dict(self._call.imported))
         self._directory.decide(spec)
-        crcs = np.zeros(page.n, np.uint32)
-        in_output = new[done[new] == IN_OUTPUT]
-        if self._is_in_place:
-            crcs[in_output] = self._directory.checksums(kept.rows[in_output])
-        elif len(in_output):
-            values = results.rows(page.first, page.n)
-            for run in runs_of(in_output, kept.rows[in_output]):
-                part = in_output[run]
-                rows = values[part[0] : part[-1] + 1]
-                crcs[part] = self._directory.put_rows(int(kept.rows[part[0]]), rows)
-        logged = new[done[new] == IN_LOG]
-        # The message of a log comes after the ``done`` byte.
-        logged = logged[[results.logs.has(page.index[:, k].tolist()) for k in logged]]
-        if len(logged):
-            crcs[logged] = self._put_logged(page, logged, kept.rows[logged])
-        new = np.concatenate([in_output, logged, new[done[new] == FAILED]])
-        attempts = page.attempts[new] & ATTEMPTS if self._call.board.header[HURT] else 0
-        self._directory.commit(kept.rows[new], done[new], attempts + 1, crcs[new])
-        kept.is_saved[new] = True
+        self._directory.versions.note_imports(dict(self._call.imported))
+        is_written = self._directory.states(page.rows[new]) == done[new]
+        new = np.sort(np.concatenate([new[is_written], *self._write(page, new[~is_written], done)]))
+        self._directory.commit(page.rows[new])
+        is_saved[new] = True
 
-    def _put_logged(self, page: Page, logged: Rows, rows: Rows) -> npt.NDArray[np.uint32]:
-        """Write results that fit no array; return their checksums."""
-        logs, places, crcs = self._call.results.logs, [], []
-        records: dict[tuple[int, int], tuple[int, int]] = {}  # of items that are stored together
-        for entry in page.index[:, logged].T.tolist():
-            if (key := (entry[0], entry[1])) not in records:
-                records[key] = self._directory.put_record(logs.bytes_of(entry))
-            start, crc = records[key]
-            places.append((start, entry[2], entry[3]))
-            crcs.append(crc)
-        return self._directory.put_places(rows, np.array(places, "<i8"), crcs)
+    def _write(self, page: Page, new: Rows, done: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        """Write what workers have not; yield the places of what is written."""
+        results, board = self._call.results, self._call.board
+        self._writer = writer = self._writer or RowWriter(self._directory.place())
+        writer.code = self._directory.versions.number
+        in_output = new[done[new] == IN_OUTPUT]
+        for run in runs_of(in_output, page.rows[in_output]):
+            part = in_output[run]
+            values = results.rows(page.first, page.n)[part[0] : part[-1] + 1]
+            writer.put(page.rows[part], values, attempts_of(board, page, part), 0.0)
+            yield part
+        together: dict[tuple[int, int], list[int]] = {}
+        for k in new[done[new] == IN_LOG].tolist():
+            entry = page.index[:, k].tolist()
+            if results.logs.has(entry):  # its message comes after the ``done`` byte
+                together.setdefault((entry[0], entry[1]), []).append(k)
+        for part in map(np.array, together.values()):
+            record = results.logs.bytes_of(page.index[:, part[0]].tolist())
+            attempts = attempts_of(board, page, part)
+            writer.put_record(page.rows[part], record, page.index[2:, part].T, attempts, 0.0)
+            yield part
+        if len(failed := new[done[new] == FAILED]):
+            writer.commit(page.rows[failed], FAILED, attempts_of(board, page, failed), 0, 0.0)
+            yield failed
 
     # ------------------------------------------------------------------------ in the end
 

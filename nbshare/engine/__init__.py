@@ -48,9 +48,9 @@ A detached run is a `parallel_map` like this, in a process that does nothing els
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
 
-With ``checkpoint=`` a thread of the owner, the keeper of the call, reads the board in the same way
-and writes new results to files. Stored results are placed in the output and marked as done before
-the call begins, so workers skip their items.
+With ``checkpoint=`` workers write results to files, too (`nbshare.wire.rows`), and a thread of the
+owner, the keeper of the call, what they could not write. Stored results are placed in the output
+and marked as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
@@ -121,7 +121,7 @@ item
 job
     The public face of a run.
 keeper
-    Stores the results of a call on disk while it runs (`nbshare.checkpoint`).
+    Sees that the results of a call are stored on disk while it runs (`nbshare.checkpoint`).
 lease
     Memory lent to a call; returned when its last view is gone.
 life pipe

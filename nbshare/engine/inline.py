@@ -18,26 +18,25 @@ from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained, rebuild
-from nbshare.wire.results import FilePlace, LogKey, OutputSpec
+from nbshare.wire.results import LogKey, OutputSpec
+from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
-from nbshare.worker.store import FileRows, Rows
+from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
 
 class _Here(Caller):
     """The caller, in the same process as its workers."""
 
-    def __init__(self, call: Call) -> None:
-        self._call, self._imports = call, ImportLog()
-        self._lock = _thread.allocate_lock()
+    def __init__(self, call: Call, lock: _thread.LockType) -> None:
+        self._call, self._lock, self._imports = call, lock, ImportLog()
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | FileRows | None]:
+    def decide(self, spec: OutputSpec) -> Decided:
         results = self._call.results
         with self._lock:
-            (decided, place, _), segments = results.place_for(spec)
-        if isinstance(place, FilePlace):
-            return decided, FileRows(decided, [segment.fd for segment in segments], place)
-        return decided, results.rows if results.output() is not None else None
+            (decided, place, _, files), _ = results.place_for(spec)
+        writer = None if files is None else RowWriter(files)
+        return decided, None if place is None else results.rows, writer
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
@@ -54,8 +53,8 @@ class _Here(Caller):
         return True
 
     def tell_imports(self) -> bool:
-        self._call.imported |= self._imports.take()
-        return False
+        self._call.imported |= (stamps := self._imports.take())
+        return bool(stamps)
 
     def tell_news(self) -> None:
         if (supply := self._call.supply) is not None:
@@ -97,7 +96,7 @@ class SerialEngine(Engine):
         with self._running:
             if not call.is_over:
                 call.state = "running"
-                self._work = _work(call, 0, _Here(call), self._seen, _thread.allocate_lock())
+                self._work = _work(call, 0, self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -133,8 +132,8 @@ class ThreadEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        caller, seen, lock = _Here(call), Seen(), _thread.allocate_lock()
-        works = [_work(call, k, caller, seen, lock) for k in range(call.request.max_workers)]
+        seen, lock = Seen(), _thread.allocate_lock()
+        works = [_work(call, k, seen, lock) for k in range(call.request.max_workers)]
         left = list(works)
 
         def run(work: Work) -> None:
@@ -158,7 +157,7 @@ class ThreadEngine(Engine):
         del work
 
 
-def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
+def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
         if mode == "c":
             segment = segment.again(mode)
@@ -167,7 +166,7 @@ def _work(call: Call, slot: int, caller: _Here, seen: Seen, lock: Any) -> Work:
         return view
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
-    return Work(call.order, call.board, slot, inputs, caller, lock)
+    return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
 
 
 def _finish(call: Call, seen: Seen) -> None:

@@ -31,6 +31,7 @@ from nbshare.wire.results import (
     OutputSpec,
     thawed,
 )
+from nbshare.wire.rows import FilePlace
 
 LOAD_S = 0.02  # for objects, between looks for what else there is to do
 MOST_ERRORS = 10_000  # of items whose results have been taken
@@ -66,7 +67,7 @@ class Output(NamedTuple):
     """Where the rows of an output are."""
 
     array: npt.NDArray[Any]  # for this process
-    segments: list[Segment]  # for workers
+    segments: list[Segment]  # for workers; none if they write to files only
     place: Any  # in the segments; what workers are told
     is_fresh: bool = True  # missing rows are zero
 
@@ -115,6 +116,8 @@ class Results:
         Whether somebody does. Pages of an open board whose results are all taken are given back.
     allocate : callable
         ``allocate(spec, n)`` returns the `Output` of a call with `n` items.
+    files : callable
+        Returns the files that workers write results to; None for none.
 
     Notes
     -----
@@ -125,6 +128,7 @@ class Results:
         self._board, self._request = board, request
         self._spec: OutputSpec | None = None  # the first result decides
         self.allocate: Callable[[OutputSpec, int], Output] = in_memory
+        self.files: Callable[[], FilePlace | None] = lambda: None
         self._output: Output | None = None
         self._rows: GrowingArray | None = None  # in its place, as long as the board is open
         self._n_rows = 0  # that it is to have
@@ -181,15 +185,19 @@ class Results:
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
         """Return what a worker with a first result is told, and the segments that it may need."""
         self.decide(spec)
+        files = self.files()
         if (found := self.output()) is None:
-            return (self.spec, None, None), []
+            return (self.spec, None, None, files), []
         array, n = found
         output = self._output or output_of(array)
-        return (self.spec, output.place, n), output.segments
+        return (self.spec, output.place, n, files), output.segments
 
-    def begin_with(self, spec: OutputSpec) -> None:
-        """Have results that look like those of an earlier call, before the first comes."""
-        kind = KIND_OF.get(spec, ASK)
+    def begin_with(self, spec: OutputSpec, *, asks: bool = False) -> None:
+        """Have results that look like those of an earlier call, before the first comes.
+
+        `asks`: whether each worker asks where they go, also those of the simplest kinds.
+        """
+        kind = ASK if asks else KIND_OF.get(spec, ASK)
         if kind == ASK and self.spec is None:
             self.decide(spec)
         self._board.header[KIND] = kind

@@ -79,7 +79,7 @@ class Engine:
     works_by_itself : bool
         Whether calls go on though nobody waits for them.
     can_write_files : bool
-        Whether workers write arrays to the file of a checkpoint.
+        Whether workers write results to the files of a checkpoint.
     in_process : bool
         Whether this process alone reads inputs and writes results: then both are private memory.
     is_closed : bool
@@ -104,10 +104,6 @@ class Engine:
 
     def notify(self, call: Call) -> None:
         """Have workers see that items have come to a call, or that no more will."""
-
-    def hear_imports(self, call: Call) -> bool:  # noqa: ARG002 - for workers elsewhere
-        """Hear what the workers of a call have imported so far; return whether there was time."""
-        return True
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call; returns whether it has come."""

@@ -28,7 +28,7 @@ from nbshare.wire.board import (
     WORKED,
 )
 from nbshare.wire.results import LogKey, OutputSpec
-from nbshare.worker.store import LogWriter, ResultStore, Rows
+from nbshare.worker.store import Decided, LogWriter, ResultStore
 
 __all__ = ["Inbox"]
 
@@ -114,7 +114,9 @@ class Inbox:
         """Store a result that does not look like others."""
         page = self._call.board.page(i)
         if self._store is None:
-            self._store = ResultStore(self._call.board, self._decide, self._add_log, self._lock)
+            board = self._call.board
+            of_results = board, self._decide, self._add_log, self._lock, board.row(0)
+            self._store = ResultStore(*of_results)
         self._store.turn_to(page, i + 1)
         self._store.put(i, value)
 
@@ -137,11 +139,11 @@ class Inbox:
     def _add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
-    def _decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | None]:
+    def _decide(self, spec: OutputSpec) -> Decided:
         results = self._call.results
         results.decide(spec)
         assert results.spec is not None
-        return results.spec, results.rows if results.output() is not None else None
+        return results.spec, results.rows if results.output() is not None else None, None
 
     # ---------------------------------------------------------------------------- stats
 

@@ -19,6 +19,7 @@ and each page::
     index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
     attempts per item: how often it has failed, or its worker died   (likewise)
     numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
+    rows     per item: its row in a checkpoint, -1 for none   (likewise)
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
 releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
@@ -128,6 +129,11 @@ class Page:
         """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
         return self._array(dtype, (self.n,), self._places[5])
 
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Rows of the items in a checkpoint."""
+        return self._array(np.int64, (self.n,), self._places[6])
+
 
 # Called twice per call, and small boards are alike.
 
@@ -148,7 +154,7 @@ def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
 @lru_cache(16)
 def page_layout(n: int) -> tuple[tuple[int, ...], int]:
     """Return the offsets of a page's parts, and its size, in bytes."""
-    offsets, end = _placed([n, 8 * n, n, 32 * n, 4 * n, NUMBER_BYTES * n])
+    offsets, end = _placed([n, 8 * n, n, 32 * n, 4 * n, NUMBER_BYTES * n, 8 * n])
     return tuple(offsets), aligned(end, mmap.PAGESIZE) if n == PAGE_ITEMS else end
 
 

@@ -13,7 +13,6 @@ list, their batch: a bytearray in it is the pickle of a result that must be load
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -68,16 +67,6 @@ KINDS = {IS_OBJECT: OBJECTS} | {
 }
 IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
 KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
-
-
-class FilePlace(NamedTuple):
-    """Where workers write arrays to a file, and their checksums to another one."""
-
-    start: int  # of the first row, in bytes
-    word_start: int  # of the first `WORD`, in bytes
-
-
-WORD = struct.Struct("<4xI")  # nothing yet, CRC-32 of the row: the owner marks it as stored
 
 
 def spec_for(value: Any) -> OutputSpec:

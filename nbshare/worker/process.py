@@ -40,10 +40,11 @@ from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
 from nbshare.wire.orders import CallMessage, Order
-from nbshare.wire.results import FilePlace, LogKey, OutputSpec
+from nbshare.wire.results import LogKey, OutputSpec
+from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
 from nbshare.worker.belongings import Belongings, look, show_crashes
-from nbshare.worker.store import FileRows, Rows
+from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
 with suppress(ImportError):  # Windows has none, and no workers yet
@@ -361,7 +362,6 @@ class _RemoteCaller(Caller):
         self._channel, self._imports = channel, imports
         self._mappings, self._belongings = mappings, belongings
         self.news_fd = self.items_fd = -1  # events, if there are any
-        self._files: Sequence[int] = ()  # of the output
         self._poll: select.epoll | None = None
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
@@ -408,21 +408,19 @@ class _RemoteCaller(Caller):
         opened.clear()
         if self._poll is not None:
             self._poll.close()
-        for fd in (self.news_fd, self.items_fd, *self._files):
+        for fd in (self.news_fd, self.items_fd):
             if fd >= 0:
                 os.close(fd)
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | FileRows | None]:
+    def decide(self, spec: OutputSpec) -> Decided:
         self._channel.send(("wanted", self._call, spec))
-        (decided, place, n), fds = self._channel.receive()
+        (decided, place, n, files), fds = self._channel.receive()
+        writer = None if files is None else RowWriter(files)
         if not fds:
-            return decided, None
-        if isinstance(place, FilePlace):
-            self._files = fds
-            return decided, FileRows(decided, fds, place)
+            return decided, None, writer
         offset, strides = place
         view = self._mappings.inputs(fds, ["r+"])[0]
-        return decided, _OutputRows(decided, view, offset, strides, n)
+        return decided, _OutputRows(decided, view, offset, strides, n), writer
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))

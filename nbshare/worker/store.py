@@ -12,9 +12,9 @@ import itertools
 import os
 import pickle
 import struct
-import zlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -24,23 +24,22 @@ import numpy.typing as npt
 from nbshare.errors import noted
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
-from nbshare.memory.disk import write_all
-from nbshare.wire.board import IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
 from nbshare.wire.results import (
     ALONE,
     ASK,
     IN_MEMORYVIEW,
     KIND_OF,
     KINDS,
+    OBJECTS,
     OUT_OF_BAND,
-    WORD,
     Entry,
-    FilePlace,
     LogKey,
     OutputSpec,
     parts_of,
     spec_for,
 )
+from nbshare.wire.rows import RowWriter, attempts_of
 from nbshare.worker.items import SCALARS
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
@@ -55,6 +54,8 @@ PLAIN = SCALARS | _DTYPES | {type(np.dtype), type(len)}
 _log_numbers = itertools.count()
 
 Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
+# What results look like; where they go, None if nowhere but to logs or files; who writes files.
+Decided = tuple[OutputSpec, Rows | None, RowWriter | None]
 
 
 class LogWriter:
@@ -70,7 +71,7 @@ class LogWriter:
         self._announce = announce
         self._log: Segment | None = None
         self._key: LogKey = 0
-        self._position = 0  # bytes
+        self._start = self._position = 0  # bytes: of what was written last, and of its end
         self._n_bytes = 0  # written so far
 
     def append(self, data: bytes) -> tuple[LogKey, int]:
@@ -79,6 +80,11 @@ class LogWriter:
         log, start = self._room_for(nbytes)
         log[start : start + nbytes] = data
         return self._key, start
+
+    def last(self) -> memoryview:
+        """Return the bytes that were written last."""
+        assert self._log is not None
+        return memoryview(self._log)[self._start : self._position]
 
     def append_parts(self, data: bytes, buffers: list[memoryview]) -> Entry:
         """Write the pickle of a result and its buffers; return its place."""
@@ -97,38 +103,8 @@ class LogWriter:
             log, start = Segment.create(size), 0
             self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
             self._announce(self._key, log)
-        self._position = start + nbytes
+        self._start, self._position = start, start + nbytes
         return log, start
-
-
-class FileRows:
-    """Writes arrays to a file, and the checksum of each to another one.
-
-    Parameters
-    ----------
-    spec : OutputSpec
-        Of a row.
-    fds : sequence of int
-        The file of the rows, and that of the checksums.
-    place : FilePlace
-        Where they begin.
-    """
-
-    def __init__(self, spec: OutputSpec, fds: Sequence[int], place: FilePlace) -> None:
-        self._dtype, self._fds, self._place = spec.dtype, fds, place
-
-    def put(self, i: int, value: Any) -> None:
-        """Write the result of item `i`.
-
-        Raises
-        ------
-        OSError
-            The disk is full, or fails.
-        """
-        row = np.ascontiguousarray(value, self._dtype).reshape(-1).view(np.uint8).data
-        write_all(self._fds[0], row, self._place.start + i * len(row))
-        word = WORD.pack(zlib.crc32(row))  # here: the row is still in the cache
-        write_all(self._fds[1], word, self._place.word_start + i * WORD.size)
 
 
 class ResultStore:
@@ -139,13 +115,15 @@ class ResultStore:
     board : Board
         Of the call.
     ask : callable
-        ``ask(spec)`` returns the call's spec, and a function of the first row and the number of
-        rows that returns these rows of the output, or the `FileRows` (None for objects). Called
-        once, with the first result.
+        ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
+        that returns these rows of the output, if there is one; and with a checkpoint what writes
+        results to its files. Called with the first result, and again after `forget_code`.
     announce : callable
         As for `LogWriter`.
     lock : context manager
         Held to agree with the other workers.
+    slot : memoryview
+        This worker's row of the board.
 
     Attributes
     ----------
@@ -158,17 +136,18 @@ class ResultStore:
     def __init__(
         self,
         board: Board,
-        ask: Callable[[OutputSpec], tuple[OutputSpec, Rows | FileRows | None]],
+        ask: Callable[[OutputSpec], Decided],
         announce: Callable[[LogKey, Segment], None],
         lock: AbstractContextManager[Any],
+        slot: memoryview,
     ) -> None:
-        self._board, self._lock = board, lock
+        self._board, self._lock, self._slot = board, lock, slot
         self._ask = ask
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
         self._page = board.page(0)
         self._rows: Rows | None = None
-        self._file: FileRows | None = None  # in its place
+        self._writer: RowWriter | None = None  # with a checkpoint
         self._out: Any = None  # the rows of the page
         self.number: type | None = None
         self.takes_objects = False
@@ -191,13 +170,21 @@ class ResultStore:
         number, spec = self.number, self._spec
         if number is None or not (spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW):
             return None, None, None
+        if self._writer is not None:
+            return None, None, None
         return number, self._out.data, self._page.done.data
+
+    def forget_code(self) -> None:
+        """With the next result, ask again where it goes: the number of the code is another one."""
+        if self._writer is not None:
+            self._spec = None
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store several results that are such numbers, if the dtype can hold all."""
+        spec = self._spec or self._settle(spec_for(values[0]))
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
-        out = self._out[places]
+        out: Any = np.empty(len(values), spec.dtype) if self._out is None else self._out[places]
         try:
             # An assignment would look up the dtype of each value: two or three times as slow.
             if out.dtype.char in IN_MEMORYVIEW:
@@ -205,6 +192,8 @@ class ResultStore:
             else:
                 out[:] = np.fromiter(values, out.dtype, len(values))
         except (OverflowError, struct.error):  # an int too large for the dtype of earlier ones
+            return False
+        if not self._write(places, out):
             return False
         self._page.done[places] = IN_OUTPUT
         return True
@@ -217,25 +206,44 @@ class ResultStore:
             fill_row(self._out, place, value)
         elif not spec.holds(value):
             return self._append(place, value)
-        elif self._file is None:
+        elif self._out is not None:
             self._out[place] = value
-        else:
-            try:
-                self._file.put(i, value)
-            except OSError:  # not the item's fault: the owner learns of it when it stores the log
+        if self._writer is not None:
+            row = (
+                np.asarray(value, spec.dtype)[None] if self._out is None else self._out[place:][:1]
+            )
+            if not self._write(slice(place, place + 1), row):
                 return self._append(place, value)
         self._page.done[place] = IN_OUTPUT
         return None
+
+    def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
+        """Write results to the files, if there are any; return whether they are anywhere."""
+        if self._writer is None:
+            return True
+        try:
+            self._writer.put(self._page.rows[places], values, *self._told(places))
+        except OSError:  # not the items' fault: the owner tries again, and tells
+            return self._out is not None
+        return True
+
+    def _write_record(self, places: slice) -> None:
+        """Write the last entry of the log to the files, too."""
+        if self._writer is not None:
+            rows, entries = self._page.rows[places], self._page.index[2:, places].T
+            with suppress(OSError):
+                self._writer.put_record(rows, self._log.last(), entries, *self._told(places))
+
+    def _told(self, places: slice) -> tuple[Any, float]:
+        """Return how often items have run, and how many seconds each took."""
+        took_ns = (time.monotonic_ns() - self._slot[SINCE]) / (places.stop - places.start)
+        return attempts_of(self._board, self._page, places), took_ns / 1e9
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go."""
         kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
-            self._spec, found = self._ask(wanted)
-            if isinstance(found, FileRows):
-                self._file = found
-            else:
-                self._rows = found
+            self._spec, self._rows, self._writer = self._ask(wanted)
         else:
             self._spec = KINDS[kind]
             if self._spec.dtype is not None:
@@ -253,12 +261,14 @@ class ResultStore:
         except Exception as error:
             noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
             raise
-        self.takes_objects = self.number is not None or (self._rows or self._file) is None
+        is_array = self._spec is not None and self._spec.dtype is not None
+        self.takes_objects = self.number is not None or not is_array
         if buffers:
             entry = self._log.append_parts(data, buffers)
         else:
             entry = (*self._log.append(data), len(data), ALONE)
         self._page.index[:, place] = entry
+        self._write_record(slice(place, place + 1))
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
@@ -277,6 +287,8 @@ class ResultStore:
             self._put_batch(range(i, i + 1), [value])
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
+        if self._spec is None:
+            self._settle(OBJECTS)
         _PlainPickler(file := io.BytesIO(), 5).dump(values)
         data = file.getvalue()
         key, start = self._log.append(data)
@@ -284,6 +296,7 @@ class ResultStore:
         places = slice(items.start - first, items.stop - first)
         index = self._page.index[:, places]
         index[0], index[1], index[2], index[3] = key, start, len(data), np.arange(len(items))
+        self._write_record(places)
         self._page.done[places] = IN_LOG
 
 

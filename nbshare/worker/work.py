@@ -50,7 +50,7 @@ from nbshare.worker.belongings import initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
 from nbshare.worker.reports import Desk, ItemStopped
 from nbshare.worker.stages import Column, PassingStore, blocks_for
-from nbshare.worker.store import FileRows, ResultStore, Rows
+from nbshare.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known; then they run one by one.
@@ -69,7 +69,7 @@ if hasattr(os, "register_at_fork"):
 class Caller:
     """The caller of a worker; this class is one in the same process, with little to tell."""
 
-    def decide(self, spec: OutputSpec) -> tuple[OutputSpec, Rows | FileRows | None]:
+    def decide(self, spec: OutputSpec) -> Decided:
         """Return where results go, for the spec of the first one."""
         raise NotImplementedError
 
@@ -171,14 +171,15 @@ class Work:
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
         )
-        self._store = ResultStore(board, caller.decide, caller.add_log, lock)
+        self._store = ResultStore(board, caller.decide, caller.add_log, lock, self._slot)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:
             stage = inputs_of_all.load(order.stage)
             blocks = blocks_for(stage, self._func, board, self._slot, lock, caller.make_room)
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
-                self._store = PassingStore(blocks, board, caller.decide, caller.add_log, lock)
+                of_results = board, caller.decide, caller.add_log, lock, self._slot
+                self._store = PassingStore(blocks, *of_results)
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
@@ -215,6 +216,7 @@ class Work:
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
             self._board.header[IMPORTED] = 1
+            self._store.forget_code()
 
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones in batches; return whether to continue."""

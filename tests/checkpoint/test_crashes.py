@@ -21,7 +21,6 @@ import disks
 import numpy as np
 import pytest
 import sweeps
-from faultlab import wait_until
 from grids import thinned
 
 from nbshare import open_checkpoint, parallel_map, shutdown
@@ -428,17 +427,39 @@ def test_kills_at_any_moment(func, n_kills, tmp_path):
     assert last.stdout == expected
 
 
-def test_a_killed_owner_loses_a_fraction_of_a_second(tmp_path):
-    """What was done 0.3 s before is there."""
+KILLED = """
+import os, sys, numpy as np, sweeps, nbshare
+func, path, log, durability, kind = sys.argv[1:6]
+items = list(range(5000))
+seed = 3 if func == "slow_drawn" else None
+if kind == "reordered":
+    nbshare.parallel_map(getattr(sweeps, func), items[:3], shared={"log": log}, seed=seed,
+                         checkpoint=path, progress=False)
+    items = items[::-1]
+job = nbshare.map_async(getattr(sweeps, func), (x for x in items) if kind == "generator" else items,
+                        shared={"log": log}, seed=seed, checkpoint=path, durability=durability,
+                        progress=False)
+while job.n_done < 40:
+    pass
+print(np.flatnonzero(job.present).tolist(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("func", "durability", "kind"),
+    thinned(2, ["slow", "slow_record", "slow_drawn"], ["process", "power"],
+            ["list", "generator", "reordered"]),
+)  # fmt: skip
+def test_a_killed_owner_loses_nothing(func, durability, kind, tmp_path):
+    """All results that it has seen are there, also those of the last millisecond."""
     log, path = str(tmp_path / "log"), tmp_path / "run"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    program = PROGRAM.replace("range(60)", "range(5000)")
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "slow", str(path), log, "None"], env=env
-    )
-    wait_until(lambda: Path(log).exists() and len(Path(log).read_text().split()) > 80)
-    done = set(map(int, Path(log).read_text().split()))
-    time.sleep(0.3)
-    process.kill()
-    process.wait()
-    assert done <= set(np.flatnonzero(open_checkpoint(path).present).tolist())
+    command = [sys.executable, "-c", KILLED, func, str(path), log, durability, kind]
+    killed = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    seen = json.loads(killed.stdout)
+    assert len(seen) >= 40
+    run = open_checkpoint(path)
+    assert set(seen) <= set(np.flatnonzero(run.present).tolist())
+    assert run.n_done < 5000

@@ -35,7 +35,9 @@ def waiting(x):
     open(os.path.join(folder, "began"), "w").close()
     while not os.path.exists(os.path.join(folder, "go")):
         time.sleep(0.001)
-    return f(x)
+    result = f(x)
+    open(os.path.join(folder, "imported"), "w").close()
+    return result
 def unpickled(x):
     import pickle
     return pickle.loads(b"cplugin\\nscale\\n.")(x)
@@ -162,7 +164,7 @@ def test_no_result_is_stored_before_its_imports(project):
 
 
 def test_a_report_that_is_not_heard_yet_is_waited_for(project):
-    """Results that are done before the dispatcher has read the worker's message."""
+    """No result is there before the dispatcher has read the worker's message."""
     is_blocked, gate = threading.Event(), threading.Event()
     func = f"{project.folder / 'sim.py'}:waiting"
     job = map_async(func, range(3), checkpoint=project.path, chunksize=1, max_workers=1)
@@ -171,9 +173,10 @@ def test_a_report_that_is_not_heard_yet_is_waited_for(project):
         dispatcher()._events.post(lambda: (is_blocked.set(), gate.wait(10)))
         assert is_blocked.wait(10)
         (project.folder / "go").touch()
-        wait_until(lambda: job.n_done == 3)
+        wait_until((project.folder / "imported").exists)
         job._run.keeper.save()
         assert open_checkpoint(project.path).n_done == 0
+        assert job.n_done == 0
     finally:
         gate.set()
         job.wait()
