@@ -302,11 +302,13 @@ def parallel_map(
     **Clusters**: `max_workers` is the number of tasks that the cluster runs at the same time;
     default: its CPUs, for an executor the CPUs of this machine. Objects in `shared` go to each
     machine once. Files of modules that are imported here go too, so all machines run the same
-    code; installed packages must be there, nbshare in this version. A machine has its own
-    environment variables. If it is lost, the items it worked on have failed: `retries` runs them
-    again. The machines must be able to connect to this process: set ``NBSHARE_ADDRESS`` to an
-    address that they can reach, if the one that is found is not. A writable SharedArray among the
-    items, a `SharedLock` and a `RingBuffer` work on one machine only, and are refused.
+    code, and so does nbshare itself, to a machine that does not have this one. Installed packages
+    must be there: NumPy in the same major version, cloudpickle, and Python in the same minor
+    version. A machine has its own environment variables. If it is lost, the items it worked on have
+    failed: `retries` runs them again. The machines must be able to connect to this process: set
+    ``NBSHARE_ADDRESS`` to an address that they can reach, if the one that is found is not. A
+    writable SharedArray among the items, a `SharedLock` and a `RingBuffer` work on one machine
+    only, and are refused.
 
     **Prints**: whatever workers write to standard output and standard error (prints, warnings, log
     records, C code, other programs) appears in `sys.stdout` and `sys.stderr` of the call, in a

@@ -43,9 +43,10 @@ _PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
 _BOOT = f"""
 import gc, sys
 gc.disable()
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 sys.path += {_PATHS!r}
-spec = spec_from_file_location("nbshare", {os.path.join(_PACKAGE, "__init__.py")!r})
+spec = PathFinder.find_spec("nbshare", {_PATHS[:1]!r})
 sys.modules["nbshare"] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules["nbshare"])
 from nbshare.worker.server import serve

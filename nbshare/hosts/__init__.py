@@ -24,14 +24,16 @@ stays with the call in the client, which stores results as a worker does. There 
         Cluster._take ◄──── Reply ◄────────────────────────────────── results, failures, prints
 
 The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
-errors are bytes to it, which its workers and the client load. It ends when the client's line ends,
+errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which
+travels to hosts that have not the same files. It ends when the client's line ends,
 however that comes, or when it has had nothing to do for a while.
 
 ============  ====================================================================================
 `protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster
 `cluster`     the engine of the client: blocks, sized by time, over hosts
 `line`        the connection of each agent to the client
-`carrier`     what runs in the cluster's process
+`carrier`     what runs in the cluster's process, which needs no nbshare
+`travel`      that as its source, and this library for hosts that have another one, or none
 `agent`       the process on each host
 `remote`      a block as a call of the agent's engine
 `executor`    any `concurrent.futures.Executor`

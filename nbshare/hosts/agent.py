@@ -22,11 +22,12 @@ from typing import Any
 from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed, place_bytes
 from nbshare.errors import NbshareError
-from nbshare.hosts.carrier import is_of_this_user
-from nbshare.hosts.line import bytes_of, dial
-from nbshare.hosts.protocol import Block, Boot, Give, Input, Missing, Refused, Reply
+from nbshare.hosts.carrier import Boot, dial, is_of_this_user
+from nbshare.hosts.line import Line, bytes_of
+from nbshare.hosts.protocol import Block, Give, Input, Missing, Refused, Reply
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import open_handle
+from nbshare.wire.board import LOADED
 
 __all__ = ["main"]
 
@@ -37,7 +38,7 @@ NEWS_S = 0.5  # between replies about a block that takes long
 
 def main(fd: int) -> None:
     """Be the agent; `fd`: the socket on which carriers come."""
-    boot = pickle.load(sys.stdin.buffer)
+    boot = Boot(*pickle.load(sys.stdin.buffer))
     agent = Agent(boot)
     _thread.start_new_thread(agent.listen, ())
     agent.serve(socket.socket(fileno=fd))
@@ -57,7 +58,7 @@ class Agent:
         self._line = None
         self._problem: Exception | None = None
         try:
-            self._line = dial(boot)
+            self._line = Line(dial(boot))
             self._line.connection.send(self.host)
         except Exception as error:  # noqa: BLE001 - carriers tell
             self._problem = error
@@ -186,16 +187,19 @@ class Agent:
         engine = dispatcher()
         call = call_of(block, self._inputs[fixed.key], self._sources_of(sources.key), engine)
         replies = Replies(call, self.host)
-        until_s = time.monotonic() + block.budget_s
         self._calls[block.id] = block.common.call, call
         try:
             call.start()
             if block.common.call in self._stopped:  # since it may begin
                 call.stop()
-            while not call.await_end(min(NEWS_S, max(0.0, until_s - time.monotonic()) or NEWS_S)):
+            left_s = block.budget_s
+            while not call.await_end(min(NEWS_S, left_s if left_s > 0 else NEWS_S)):
                 if is_abandoned():
                     call.stop()
-                if time.monotonic() >= until_s:
+                # A worker that has to be started first does not use it up.
+                loaded_s = float(call.board.slots[:, LOADED].max()) / 1e9 or time.monotonic()
+                left_s = loaded_s + block.budget_s - time.monotonic()
+                if left_s <= 0:
                     engine.cut_short(call)
                 if reply := replies.take(is_last=False):
                     self._line.send("news", block.id, reply)

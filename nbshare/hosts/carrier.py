@@ -2,6 +2,11 @@
 
 The first one on a host starts the agent: the one that can bind the agent's name. The name
 is one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
+
+This module travels as its source (`nbshare.hosts.travel`) to processes that may have no nbshare, or
+another version, or another Python: it imports the standard library alone. The agent runs the
+client's nbshare. If the host has not the same files, the client sends them, once: a zip file in
+memory, from which the agent and its workers import. The file ends with the agent.
 """
 
 from __future__ import annotations
@@ -13,43 +18,101 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
-from multiprocessing.connection import Connection
-from os.path import dirname
-from typing import Any
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any, NamedTuple
 
-from nbshare.hosts.protocol import Boot, versions
-
-__all__ = ["carry", "is_of_this_user"]
+__all__ = [
+    "Boot",
+    "Carry",
+    "carry",
+    "dial",
+    "digest_of",
+    "is_of_this_user",
+    "kept_alive",
+    "library_files",
+    "versions",
+]
 
 ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
-
-_BOOT = f"""
-import sys
-sys.path.append({dirname(dirname(dirname(__file__)))!r})
+CONNECT_S = 10.0
+# A host that vanished without a word is noticed after 20 s.
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+# This nbshare, even if another is installed there.
+_AGENT = """
+import os, sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+spec = PathFinder.find_spec("nbshare", [{path}])
+sys.modules["nbshare"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["nbshare"])
 from nbshare.hosts.agent import main
+main({fd})
 """
+# A process does it once: compiling takes 2 ms.
+_LOAD = """\
+(modules := __import__("sys").modules).get(key) or (
+    exec(source) or modules.setdefault(key, Carry(source, key)))"""
 
 
-def carry(boot: Boot, message: bytes, data: bytes | None = None, place: Any = None) -> bytes:
+class Boot(NamedTuple):
+    """How a carrier finds or starts the agent of its host, and the agent its client."""
+
+    name: str  # of the client's agents, one on each host
+    address: tuple[str, int]  # of the client's line
+    key: bytes  # that both ends of a line prove to have
+    versions: dict[str, str]
+    library: bytes  # the digest of nbshare's files
+
+
+class Carry:
+    """`carry`, which any Python can unpickle, and pickle again: as the source of this module.
+
+    The code that cloudpickle sends runs on the same Python only; another one could not say so.
+
+    Parameters
+    ----------
+    source, key : str
+        The source, and what changes with it.
+    """
+
+    __name__ = "nbshare"
+
+    def __init__(self, source: str, key: str) -> None:
+        self._names = {"__name__": "nbshare_carrier", "source": source, "key": key}
+
+    def __call__(self, *args: Any) -> bytes:
+        """Bring a message to the agent of this host."""
+        return carry(*args)
+
+    def __reduce__(self) -> Any:
+        return eval, (_LOAD, self._names)
+
+
+def carry(boot: Any, cluster: str, message: bytes, data: bytes | None = None) -> bytes:
     """Bring a message, and the data that follow it, to the agent of this host; return its answer.
 
-    `place` is where the cluster runs this.
+    `boot` is a plain tuple, and `cluster` says who can tell where this runs: "dask", "ray" or "".
 
     Raises
     ------
     RuntimeError
         This host has other versions than the client, or its agent cannot work.
     """
-    if (here := versions()) != boot.versions:
-        pairs = zip(("nbshare", "Python", "NumPy"), here, boot.versions, strict=True)
-        differ = ", ".join(f"{name} {own} instead of {x}" for name, own, x in pairs if own != x)
-        raise RuntimeError(f"host {socket.gethostname()} has {differ}: install the same there")
+    boot = Boot(*boot)
     for _ in range(ATTEMPTS):
         with closing(_connect(boot)) as connection:
             try:
-                for part in (pickle.dumps(place), message, data):
+                for part in (pickle.dumps(_place(cluster)), message, data):
                     if part is not None:
                         connection.send_bytes(part)
                 answer: bytes = connection.recv_bytes()
@@ -63,6 +126,83 @@ def is_of_this_user(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to the same user: a name may be anybody's."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(data)[1] == os.getuid())
+
+
+def dial(boot: Boot) -> Any:
+    """Return a new connection to the client.
+
+    Raises
+    ------
+    ConnectionError
+        The client cannot be reached.
+    """
+    try:
+        sock = socket.create_connection(boot.address, CONNECT_S)
+        sock.settimeout(None)
+    except OSError as error:
+        raise ConnectionError(
+            f"host {socket.gethostname()} cannot connect to the process that makes the call, at "
+            f"{boot.address[0]}:{boot.address[1]} ({error}). Set the environment variable "
+            "NBSHARE_ADDRESS there to an address, and if need be a port, that the hosts can reach"
+        ) from None
+    connection = kept_alive(sock)
+    answer_challenge(connection, boot.key)
+    deliver_challenge(connection, boot.key)
+    return connection
+
+
+def kept_alive(sock: socket.socket) -> Any:
+    """Return a connection that ends if the machine at its other end vanishes."""
+    for option in KEEP_ALIVE:
+        sock.setsockopt(*option)
+    return Connection(sock.detach())
+
+
+def library_files(folder: str) -> dict[str, str]:
+    """Return the modules of a package's folder: paths by their names in it, in order."""
+    found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
+    return {path[len(folder) :]: path for path in sorted(found) if path.endswith(".py")}
+
+
+def digest_of(folder: str) -> bytes:
+    """Return what changes with any module of a package's folder."""
+    import hashlib  # late: it loads OpenSSL
+
+    digest = hashlib.sha256()
+    for name, path in library_files(folder).items():
+        with open(path, "rb") as file:
+            data = file.read()
+        digest.update(b"%d %d " % (len(name), len(data)) + name.encode() + data)
+    return digest.digest()
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Give the versions that pickles and arrays survive no difference of, one after the other.
+
+    Raises
+    ------
+    RuntimeError
+        There is no NumPy.
+    """
+    yield "Python", ".".join(map(str, sys.version_info[:2]))
+    try:
+        import numpy as np
+    except ImportError:
+        raise RuntimeError(f"host {socket.gethostname()} has no NumPy: install it there") from None
+    yield "NumPy", np.__version__.partition(".")[0]
+
+
+def _place(cluster: str) -> Any:
+    """Return what the cluster calls the place where this runs."""
+    if cluster == "dask":
+        from distributed import get_worker
+
+        return get_worker().address
+    if cluster == "ray":
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+    return None
 
 
 def _connect(boot: Boot) -> Any:
@@ -85,19 +225,43 @@ def _connect(boot: Boot) -> Any:
 
 def _start(boot: Boot, name: str) -> None:
     """Start the agent, unless another process has just done it."""
+    host = f"host {socket.gethostname()}"
+    for what, here in versions():
+        if here != (wanted := boot.versions[what]):
+            raise RuntimeError(f"{host} has {what} {here} instead of {wanted}: install the same")
+    if find_spec("cloudpickle") is None:
+        raise RuntimeError(f"{host} has no cloudpickle: install it there")
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         try:
             listener.bind(name)
         except OSError:
             return
         listener.listen(socket.SOMAXCONN)
-        agent = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"{_BOOT}main({listener.fileno()})"],
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # its worker processes are for all carriers of the host
-        )
-        assert agent.stdin is not None
-        agent.stdin.write(pickle.dumps(boot))
-        agent.stdin.close()
-        _thread.start_new_thread(agent.wait, ())  # or it would stay in the list of processes
+        own = find_spec("nbshare")
+        for folder in (own and own.submodule_search_locations) or ():
+            if digest_of(folder) == boot.library:
+                _launch(boot, listener, repr(os.path.dirname(folder)))
+                return
+        with os.fdopen(os.memfd_create("nbshare"), "wb") as library:
+            with closing(dial(boot)) as connection:
+                connection.send(socket.gethostname())
+                connection.send(("need", "library"))
+                library.write(connection.recv()[1])
+            library.flush()
+            # Its workers are other processes: they open it where the agent has it.
+            path = f'f"/proc/{{os.getpid()}}/fd/{library.fileno()}"'
+            _launch(boot, listener, path, library.fileno())
+
+
+def _launch(boot: Boot, listener: socket.socket, path: str, *fds: int) -> None:
+    """Start a Python of its own, which imports nbshare from a path."""
+    agent = subprocess.Popen(
+        [sys.executable, "-P", "-c", _AGENT.format(path=path, fd=listener.fileno())],
+        pass_fds=[listener.fileno(), *fds],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # its worker processes are for all carriers of the host
+    )
+    assert agent.stdin is not None
+    agent.stdin.write(pickle.dumps(tuple(boot)))
+    agent.stdin.close()
+    _thread.start_new_thread(agent.wait, ())  # or it would stay in the list of processes

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from nbshare.hosts.carrier import carry
+from nbshare.hosts.carrier import Boot
 from nbshare.hosts.executor import outward_address
-from nbshare.hosts.protocol import Boot, Future
+from nbshare.hosts.protocol import Future
+from nbshare.hosts.travel import traveller
 
 __all__ = ["DaskHosts"]
 
@@ -44,26 +45,19 @@ class DaskHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any worker."""
-        content = self._scattered(message)
-        return self._client.submit(_carry, boot, content, **_options(boot))  # type: ignore[no-any-return]
+        return self._submit(boot, message)
 
     def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
         """Run `carry` on one worker, which fetches the data from any that has them."""
-        content = self._scattered(data, workers=[place])
+        return self._submit(boot, message, data, workers=[place])
+
+    def _submit(self, boot: Boot, *contents: bytes, **where: Any) -> Future:
+        # A scheduler's keys are common to all its clients.
+        key = f"nbshare-{boot.name}-{next(_numbers)}"
+        parts = [
+            self._client.scatter(content, hash=False, **where) if len(content) > LARGE else content
+            for content in contents
+        ]
         return self._client.submit(  # type: ignore[no-any-return]
-            _carry, boot, message, content, workers=[place], **_options(boot)
+            traveller(), tuple(boot), "dask", *parts, pure=False, key=key, **where
         )
-
-    def _scattered(self, data: bytes, **where: Any) -> Any:
-        return self._client.scatter(data, hash=False, **where) if len(data) > LARGE else data
-
-
-def _options(boot: Boot) -> dict[str, Any]:
-    # A scheduler's keys are common to all its clients.
-    return {"pure": False, "key": f"nbshare-{boot.name}-{next(_numbers)}"}
-
-
-def _carry(boot: Boot, message: bytes, data: bytes | None = None) -> bytes:
-    from distributed import get_worker
-
-    return carry(boot, message, data, get_worker().address)

@@ -7,8 +7,9 @@ from concurrent.futures import Executor
 from contextlib import closing
 from typing import Any
 
-from nbshare.hosts.carrier import carry
-from nbshare.hosts.protocol import Boot, Future
+from nbshare.hosts.carrier import Boot
+from nbshare.hosts.protocol import Future
+from nbshare.hosts.travel import traveller
 from nbshare.memory import usable_cpus
 
 __all__ = ["ExecutorHosts", "outward_address"]
@@ -44,7 +45,7 @@ class ExecutorHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` somewhere."""
-        return self._executor.submit(carry, boot, message)
+        return self._executor.submit(traveller(), tuple(boot), "", message)
 
     def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
         """Nobody can say where a task runs."""

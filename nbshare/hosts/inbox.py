@@ -16,14 +16,18 @@ from nbshare.wire.board import (
     BEGUN,
     ENDED,
     FAILED,
+    FRACTION,
     IN_LOG,
     IN_OUTPUT,
+    ITEM,
+    ITEM_STOP,
     LOADED,
     N_ITEMS,
     N_SLOWEST,
     PEAK,
     PID,
     REPORTED,
+    SINCE,
     SLOWEST,
     WORKED,
 )
@@ -77,6 +81,8 @@ class Inbox:
             i = items.start + getattr(getattr(reply.error, "what", None), "item", -1)
             error = results.errors.get(i) or self._error_of(reply.error, items.start, reply.host)
             self._call.error = error
+        if reply.present:
+            self._show(items.start, slot, reply.present)
         return self._note(items.start, slot, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:
@@ -146,6 +152,15 @@ class Inbox:
         return results.spec, results.rows if results.output() is not None else None, None
 
     # ---------------------------------------------------------------------------- stats
+
+    def _show(self, first: int, slot: int, present: list[int]) -> None:
+        """Show the item that a worker is in, and what it reports."""
+        row, now = self._call.board.row(slot), time.monotonic_ns()
+        row[SINCE], row[REPORTED] = now + present[SINCE], now + present[REPORTED]
+        for word, value in enumerate(present[FRACTION:], FRACTION):
+            row[word] = value
+        row[ITEM_STOP] = present[ITEM_STOP] and first + present[ITEM_STOP]
+        row[ITEM] = first + present[ITEM]
 
     def _note(self, first: int, slot: int, reply: Reply) -> tuple[float, int]:
         """Add what the workers of a block did to the row that shows it; return it."""

@@ -9,38 +9,26 @@ from __future__ import annotations
 
 import _thread
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
 from nbshare.engine.local import at_shutdown
 from nbshare.engine.preparing import Placed
-from nbshare.hosts.protocol import Boot, versions
+from nbshare.hosts.carrier import kept_alive
+from nbshare.hosts.travel import boot_at, packed_library
 
-__all__ = ["Line", "Lines", "bytes_of", "dial", "lines_at"]
-
-CONNECT_S = 10.0
-# A host that vanished without a word is noticed after 20 s.
-KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-)
+__all__ = ["Line", "Lines", "bytes_of", "lines_at"]
 
 
 class Line:
     """One end of a line, for several threads that send and one that receives."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        for option in KEEP_ALIVE:
-            sock.setsockopt(*option)
-        self.connection: Any = Connection(sock.detach())
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
         self._sending = _thread.allocate_lock()
         self.host = ""
 
@@ -53,29 +41,6 @@ class Line:
 def bytes_of(placed: Placed) -> bytes:
     """Return what has been placed."""
     return placed.small or bytes(memoryview(placed.segments[0][0]))
-
-
-def dial(boot: Boot) -> Line:
-    """Return an agent's end of a new line to its client.
-
-    Raises
-    ------
-    ConnectionError
-        The client cannot be reached.
-    """
-    try:
-        sock = socket.create_connection(boot.address, CONNECT_S)
-        sock.settimeout(None)
-    except OSError as error:
-        raise ConnectionError(
-            f"host {socket.gethostname()} cannot connect to the process that makes the call, at "
-            f"{boot.address[0]}:{boot.address[1]} ({error}). Set the environment variable "
-            "NBSHARE_ADDRESS there to an address, and if need be a port, that the hosts can reach"
-        ) from None
-    line = Line(sock)
-    answer_challenge(line.connection, boot.key)
-    deliver_challenge(line.connection, boot.key)
-    return line
 
 
 class Lines:
@@ -102,7 +67,7 @@ class Lines:
         given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
         self._socket = socket.create_server((given or address, int(port or 0)))
         place = given or address, self._socket.getsockname()[1]
-        self.boot = Boot(secrets.token_hex(8), place, secrets.token_bytes(32), versions())
+        self.boot = boot_at(place)
         self.waiting: dict[int, Callable[[Line], None]] = {}
         self.running: dict[int, Callable[..., None]] = {}
         self.inputs: dict[str, Placed] = {}
@@ -136,7 +101,14 @@ class Lines:
                 sock, _ = self._socket.accept()
             except OSError:  # closed
                 return
-            _thread.start_new_thread(self._serve, (Line(sock),))
+            _thread.start_new_thread(self._serve, (Line(kept_alive(sock)),))
+
+    def _data_of(self, key: str) -> bytes | None:
+        """Return what an agent needs, or a host that has no agent yet."""
+        if key == "library":
+            return packed_library()
+        placed = self.inputs.get(key)
+        return None if placed is None else bytes_of(placed)
 
     def _serve(self, line: Line) -> None:
         with suppress(OSError, EOFError, AuthenticationError):
@@ -152,8 +124,7 @@ class Lines:
                         begin(line)
                     line.send("answer", block, begin is not None)
                 elif what == "need":
-                    placed = self.inputs.get(block)
-                    line.send("give", None if placed is None else bytes_of(placed))
+                    line.send("give", self._data_of(block))
                 elif (take := self.running.get(block)) is not None:
                     take(*content)
         if line in self._lines:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.hosts.carrier import Boot
 from nbshare.memory import Handle
 from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import Fixed, Policy
@@ -16,7 +16,6 @@ from nbshare.wire.results import LogKey, OutputSpec
 
 __all__ = [
     "Block",
-    "Boot",
     "Common",
     "Future",
     "Give",
@@ -26,24 +25,7 @@ __all__ = [
     "Refused",
     "Reply",
     "ReportedError",
-    "versions",
 ]
-
-
-class Boot(NamedTuple):
-    """How a carrier finds or starts the agent of its host, and the agent its client."""
-
-    name: str  # of the client's agents, one on each host
-    address: tuple[str, int]  # of the client's line
-    key: bytes  # that both ends of a line prove to have
-    versions: tuple[str, str, str]
-
-
-def versions() -> tuple[str, str, str]:
-    """Return the versions that client and hosts must share: nbshare, Python, NumPy."""
-    nbshare: Any = sys.modules["nbshare"]  # this module is a part of it
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return nbshare.__version__, python, np.__version__.split(".")[0]
 
 
 # --------------------------------------------------------------------------- to an agent
@@ -123,6 +105,7 @@ class Reply(NamedTuple):
     attempts: npt.NDArray[np.int32] | None
     prints: list[tuple[str, str]]
     slots: list[list[int]]  # rows of the board, of its workers
+    present: list[int]  # the row of the one that is in an item; times are from now on
 
 
 class ReportedError(Exception):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from nbshare.hosts.carrier import carry
-from nbshare.hosts.protocol import Boot, Future
+from nbshare.hosts.carrier import Boot
+from nbshare.hosts.protocol import Future
+from nbshare.hosts.travel import traveller
 
 __all__ = ["RayHosts"]
 
@@ -27,8 +28,9 @@ class RayHosts:
         if not ray.is_initialized():
             ray.init(**({} if address == "ray" else {"address": address}))
         self._ray = ray
-        # A task that is repeated would only be refused.
-        self._carry = ray.remote(num_cpus=1, max_retries=0)(_carry)
+        carry = traveller()
+        # Ray sends a function without a name by value. A task that is repeated would be refused.
+        self._carry = ray.remote(num_cpus=1, max_retries=0)(lambda *args: carry(*args))
 
     @property
     def n_workers(self) -> int:
@@ -42,7 +44,7 @@ class RayHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any node."""
-        return _Task(self._ray, self._carry.remote(boot, message))
+        return _Task(self._ray, self._carry.remote(tuple(boot), "ray", message))
 
     def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
         """Run `carry` on one node."""
@@ -50,7 +52,7 @@ class RayHosts:
 
         there = NodeAffinitySchedulingStrategy(node_id=place, soft=False)
         run = self._carry.options(scheduling_strategy=there)
-        return _Task(self._ray, run.remote(boot, message, data))
+        return _Task(self._ray, run.remote(tuple(boot), "ray", message, data))
 
 
 class _Task:
@@ -63,9 +65,3 @@ class _Task:
 
     def cancel(self) -> None:
         self._ray.cancel(self._reference)
-
-
-def _carry(boot: Boot, message: bytes, data: bytes | None = None) -> bytes:
-    import ray
-
-    return carry(boot, message, data, ray.get_runtime_context().get_node_id())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,18 @@ from nbshare.engine.preparing import Items, Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
-from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
+from nbshare.wire.board import (
+    FAILED,
+    HURT,
+    IN_LOG,
+    IN_OUTPUT,
+    ITEM,
+    NO_ITEM,
+    NOT_DONE,
+    PID,
+    REPORTED,
+    SINCE,
+)
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure, Lateness
 
@@ -112,6 +124,7 @@ class Replies:
         self._call, self._host = call, host
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._errors: set[int] = set()
+        self._present: list[int] = []
         self._number = 0
 
     def take(self, *, is_last: bool) -> Reply | None:
@@ -121,7 +134,8 @@ class Replies:
         collector: Any = call.request.prints._write
         states = self._new_states()
         errors = {i: error for i, error in results.errors.items() if i not in self._errors}
-        if not (is_last or states.any() or collector.texts):
+        present = [] if is_last else self._new_present()
+        if not (is_last or states.any() or collector.texts or present):
             return None
         self._errors |= errors.keys()
         self._number += 1
@@ -149,7 +163,19 @@ class Replies:
             attempts=self._attempts() if is_last else None,
             prints=collector.take(),
             slots=[row for row in slots if row[PID]],
+            present=present,
         )
+
+    def _new_present(self) -> list[int]:
+        """Return the row of the worker that is in an item, if it is in no reply as it is."""
+        rows = self._call.board.slots.tolist()
+        row: list[int] = next((row for row in rows if row[PID] and row[ITEM] != NO_ITEM), [])
+        if row == self._present:
+            return []
+        self._present, now = list(row), time.monotonic_ns()
+        for word in (SINCE, REPORTED) if row else ():  # each machine has a clock of its own
+            row[word] -= now
+        return row
 
     def _new_states(self) -> Any:
         """Return the states of items that are done, and in no reply yet."""

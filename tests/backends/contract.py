@@ -127,6 +127,13 @@ def running():
     )
 
 
+def last_reports(seen):
+    """Add what workers report now to a list; returns it."""
+    for job in nbshare.jobs():
+        seen += [(w.items, w.fraction, w.report) for w in job._activity if w.report]
+    return seen
+
+
 class BackendContract:
     """What calls promise on every backend."""
 
@@ -414,6 +421,19 @@ class BackendContract:
             shared = {"first": 5, "folder": str(tmp_path)}
             run(duties.hold_from, range(8), shared=shared, chunksize=1)
         assert titles == ["hold from: 5 of 8"]
+
+    def test_a_report_is_seen_while_its_item_runs(self, run, tmp_path):
+        """With the item's index in the call."""
+        seen = []
+
+        def look():
+            wait_until(lambda: last_reports(seen), what="no report is seen")
+            (tmp_path / "go").touch()
+
+        with meanwhile(look):
+            shared = {"first": 4, "folder": str(tmp_path)}
+            run(duties.report_from, range(5), shared=shared, chunksize=3)
+        assert seen == [(range(4, 5), 0.5, "half")]
 
     def test_a_job_in_the_background_gives_results_as_they_come(self, backend):
         """And in the end all of them, with figures of its workers."""

@@ -110,6 +110,14 @@ def total(i, table):
     return float(table.sum()) + i
 
 
+def total_and_wait(i, table, folder):
+    """Use an array, say on which machine, and wait until all may end."""
+    found = total(i, table)
+    duties.note(f"{folder}/read-{i}", network())
+    duties.wait_for(folder, "go")
+    return found
+
+
 def where(i):
     """Return the host that an item runs on."""
     time.sleep(0.02)

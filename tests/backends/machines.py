@@ -1,7 +1,8 @@
-"""Machines: processes with networks, processes, mounts and shared memory of their own.
+"""Executors whose process has less in common with this one than that of a pool.
 
-Each has a cable to this machine, and nothing else in common with it but the disk. Tasks go through
-pipes, all else through the cable.
+Of a machine: networks, processes, mounts and shared memory are its own. It has a cable to this
+machine, and nothing else in common with it but the disk. Tasks go through pipes, all else through
+the cable.
 """
 
 from __future__ import annotations
@@ -61,7 +62,69 @@ def serve(n):
     os._exit(0)
 
 
-class Machine(Executor):
+class Interpreter(Executor):
+    """A new Python process as an executor.
+
+    Parameters
+    ----------
+    n : int
+        Tasks that it runs at the same time.
+    python : path, optional
+        The interpreter; default: this one.
+    path : list of str, optional
+        Where it finds modules, besides its own; default: where this one does.
+    prefix : list of str, optional
+        The command that starts it.
+    **environ : str
+        What is different in its environment.
+    """
+
+    def __init__(self, n, python=sys.executable, path=None, prefix=(), **environ):
+        self._numbers, self._futures = itertools.count(), {}
+        self._lock = threading.Lock()
+        path = os.pathsep.join(filter(None, sys.path) if path is None else path)
+        self._popen = subprocess.Popen(
+            [*prefix, str(python), "-c", f"import machines; machines.serve({n})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, **environ},
+            cwd=os.path.dirname(__file__),  # which is on its path, too
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def submit(self, fn, /, *args) -> Future:
+        """Run a function there."""
+        future, number = Future(), next(self._numbers)
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._futures[number] = future
+            send(self._popen.stdin, number, fn, args)
+        return future
+
+    def _read(self):
+        while (message := receive(self._popen.stdout)) is not None:
+            number, value, error = message
+            future = self._futures.pop(number)
+            future.set_result(value) if error is None else future.set_exception(error)
+        for future in self._futures.values():
+            future.set_exception(ConnectionError("the machine is gone"))
+
+    @property
+    def load(self):
+        """Tasks that are not done."""
+        return len(self._futures)
+
+    def shutdown(self, wait=True, *, cancel_futures=False) -> None:
+        """End it."""
+        self._popen.kill()
+        self._popen.wait()
+        self._reader.join()
+        self._popen.stdin.close()
+        self._popen.stdout.close()
+
+
+class Machine(Interpreter):
     """One machine as an executor.
 
     Parameters
@@ -73,24 +136,15 @@ class Machine(Executor):
     """
 
     def __init__(self, k, n):
-        self._numbers, self._futures = itertools.count(), {}
-        self._lock = threading.Lock()
-        self._popen = subprocess.Popen(
-            [
-                *("unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child"),
-                *("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; read go; exec "$@"', "sh"),
-                *(sys.executable, "-c", f"import machines; machines.serve({n})"),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        prefix = (
+            *("unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child"),
+            *("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; read go; exec "$@"', "sh"),
         )
+        super().__init__(n, prefix=prefix)
         self._cable = f"nbs{k}"
         self._lay_cable(k)
         self._popen.stdin.write(b"go\n")
         self._popen.stdin.flush()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
 
     def _lay_cable(self, k):
         here, there, pid = self._cable, f"nbt{k}", self._popen.pid
@@ -109,22 +163,6 @@ class Machine(Executor):
         ):
             subprocess.run(command.split(), check=True)
 
-    def submit(self, fn, /, *args) -> Future:
-        """Run a function there."""
-        future = Future()
-        with self._lock:
-            self._futures[number := next(self._numbers)] = future
-            send(self._popen.stdin, number, fn, args)
-        return future
-
-    def _read(self):
-        while (message := receive(self._popen.stdout)) is not None:
-            number, value, error = message
-            future = self._futures.pop(number)
-            future.set_result(value) if error is None else future.set_exception(error)
-        for future in self._futures.values():
-            future.set_exception(ConnectionError("the machine is gone"))
-
     @property
     def n_bytes_received(self):
         """Bytes that have gone to it through its cable."""
@@ -133,18 +171,17 @@ class Machine(Executor):
             return int(file.read())
 
     @property
-    def load(self):
-        """Tasks that are not done."""
-        return len(self._futures)
+    def n_bytes_in_memory(self):
+        """Bytes that its processes have in memory; what several of them map counts once."""
+        import psutil  # late: no machine needs it
+
+        processes = psutil.Process(self._popen.pid).children(recursive=True)
+        return sum(process.memory_full_info().pss for process in processes)
 
     def shutdown(self, wait=True, *, cancel_futures=False) -> None:
         """Switch it off."""
         subprocess.run(["ip", "link", "del", self._cable], check=True)
-        self._popen.kill()
-        self._popen.wait()
-        self._reader.join()
-        self._popen.stdin.close()
-        self._popen.stdout.close()
+        super().shutdown()
 
 
 class Machines(Executor):

@@ -22,7 +22,7 @@ from nbshare.errors import (
     UnsendableError,
     WorkerDiedError,
 )
-from nbshare.hosts import carrier, line
+from nbshare.hosts import line
 
 
 @pytest.fixture
@@ -186,13 +186,6 @@ def test_an_executor_that_was_shut_down(threads):
     executor.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
         parallel_map(duties.identity, range(3), **options(executor))
-
-
-def test_other_versions_are_refused(threads, monkeypatch):
-    """With both."""
-    monkeypatch.setattr(carrier, "versions", lambda: ("9.9", "3.11", "2"))
-    with pytest.raises(RuntimeError, match=r"has nbshare 9\.9 instead of"):
-        parallel_map(duties.identity, range(3), **threads)
 
 
 @pytest.mark.parametrize("make", [nbshare.SharedLock, lambda: nbshare.RingBuffer(2, (3,), "f8")])
