@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 from catalogue import ENDINGS, LEAVE
-from faultlab import (
-    may_mount,
-)
+from faultlab import may_mount
 
 
 def guarded(code):
@@ -397,7 +395,7 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "mem
 def test_w6_finalizers_that_use_nbshare(lab, does):
     """Whichever thread collects: where it would wait for itself it is refused, others are right."""
     lab.run(f"""
-does, n, seen = {does!r}, 40 if {does!r} == "shuts down" else 100, []
+does, n, seen = {does!r}, 20 if {does!r} == "shuts down" else 40, []
 class Session:
     def __init__(self):
         self.job = nbshare.map_async(abs, range(3), max_workers=1)
