@@ -15,6 +15,7 @@
     errors.jsonl  what items have failed with
     lease.json    the writer; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
+    parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
 
 A row's index word is written last. So whenever the process is killed, a row either has its result
 or is missing.
@@ -23,13 +24,12 @@ or is missing.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import platform
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -38,15 +38,17 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
+from nbshare.checkpoint.files import read_json, runs_of
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
+from nbshare.checkpoint.merging import merge_parts, spec_of
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import Writer
+from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output
-from nbshare.errors import CheckpointError, CheckpointWarning, warn
+from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import Segment, aligned, disk
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import NUMBERS, OBJECTS, FilePlace, OutputSpec
+from nbshare.wire.results import FilePlace, OutputSpec
 
 __all__ = [
     "Directory",
@@ -54,8 +56,6 @@ __all__ = [
     "IfChanged",
     "Rows",
     "check_place",
-    "read_json",
-    "runs_of",
 ]
 
 FORMAT = 1
@@ -66,7 +66,7 @@ LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "when.npy"}
 NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "objects.log", "driver"}
-NO_RESULTS |= {"code"}
+NO_RESULTS |= {"code", PARTS}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -86,26 +86,6 @@ bytes of each. when.npy has the time when a row was stored, in seconds since 197
 a place in code.json: what the result depended on; code/ has the source files of that time. You may
 read all files while a run writes to them. Do not edit them.
 """
-
-
-def read_json(path: Path) -> Any:
-    """Return what a file holds; None if it is not there or not whole."""
-    try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
-def runs_of(*numbers: Rows) -> Iterator[slice]:
-    """Yield slices in which all of these go up by one."""
-    n = len(numbers[0])
-    is_break = np.zeros(max(n - 1, 0), np.bool_)
-    for each in numbers:
-        is_break |= np.diff(each) != 1
-    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
-    for start, stop in itertools.pairwise(bounds):
-        if start < stop:
-            yield slice(start, stop)
 
 
 def check_place(path: Path) -> None:
@@ -140,6 +120,8 @@ class Directory:
         What to do with results that depended on something else.
     durability : {"process", "power"}
         Whether what was stored is to survive a power failure.
+    role : Role, default "run"
+        What it is for. A part has the items of a run by their positions, without digests.
 
     Raises
     ------
@@ -152,12 +134,18 @@ class Directory:
     """
 
     def __init__(
-        self, path: Path, key: Key, label: str, if_changed: IfChanged, durability: Durability
+        self,
+        path: Path,
+        key: Key,
+        label: str,
+        if_changed: IfChanged,
+        durability: Durability,
+        role: Role = "run",
     ) -> None:
-        self.path, self._durability = path, durability
+        self.path, self._durability, self._is_part = path, durability, role == "part"
         check_place(path)
-        path.mkdir(parents=True, exist_ok=True)
-        self._writer = Writer(path)
+        path.mkdir(parents=not self._is_part, exist_ok=True)
+        self._writer = Writer(path, role)
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
         self._objects: files.Column | None = None
@@ -167,6 +155,8 @@ class Directory:
         try:
             self._open(label)
             self.versions = Versions(path, read_json(path / "code.json") or [], key)
+            if (path / PARTS).exists():
+                self._merge()
             self._settle_version(if_changed)
             self._writer.take()
         except BaseException:
@@ -207,9 +197,21 @@ class Directory:
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
 
+    def _merge(self) -> None:
+        """Merge what processes that shared a run have stored, if none of them runs."""
+        check_free(self.path)
+        self._writer.take()  # first: a process that begins now waits for us, or we see it
+        try:
+            check_free(self.path)
+        except CheckpointInUseError:
+            self.close(is_whole=True)
+            raise
+        merge_parts(self)
+
     def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
         n = self._columns[0].n if self._columns else 0
-        self._columns.append(files.Column(self.path / name, dtype, shape, n))
+        column = files.Column(self.path / name, dtype, shape, n, is_sparse=self._is_part)
+        self._columns.append(column)
         return self._columns[-1]
 
     def _open_objects(self) -> files.Column:
@@ -284,13 +286,7 @@ class Directory:
     @property
     def spec(self) -> OutputSpec | None:
         """Form of the results; None before the first."""
-        if (kind := self._meta["results"]) == "objects":
-            return OBJECTS
-        found = files.header_of(self.path / "results.npy")
-        if kind is None or found is None:
-            return None
-        number = {each.__name__: each for each in NUMBERS}.get(kind)
-        return OutputSpec(found[1], found[2], number)
+        return spec_of(self.path, self._meta["results"])
 
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
@@ -315,7 +311,8 @@ class Directory:
             first, n = self._n_rows, self._n_rows + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
             self._make_room(n, exactly=is_last)
-            self._items.write(first, pairs[is_new].view(np.uint8))
+            if not self._is_part:
+                self._items.write(first, pairs[is_new].view(np.uint8))
             self._n_rows = n
         return rows
 
@@ -374,8 +371,19 @@ class Directory:
             column.write(int(rows[run.start]), places[run])
         return _crcs_of_places(places, crcs)
 
-    def commit(self, rows: Rows, states: Any, attempts: Any, crcs: Any) -> None:
-        """Mark results as stored, after their bytes."""
+    def commit(
+        self,
+        rows: Rows,
+        states: Any,
+        attempts: Any,
+        crcs: Any,
+        origin: tuple[Any, Any] | None = None,
+    ) -> None:
+        """Mark results as stored, after their bytes.
+
+        `origin`: by which version of the code, and when; default: that of the call, and now.
+        """
+        codes, times = origin or (self.versions.number, time.time())
         if self._durability == "power":
             for column in self._columns:
                 if column is not self._index:
@@ -384,16 +392,19 @@ class Directory:
                 disk.system.sync(self._log_fd)
         words = np.zeros(len(rows), INDEX)
         words["state"], words["attempts"] = states, np.minimum(attempts, 255)
-        words["code"], words["crc"] = self.versions.number, crcs
+        words["code"], words["crc"] = codes, crcs
+        times = np.broadcast_to(times, len(rows))
         for run in runs_of(rows):
-            self._when.write(int(rows[run.start]), np.full(run.stop - run.start, time.time()))
+            self._when.write(int(rows[run.start]), times[run])
             self._index.write(int(rows[run.start]), words[run])
         if self._durability == "power":
             self._index.sync()
         self.words[rows] = words
 
     def note_order(self, rows: Rows) -> None:
-        """Store the row of each item of the call."""
+        """Store the row of each item of the call; in a part that is its position."""
+        if self._is_part:
+            return
         np.save(file := io.BytesIO(), rows)
         files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
 

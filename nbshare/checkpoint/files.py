@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +19,10 @@ from numpy.lib import format as npy
 from nbshare.memory import aligned, disk
 from nbshare.memory.disk import write_all
 
-__all__ = ["Column", "append", "header_of", "replace", "write_all"]
+__all__ = ["Column", "append", "header_of", "read_json", "replace", "runs_of", "write_all"]
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
+HERE = secrets.token_hex(4)  # on another machine a process may have the same number
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 
@@ -35,7 +39,7 @@ def allocate(fd: int, nbytes: int) -> None:
 
 def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
     fd = disk.system.open(new, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data, 0)
@@ -60,6 +64,26 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
+def read_json(path: Path) -> Any:
+    """Return what a file holds; None if it is not there or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def runs_of(*numbers: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Yield slices in which all of these go up by one."""
+    n = len(numbers[0])
+    is_break = np.zeros(max(n - 1, 0), np.bool_)
+    for each in numbers:
+        is_break |= np.diff(each) != 1
+    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
+    for start, stop in itertools.pairwise(bounds):
+        if start < stop:
+            yield slice(start, stop)
+
+
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
     fd = disk.system.open(path, os.O_WRONLY | os.O_APPEND)
@@ -82,6 +106,8 @@ class Column:
         Of the value of one row.
     n : int
         Number of rows to have at least; new ones are zero.
+    is_sparse : bool, default False
+        Whether only rows that are written take space.
 
     Attributes
     ----------
@@ -92,8 +118,15 @@ class Column:
     """
 
     def __init__(
-        self, path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), n: int = 0
+        self,
+        path: Path,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...] = (),
+        n: int = 0,
+        *,
+        is_sparse: bool = False,
     ) -> None:
+        self._allocate = disk.system.truncate if is_sparse else allocate
         self._path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
         self.was_whole = True
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
@@ -129,7 +162,7 @@ class Column:
     def grow(self, n: int) -> None:
         """Grow to at least `n` rows; new ones are zero."""
         if n > self.n:
-            allocate(self.fd, self._end(n))
+            self._allocate(self.fd, self._end(n))
             self._write_header(n)
 
     def shrink(self, n: int) -> None:
