@@ -14,8 +14,10 @@ from nbshare.errors import NbshareError
 
 EXPECTED = NbshareError, OSError, ValueError, RuntimeError, MemoryError
 RUN = """Call a function for every item on all CPUs, and store the results in a folder. The same
-command continues a run that was stopped or killed. From Python, nbshare.attach(DIR) shows
-and returns the results, also while the command runs."""
+command continues a run that was stopped or killed. Started several times, also on other
+machines that see the folder, the processes share the items; any may be killed at any time,
+and all exit when the run is complete. From Python, nbshare.attach(DIR) shows and returns
+the results, also while the command runs."""
 RESUME = """Continue a run that map_async(..., detach=True) began, with the function and arguments
 that its folder holds. They are pickles, which can run any code: resume only your own runs."""
 ITEMS = """rows of a .npy array, a list in a .json file, or lines of a .txt file; several files

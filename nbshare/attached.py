@@ -16,8 +16,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import read_json
-from nbshare.checkpoint.writer import is_alive, writer_of
+from nbshare.checkpoint.files import read_json
+from nbshare.checkpoint.sweep import STOP
+from nbshare.checkpoint.writer import PARTS, is_alive, writer_of
 from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
@@ -202,6 +203,9 @@ class AttachedRun(Run):
         RuntimeError
             If it has none here.
         """
+        with suppress(FileNotFoundError):
+            (self._path / PARTS / STOP).write_text("")  # those that share the run look for it
+            return
         record = driver_of(self._path)
         if record.get("host") != socket.gethostname() or not is_alive(self._path, record):
             who = writer_of(self._path) or record

@@ -9,6 +9,8 @@
                                                          │
     attach ◄── results, lease.json, driver/run.json ◄────┘
 
+Processes of ``run`` with one checkpoint share its items (`nbshare.checkpoint.sweep`).
+
 The folder ``driver`` of the checkpoint has ``call.pickle`` (the function, its arguments, and how to
 import), ``run.json`` (who drives, since when, and how it ended) and ``log.txt`` (what was printed).
 """
@@ -25,7 +27,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +38,29 @@ from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.attached import CALL, DRIVER, LOG, RUN, attach, driver_of, error_of
 from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import replace
+from nbshare.checkpoint.sweep import Sweep
 from nbshare.checkpoint.writer import check_free, this_process, writer_of
+from nbshare.engine.local import dispatcher
+from nbshare.engine.preparing import prepare
+from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, PartialResultWarning, UnsendableError
 from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.pickling import dumps_apart
+from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs, last_job
-from nbshare.mapping import parallel_map
+from nbshare.mapping import in_background, parallel_map
 from nbshare.memory import aligned, file_of, usable_cpus
-from nbshare.options import MapOptions, checked_checkpoint
+from nbshare.notebook.prints import Printer
+from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.wire.failures import describe
 
 __all__ = ["begin", "resume", "run"]
 
 LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 LOOK_S = 0.01
+ENDING_S = 2.0  # for a run that was interrupted
 IMPORTS = "cwd", "path", "files", "overridden"  # of the caller's settings
 AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
@@ -174,7 +184,9 @@ def resume(path: Path, grace: float) -> int:
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}
-    return _drive(func, *map(_from_file, columns), grace=grace, **options)
+    _make_place(path)
+    run = partial(_run_alone, func, *map(_from_file, columns), **options)
+    return _drive(run, options, grace)
 
 
 def _from_file(value: Any) -> Any:
@@ -185,8 +197,13 @@ def run(
     func: str, items: list[str], *, shared: Iterable[tuple[str, str]] = (), **options: Any
 ) -> int:
     """Run a function with items from files; return the exit code."""
+    grace = options.pop("grace")
     options["shared"] = {name: _load(path) for name, path in shared}
-    return _drive(func, *map(_load, items), progress=True, **options)
+    checked = MapOptions(**options)
+    request, _ = checked_request(func, [*map(_load, items)], checked)
+    kept = checked_checkpoint(checked)
+    assert kept is not None
+    return _drive(partial(_run_together, Sweep(kept, request), request, kept.path), options, grace)
 
 
 def _load(path: str) -> Any:
@@ -200,10 +217,39 @@ def _load(path: str) -> Any:
     return json.loads(text) if kind == ".json" else text.splitlines()
 
 
-def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) -> int:
+def _run_alone(func: Any, *items: Any, **options: Any) -> bool:
+    """Run a parallel map; return whether it is complete."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PartialResultWarning)
+        parallel_map(func, *items, **options)
+    return (job := last_job()) is None or job.state != "stopped" or job.n_done == job.n_tasks
+
+
+def _run_together(sweep: Sweep, request: Request, path: Path) -> bool:
+    """Take part in a run that others may share; return whether it is complete."""
+    while True:
+        made = request._replace(prints=Prints(Printer()))
+        if (call := sweep.next_call(partial(prepare, made, dispatcher()))) is None:
+            return True
+        job = in_background(call, label_of(request.func), True, None)
+        try:
+            job.wait()
+        except BaseException:
+            job.cancel()
+            job.wait(ENDING_S)  # what is stored by then is stored
+            raise
+        if job._error is not None and sweep.has_place():
+            raise job._error
+        if sweep.is_stopped():
+            raise KeyboardInterrupt(f"stopped; finished results are in {path}")
+        if job.state == "stopped" and sweep.has_place():
+            return False
+
+
+def _drive(run: Callable[[], bool], options: dict[str, Any], grace: float) -> int:
     """Run a parallel map; tell in a file who drives it and how it ended."""
     path = Path(options["checkpoint"]).expanduser().absolute()
-    _make_place(path)
+    (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
     told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
     record = {**this_process(), **told, "began_at": time.time(), "ended_at": None}
     record["max_workers"] = record["max_workers"] or usable_cpus()
@@ -213,14 +259,12 @@ def _drive(func: Any, *items: Any, grace: float, progress: Any, **options: Any) 
         signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
     state, error = "stopped", None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PartialResultWarning)
-            parallel_map(func, *items, progress=progress, **options)
-        if (job := last_job()) is None or job.state != "stopped" or job.n_done == job.n_tasks:
+        if run():
             state = "done"
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not notices:
-            raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
+            text = str(interrupt) or f"interrupted; finished results are in {path}"
+            raise KeyboardInterrupt(text) from None
     except Exception as caught:
         state, error = "failed", caught
         raise

@@ -7,17 +7,19 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import read_json, record_at
+from nbshare.checkpoint.directory import Rows
+from nbshare.checkpoint.files import loaded, read_json, record_at
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import is_alive, writer_of
+from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
 from nbshare.errors import CheckpointError
@@ -106,10 +108,7 @@ class StoredRun:
         self.label = str(meta["label"])
 
     def _load(self, name: str) -> npt.NDArray[Any]:
-        try:
-            return np.asarray(np.load(self.path / name, mmap_mode="r"))
-        except (FileNotFoundError, ValueError, EOFError):  # nothing has been written yet
-            return np.zeros(0, np.int64)
+        return loaded(self.path / name)
 
     def _index(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the row of each item of the last call, and its state."""
@@ -118,13 +117,33 @@ class StoredRun:
             order = np.flatnonzero(self._load("items.npy").any(axis=-1))
         return order, index["state"][order] % UNSYNCED if len(index) else np.zeros(0, np.uint8)
 
+    def _sources(self) -> list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]]:
+        """Return this, and the parts of processes that share the run.
+
+        With the row that each has for each item of the last call, and its state.
+        """
+        order, states = self._index()
+        sources = [(self, order, states)] if len(states) == len(order) else []
+        for path in parts_of(self.path):
+            with suppress(CheckpointError):  # it has just been merged
+                part = StoredRun(path)
+                states = part._load("index.npy")
+                if len(states) == len(order):
+                    sources.append((part, np.arange(len(order)), states["state"] % UNSYNCED))
+        return sources
+
+    def _of_parts(self, name: str) -> list[npt.NDArray[Any]]:
+        return [loaded(part / name) for part in parts_of(self.path)]
+
     @property
     def state(self) -> str:
         """One of running, over, and ended: it was killed, or its machine is gone."""
-        who = writer_of(self.path)
-        if who is None or who["ended"]:
-            return "over"
-        return "running" if is_alive(self.path, who) else "ended"
+        parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
+        writers = [self.path, *parts][::-1]  # the last one first
+        if any(running_writer_of(each) is not None for each in writers):
+            return "running"
+        who = writer_of(writers[0])
+        return "over" if who is None or who["ended"] else "ended"
 
     @property
     def n_tasks(self) -> int:
@@ -139,12 +158,16 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
-        return np.isin(self._index()[1], (IN_OUTPUT, IN_LOG))
+        present = np.zeros(self.n_tasks if (sources := self._sources()) else 0, np.bool_)
+        for _, _, states in sources:
+            present |= np.isin(states, (IN_OUTPUT, IN_LOG))
+        return present
 
     @property
     def rate(self) -> float:
         """Results per second that were stored in the last minute before the newest."""
-        times = self._load("times.npy").reshape(-1, 2)[:, 0]
+        times = np.concatenate([self._load("times.npy"), *self._of_parts("times.npy")])
+        times = times.reshape(-1, 2)[:, 0]
         times = np.sort(times[times > 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
@@ -157,10 +180,10 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
-        try:
-            lines = (self.path / "errors.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return {}
+        lines = []
+        for folder in (self.path, *parts_of(self.path)):
+            with suppress(FileNotFoundError):
+                lines += (folder / "errors.jsonl").read_text().splitlines()
         told = [json.loads(line) for line in lines if line.endswith("}")]
         present = self.present
         return {
@@ -178,6 +201,9 @@ class StoredRun:
             An array that is read from the disk as it is used, masked where results are missing; or
             a list, with `nbshare.MISSING` in its gaps.
         """
+        sources = self._sources()
+        if any(len(states) and run is not self for run, _, states in sources):
+            return _together(sources)
         order, states = self._index()
         results = self._load("results.npy")
         if (states == IN_LOG).any() or (not len(results) and len(order)):
@@ -250,3 +276,22 @@ class StoredRun:
         line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
         n_tasks = max(self.n_tasks, 1)
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
+
+
+def _together(sources: list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]]) -> Any:
+    """Return the results of several sources: a masked array in memory, or a list."""
+    outputs = [run._load("results.npy") for run, *_ in sources]
+    both = zip(outputs, (states for *_, states in sources), strict=True)
+    forms = {(x.dtype, x.shape[1:]) for x, states in both if (states == IN_OUTPUT).any()}
+    is_list = len(forms) != 1 or any((states == IN_LOG).any() for _, _, states in sources)
+    n = len(sources[0][1])
+    results: Any = [MISSING] * n if is_list else np.zeros((n, *(form := forms.pop())[1]), form[0])
+    is_missing = np.ones(n, np.bool_)
+    for (run, rows, states), output in zip(sources, outputs, strict=True):
+        new = np.flatnonzero(np.isin(states, (IN_OUTPUT, IN_LOG)) & is_missing)
+        is_missing[new] = False
+        if not is_list and len(new):
+            results[new] = output[rows[new]]
+        for i in new.tolist() if is_list else ():
+            results[i] = run._value(int(rows[i]), int(states[i]), output)
+    return results if is_list or not is_missing.any() else masked(results, is_missing)

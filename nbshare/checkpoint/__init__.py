@@ -8,6 +8,8 @@
     directory    the files: rows, objects, and an index word per row, written last
     writer       the one process that may write
     keeper       a thread that stores what workers have finished, while a call runs
+    sweep        a run that several processes share: what each of them claims
+    merging      what each of them has stored becomes one checkpoint
 
 A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,
 reordered or thinned, and nothing that is stored is ever moved.

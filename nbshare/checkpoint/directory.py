@@ -15,6 +15,7 @@
     errors.jsonl  what items have failed with
     lease.json    the writer; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
+    parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
 
 Rows are written by `nbshare.wire.rows`.
 """
@@ -36,14 +37,16 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
+from nbshare.checkpoint.files import read_json, record_at, spec_of
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
+from nbshare.checkpoint.merging import merge_parts
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import Writer
+from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output
-from nbshare.errors import CheckpointError, CheckpointWarning, warn
+from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
+from nbshare.wire.results import OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -64,8 +67,6 @@ __all__ = [
     "IfChanged",
     "Rows",
     "check_place",
-    "read_json",
-    "record_at",
 ]
 
 FORMAT = 2
@@ -74,7 +75,7 @@ LEAST_ROWS = 1024
 MOST_BYTES = 64 << 20  # of rows that are checked at a time
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
-NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
+NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver", PARTS}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -97,21 +98,6 @@ seconds its item took, 0 if that is unknown. index["code"] is a place in code.js
 depended on; code/ has the source files of that time. You may read all files while a run writes to
 them. Do not edit them.
 """
-
-
-def read_json(path: Path) -> Any:
-    """Return what a file holds; None if it is not there or not whole."""
-    try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
-def record_at(folder: Path, start: int, nbytes: int) -> bytes:
-    """Return a record of a log."""
-    number, start = divmod(start, 1 << LOG_BIT)
-    with (folder / log_file(number)).open("rb") as file:
-        return os.pread(file.fileno(), abs(nbytes), start)
 
 
 def check_place(path: Path) -> None:
@@ -146,6 +132,8 @@ class Directory:
         What to do with results that depended on something else.
     durability : {"process", "power"}
         Whether what was stored is to survive a power failure.
+    role : Role, default "run"
+        What it is for. A part has the items of a run by their positions, without digests.
 
     Raises
     ------
@@ -158,12 +146,18 @@ class Directory:
     """
 
     def __init__(
-        self, path: Path, key: Key, label: str, if_changed: IfChanged, durability: Durability
+        self,
+        path: Path,
+        key: Key,
+        label: str,
+        if_changed: IfChanged,
+        durability: Durability,
+        role: Role = "run",
     ) -> None:
-        self.path, self._durability = path, durability
+        self.path, self._durability, self._is_part = path, durability, role == "part"
         check_place(path)
-        path.mkdir(parents=True, exist_ok=True)
-        self._writer = Writer(path)
+        path.mkdir(parents=not self._is_part, exist_ok=True)
+        self._writer = Writer(path, role)
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
         self._stored: Lookup | None = None  # once it is needed
@@ -171,6 +165,8 @@ class Directory:
         try:
             self._open(label)
             self.versions = Versions(path, read_json(path / "code.json") or [], key)
+            if (path / PARTS).exists():
+                self._merge()
             self._settle_version(if_changed)
             self._writer.take()
         except BaseException:
@@ -223,10 +219,24 @@ class Directory:
                 sizes[number] = (self.path / log_file(number)).stat().st_size
         return bool((starts + np.abs(places[:, 1]) <= sizes[numbers]).all())
 
+    def _merge(self) -> None:
+        """Merge what processes that shared a run have stored, if none of them runs."""
+        check_free(self.path)
+        self._writer.take()  # first: a process that begins now waits for us, or we see it
+        try:
+            check_free(self.path)
+        except CheckpointInUseError:
+            self.close(is_whole=True)
+            raise
+        merge_parts(self)
+        self.words = np.array(self._index.read())
+        self.words["state"] %= UNSYNCED
+
     def _column(
         self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
     ) -> files.Column:
         n = self._columns[0].n if self._columns else 0
+        is_sparse |= self._is_part
         self._columns.append(files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse))
         return self._columns[-1]
 
@@ -300,13 +310,7 @@ class Directory:
     @property
     def spec(self) -> OutputSpec | None:
         """Form of the results; None before the first."""
-        if (kind := self._meta["results"]) == "objects":
-            return OBJECTS
-        found = files.header_of(self.path / RESULTS_FILE)
-        if kind is None or found is None:
-            return None
-        number = {each.__name__: each for each in NUMBERS}.get(kind)
-        return OutputSpec(found[1], found[2], number)
+        return spec_of(self.path, self._meta["results"])
 
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
@@ -331,7 +335,8 @@ class Directory:
             first, n = self._n_rows, self._n_rows + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
             self._make_room(n, exactly=is_last)
-            self._items.write(first, pairs[is_new].view(np.uint8))
+            if not self._is_part:
+                self._items.write(first, pairs[is_new].view(np.uint8))
             self._n_rows = n
         return rows
 
@@ -354,6 +359,18 @@ class Directory:
 
     # ------------------------------------------------------------------------- storing
 
+    def put(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
+        """Write rows of one of the files, given its name."""
+        column = next(column for column in self._columns if column.path.name == name)
+        for run in runs_of(rows):
+            column.write(int(rows[run.start]), values[run])
+
+    def take_log(self, path: Path) -> int:
+        """Take over the log of another checkpoint; return its number here."""
+        self._next_log += 1
+        os.link(path, self.path / log_file(self._next_log - 1))
+        return self._next_log - 1
+
     def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         self.decide(spec)
@@ -370,6 +387,12 @@ class Directory:
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return the states of some rows."""
         return np.asarray(self._index.read()["state"][rows] % UNSYNCED)
+
+    def put_words(self, rows: Rows, words: npt.NDArray[Any]) -> None:
+        """Write index words of results that were stored elsewhere, and copied."""
+        marked = words.copy()
+        marked["state"] |= UNSYNCED if self._durability == "power" else 0
+        self.put(INDEX_FILE, rows, marked)
 
     def commit(self, rows: Rows) -> None:
         """Wait until the disk has some rows, if the durability is "power"."""
@@ -388,7 +411,9 @@ class Directory:
         self._index.sync()
 
     def note_order(self, rows: Rows) -> None:
-        """Store the row of each item of the call."""
+        """Store the row of each item of the call; in a part that is its position."""
+        if self._is_part:
+            return
         np.save(file := io.BytesIO(), rows)
         files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
 

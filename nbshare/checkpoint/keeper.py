@@ -20,8 +20,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows, record_at
-from nbshare.checkpoint.key import key_of
+from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows
+from nbshare.checkpoint.files import record_at
+from nbshare.checkpoint.key import Key, key_of
+from nbshare.checkpoint.writer import Role
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
@@ -74,6 +76,10 @@ class Keeper:
         The request of the call.
     options : Checkpoint
         Where results are stored, and how.
+    key : Key, optional
+        What they depend on, if that is known.
+    role : Role, default "run"
+        What the directory is for.
 
     Raises
     ------
@@ -81,12 +87,14 @@ class Keeper:
         As `Directory`; or the stored results do not fit ``out=``.
     """
 
-    def __init__(self, request: Request, options: Checkpoint) -> None:
-        key = key_of(request, options.version)
+    def __init__(
+        self, request: Request, options: Checkpoint, key: Key | None = None, role: Role = "run"
+    ) -> None:
+        key = key or key_of(request, options.version)
         self._items, self._on_full = key.items, options.on_full
         self._look_s = LOOK_S[options.durability]
         self._directory = Directory(
-            options.path, key, label_of(request.func), options.if_changed, options.durability
+            options.path, key, label_of(request.func), options.if_changed, options.durability, role
         )
         try:
             self._spec = self._checked_spec(request)
@@ -221,6 +229,15 @@ class Keeper:
             page.index[1:, low + logged] = places.T
             results.logs.add(self._n_logs, log)
             page.done[low + logged] = IN_LOG
+
+    def leave_out(self, start: int, stop: int) -> None:
+        """Mark items as done, though there are no results: other processes run them."""
+        board = self._call.board
+        with self._saving:
+            board.header[RESTORED] = 1
+            for page, low, high in board.parts(start, stop):
+                self._are_saved[page.first][low:high] = True
+                page.done[low:high] = FAILED
 
     # ------------------------------------------------------------------------ meanwhile
 

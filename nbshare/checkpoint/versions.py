@@ -15,6 +15,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.key import Key, Parts, differences
@@ -85,6 +88,20 @@ class Versions:
                 return before, ""
         return now, _changed_lines(old.splitlines(), data.splitlines())
 
+    def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
+        """Take over the versions of another checkpoint; return the number here of each."""
+        numbers = []
+        for version in files.read_json(folder / "code.json") or []:
+            for name in {*version["files"].values(), *version["sources"].values()}:
+                with suppress(OSError):
+                    data = (folder / "code" / f"{name}.py").read_bytes()
+                    self._put_source(name, data)
+            if version not in self._all:
+                self._all = [*self._all, version]
+            numbers.append(self._all.index(version))
+        files.replace(self._folder / "code.json", json.dumps(self._all, indent=1).encode())
+        return np.array(numbers, np.uint16)
+
     # ------------------------------------------------------------------- of the call
 
     def settle(self, *, accepts_all: bool) -> None:
@@ -122,9 +139,12 @@ class Versions:
         data = Path(path).read_bytes()
         name = digest(data).hex()
         if path.endswith(".py") and len(data) <= LARGEST:
-            (self._folder / "code").mkdir(exist_ok=True)
-            files.replace(self._folder / "code" / f"{name}.py", data, is_needed=False)
+            self._put_source(name, data)
         return name
+
+    def _put_source(self, name: str, data: bytes) -> None:
+        (self._folder / "code").mkdir(exist_ok=True)
+        files.replace(self._folder / "code" / f"{name}.py", data, is_needed=False)
 
 
 def _form(source: bytes) -> str:

@@ -14,7 +14,7 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
@@ -23,10 +23,28 @@ from nbshare.memory import disk, has_ended, identity
 with suppress(ImportError):  # not on every system
     import fcntl
 
-__all__ = ["Writer", "boot_id", "check_free", "is_alive", "this_process", "writer_of"]
+__all__ = [
+    "LEASE",
+    "PARTS",
+    "Role",
+    "Writer",
+    "boot_id",
+    "check_free",
+    "is_alive",
+    "parts_of",
+    "running_writer_of",
+    "this_process",
+    "writer_of",
+]
 
-LEASE_S = 60.0  # a writer on another host that has not been heard of for so long is gone
-RENEW_S = 10.0
+# Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
+# them that begins the run or merges its parts.
+Role = Literal["run", "part", "opener"]
+# A writer on another host that has not been heard of for so long is gone. It is shorter for parts:
+# two processes never write to the same one, so to be wrong costs a few items that run twice.
+LEASE_S = {"run": 60.0, "part": 20.0, "opener": 60.0}
+RENEWALS = 6  # in this time
+PARTS = "parts"
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 LEASE = "lease.json"
 
@@ -40,6 +58,11 @@ def boot_id() -> str:
     return ""
 
 
+def parts_of(folder: Path) -> list[Path]:
+    """Return what the processes that share a run write to: folders in the checkpoint."""
+    return sorted(lease.parent for lease in (folder / PARTS).glob(f"*/{LEASE}"))
+
+
 def writer_of(folder: Path) -> dict[str, Any] | None:
     """Return the last writer of a checkpoint; None if there was none."""
     try:
@@ -50,26 +73,39 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
 
 def is_alive(folder: Path, who: dict[str, Any]) -> bool:
     """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
-    if who["host"] == socket.gethostname():
-        return who["boot"] == boot_id() and not has_ended((who["pid"], who["start"]))
+    me = this_process()
+    if (who["host"], who.get("pids", me["pids"])) == (me["host"], me["pids"]):
+        return who["boot"] == me["boot"] and not has_ended((who["pid"], who["start"]))
     with suppress(OSError):
         os.utime(folder / "lock")  # by the clock of the file system, not by ours
-        age_s = (folder / "lock").stat().st_mtime - (folder / LEASE).stat().st_mtime
-        return age_s < LEASE_S
+        with (folder / LEASE).open() as file:  # opened: NFS then asks its server
+            age_s = (folder / "lock").stat().st_mtime - os.fstat(file.fileno()).st_mtime
+        return age_s < LEASE_S[who.get("role", "run")]
     return False
 
 
 def this_process() -> dict[str, Any]:
     """Return who this process is, on all hosts and at all times."""
     pid, start = identity()
-    return {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start}
+    me = {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start, "pids": 0}
+    with suppress(OSError):  # containers may have the host's name, and have numbers of their own
+        me["pids"] = os.stat("/proc/self/ns/pid").st_ino
+    return me
 
 
 def check_free(folder: Path) -> None:
-    """Raise CheckpointInUseError if a process writes to a checkpoint."""
+    """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it."""
+    me = this_process()
+    for each in (folder, *parts_of(folder)):
+        who = running_writer_of(each)
+        if who is not None and me.items() - who.items():
+            raise CheckpointInUseError(_refusal(folder, who))
+
+
+def running_writer_of(folder: Path) -> dict[str, Any] | None:
+    """Return the writer of a checkpoint that has not ended; None if there is none."""
     who = writer_of(folder)
-    if who is not None and not who["ended"] and is_alive(folder, who):
-        raise CheckpointInUseError(_refusal(folder, who))
+    return who if who is not None and not who["ended"] and is_alive(folder, who) else None
 
 
 class Writer:
@@ -79,6 +115,8 @@ class Writer:
     ----------
     folder : Path
         The checkpoint.
+    role : Role, default "run"
+        What it writes for.
 
     Attributes
     ----------
@@ -92,8 +130,8 @@ class Writer:
         If another one lives.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, role: Role = "run") -> None:
+        self._folder, self._renew_s = folder, LEASE_S[role] / RENEWALS
         status = folder.stat()
         self._place = status.st_dev, status.st_ino
         if self._place in _held:
@@ -103,11 +141,11 @@ class Writer:
             self._lock()
             before = writer_of(folder)
             me = this_process()
-            if before is not None and any(before[name] != me[name] for name in me):
-                check_free(folder)
+            check_free(folder)
             self.is_new_boot = not (before and (before["synced"] or before["boot"] == boot_id()))
             nonce = secrets.token_hex(8)
-            self._me: dict[str, Any] = {**me, "nonce": nonce, "ended": False, "synced": False}
+            self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce}
+            self._me |= {"ended": False, "synced": False}
         except BaseException:
             os.close(self._fd)
             raise
@@ -139,10 +177,12 @@ class Writer:
         files.replace(self._folder / LEASE, json.dumps(self._me).encode(), is_needed=False)
 
     def renew(self) -> bool:
-        """Renew the lease now and then; return whether the folder still exists."""
+        """Renew the lease now and then; return whether the folder still exists, and is ours."""
         try:
             status = self._folder.stat()
-            if time.monotonic() > self._renewed_at + RENEW_S:
+            if time.monotonic() > self._renewed_at + self._renew_s:
+                if (writer_of(self._folder) or {}).get("nonce") != self._me["nonce"]:
+                    return False  # we were away for too long, and another process took over
                 self._renewed_at = time.monotonic()
                 os.utime(self._folder / LEASE)
         except OSError:

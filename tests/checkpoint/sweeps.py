@@ -128,3 +128,15 @@ def pair(x, log):
     note(log, x)
     print(f"pair {x}")
     return x, np.full(3, x)
+
+
+def napping(x, log):
+    time.sleep(1)
+    note(log, x)
+    return 2.0 * x
+
+
+def dozing_drawn(x, log, rng):
+    time.sleep(0.05)
+    note(log, x)
+    return rng.random(2) + x

@@ -1,0 +1,334 @@
+"""A run that several processes share, which may have nothing in common but a folder.
+
+::
+
+    parts/                  in the folder of the checkpoint, while there is something to do
+        sweep.json          what is run
+        claims/0, 1, 2 ...  each says which items a process runs; the next number is made by one
+        3f0c81.../          a part: what a process has stored for a call; a row for each item
+        stop                made by `Job.cancel` of an attached job
+
+Each process runs calls like any other, with a part as their checkpoint. Their workers see only the
+items that the process has claimed. A claim has the next free number and its file is made whole, so
+there is one order of all claims, and the last claim of an item counts. Items of a process that is
+gone, and are not stored, are claimed again by others. No two processes write to the same file; one
+that was away for longer than its lease runs some items a second time, and spoils nothing.
+
+When all items are stored, a process becomes the writer of the checkpoint, and merges the parts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from nbshare.checkpoint import files
+from nbshare.checkpoint.digests import digest
+from nbshare.checkpoint.directory import Directory
+from nbshare.checkpoint.files import loaded, read_json
+from nbshare.checkpoint.items import Positions
+from nbshare.checkpoint.keeper import Checkpoint, Keeper
+from nbshare.checkpoint.key import differences, key_of
+from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
+from nbshare.engine.call import Call, Supply
+from nbshare.engine.events import OwnerEvent
+from nbshare.engine.run import Request
+from nbshare.engine.supply import Pace
+from nbshare.errors import CheckpointInUseError
+from nbshare.functions.reference import label_of
+from nbshare.wire.board import IN_LOG, IN_OUTPUT, LOW, N_THERE
+from nbshare.wire.rows import UNSYNCED, runs_of
+
+__all__ = ["STOP", "Sweep"]
+
+SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
+LOOK_S = 0.5  # between looks at what others do
+OPENING_S = 0.05  # between looks whether another process has opened the checkpoint
+LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
+OF_AGE = 0.02  # and more after some time: this part of it
+AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
+N_RECENT = 100  # claims that tell how many processes there are
+
+
+class Sweep:
+    """A run that other processes share, as one of them sees it.
+
+    Parameters
+    ----------
+    options : Checkpoint
+        Where results are stored, and how.
+    request : Request
+        What is run.
+    """
+
+    def __init__(self, options: Checkpoint, request: Request) -> None:
+        self._options, self._request = options, request
+        self._key = key_of(request, options.version)
+        self._pairs = self._key.items.next(request.iterables)
+        parts = {**self._key.parts, "out=": str(request.out)}
+        self._what: dict[str, Any] = {"items": digest(self._pairs.tobytes()).hex(), "parts": parts}
+        self._folder = options.path / PARTS
+        self._part = self._folder  # that of the last call
+        self._id = ""  # of the sweep that this process has joined
+        self._stopped_before = 0.0
+
+    def next_call(self, make: Callable[[], Call]) -> Call | None:
+        """Return a call that takes part in the run; None when all of it is in the checkpoint.
+
+        Waits while other processes run all that is left.
+        """
+        while not self._is_over():
+            if self._id and not self._is_taken.all() and (call := self._begin(make)) is not None:
+                return call
+            if self.is_stopped():
+                raise KeyboardInterrupt
+            time.sleep(LOOK_S if self._id else OPENING_S)
+        return None
+
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped all processes since this one joined."""
+        return self._stop_time() not in (0.0, self._stopped_before)
+
+    def _stop_time(self) -> float:
+        with suppress(OSError):
+            return (self._folder / STOP).stat().st_mtime
+        return 0.0
+
+    def has_place(self) -> bool:
+        """Whether the part of the last call is there: else all has been merged without it."""
+        return self._part.exists()
+
+    # -------------------------------------------------------------- beginning and end
+
+    def _is_over(self) -> bool:
+        """Begin or join the run, or merge its parts; return whether the checkpoint has it all."""
+        found = read_json(self._folder / SWEEP)
+        if found is not None and found["what"] != self._what:
+            self._refuse(found["what"])
+        elif found is not None:
+            if found["id"] != self._id:
+                self._join(found["id"])
+            self._look()
+            if not self._is_settled.all():
+                return False
+        elif self._id and (self._states() > 0).all():  # another process has merged it
+            return True
+        try:
+            return self._open()
+        except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
+            who = running_writer_of(self._options.path)
+            if who is not None and who.get("role", "run") == "run":
+                raise
+            return False
+
+    def _refuse(self, what: dict[str, Any]) -> None:
+        """Raise CheckpointInUseError if processes run something else here."""
+        try:
+            check_free(self._options.path)
+        except CheckpointInUseError as error:
+            changed = differences(what["parts"], self._what["parts"], self._key.sources.lines)
+            raise CheckpointInUseError(
+                f"{error} They run something else: {'; '.join(changed or ['other items'])}."
+            ) from None
+
+    def _open(self) -> bool:
+        """Merge the parts, or begin the run; return whether the checkpoint has all results."""
+        options = self._options
+        label, durability = label_of(self._request.func), options.durability
+        given = options.path, self._key, label, options.if_changed, durability
+        directory, is_whole = Directory(*given, "opener"), False
+        try:
+            rows = directory.rows_for(self._pairs, is_last=True)
+            directory.note_order(rows)
+            states = directory.words["state"][rows]
+            # Those that have failed run again, but not in the same run.
+            is_over = bool((states > 0).all() if self._id else _are_stored(states).all())
+            if not is_over:
+                self._make_folder()
+            is_whole = True
+        finally:
+            directory.close(is_whole=is_whole)
+        return is_over
+
+    def _make_folder(self) -> None:
+        """Make the folder of the parts, whole or not at all."""
+        told = {"id": secrets.token_hex(8), "what": self._what}
+        new = self._folder.with_name(f".{PARTS}.{told['id']}")
+        (new / CLAIMS).mkdir(parents=True)
+        files.replace(new / SWEEP, json.dumps(told).encode(), is_needed=False)
+        new.rename(self._folder)
+
+    def _join(self, name: str) -> None:
+        self._id, self._stopped_before = name, self._stop_time()
+        self._is_settled = _are_stored(self._states())
+        self._is_taken = self._is_settled.copy()
+        self._owner = np.full(len(self._is_settled), -1, np.int32)  # of each item: who claimed it
+        self._owners: dict[str, int] = {}  # parts, numbered
+        self._ended: set[str] = set()
+        self._recent: deque[str] = deque(maxlen=N_RECENT)
+        self._n_claims = 0
+
+    def _states(self) -> Any:
+        """Return the state of each item in the checkpoint itself."""
+        order, index = (loaded(self._options.path / f"{x}.npy") for x in ("order", "index"))
+        return index["state"][order] if len(index) else np.zeros(len(order), np.uint8)
+
+    # ------------------------------------------------------------------------- items
+
+    def _look(self) -> None:
+        """See what is claimed and stored, and which processes are gone."""
+        self._read_claims()
+        for name in self._owners.keys() - self._ended:
+            is_running = running_writer_of(self._folder / name) is not None  # before we read
+            words = loaded(self._folder / name / "index.npy")
+            if len(words):
+                self._is_settled |= words["state"] > 0
+            if not is_running:
+                self._ended.add(name)
+                self._is_taken[self._owner == self._owners[name]] = False
+        self._is_taken |= self._is_settled
+
+    def _read_claims(self) -> None:
+        while (claim := read_json(self._folder / CLAIMS / str(self._n_claims))) is not None:
+            self._n_claims += 1
+            self._recent.append(name := claim["by"])
+            self._ended.discard(name)  # it was away
+            owner = self._owners.setdefault(name, len(self._owners))
+            for start, stop in claim["runs"]:
+                self._owner[start:stop] = owner
+                self._is_taken[start:stop] = True
+
+    def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
+        """Claim items that nobody runs, from `first` on; return ranges.
+
+        As many as `wanted`, and so few at the end that all processes end at the same time, but not
+        fewer than the `least`.
+        """
+        while True:
+            self._read_claims()
+            free = np.flatnonzero(~self._is_taken[first:]) + first
+            share = len(free) / (4 * max(1, len({*self._recent, self._part.name})))
+            free = free[: max(1, int(min(wanted, max(share, least))))]
+            runs = [[int(free[run.start]), int(free[run.stop - 1]) + 1] for run in runs_of(free)]
+            if not runs or self._put_claim(runs):
+                return runs
+
+    def _put_claim(self, runs: list[list[int]]) -> bool:
+        """Make the next claim; return whether no other process did."""
+        claims = self._folder / CLAIMS
+        new = claims / f".{self._part.name}"
+        claim = {"by": self._part.name, "runs": runs}
+        new.write_text(json.dumps(claim))
+        try:
+            with suppress(FileExistsError):
+                os.link(new, claims / str(self._n_claims))
+            return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
+        finally:
+            new.unlink()
+
+    # ------------------------------------------------------------------------- a call
+
+    def _begin(self, make: Callable[[], Call]) -> Call | None:
+        """Return a call with a part of its own; None if the parts have been merged meanwhile."""
+        path, part = self._options.path, self._folder / secrets.token_hex(8)
+        options = self._options._replace(path=part, if_changed=None, on_full="stop")
+        try:
+            key = self._key._replace(items=Positions())
+            keeper = Keeper(self._request, options, key, "part")
+        except FileNotFoundError:
+            return None
+        self._part = part
+        try:
+            while running_writer_of(path) is not None:  # it may be about to merge
+                time.sleep(OPENING_S)
+            if not self.has_place():
+                keeper.close()
+                return None
+            call = make()
+            keeper.begin(call)
+        except BaseException:
+            with suppress(OSError):
+                keeper.close()
+            raise
+        call.board.header[N_THERE] = 0
+        call.supply = Claiming(call, keeper, self)
+        return call
+
+
+def _are_stored(states: Any) -> Any:
+    return np.isin(states % UNSYNCED, (IN_OUTPUT, IN_LOG))
+
+
+class Claiming(Supply):
+    """Claims items for a call, as many as its workers will soon need.
+
+    Parameters
+    ----------
+    call : Call
+        That has all items of the run, none of which its workers see yet.
+    keeper : Keeper
+        Its keeper.
+    sweep : Sweep
+        The run that it takes part in.
+    """
+
+    def __init__(self, call: Call, keeper: Keeper, sweep: Sweep) -> None:
+        self._call, self._keeper, self._sweep = call, keeper, sweep
+        self._pace = Pace(0.0, call.request.max_workers)
+        self._event = OwnerEvent()
+        call.event_fd = self._event.fd
+        self._look_at = 0.0
+
+    def start(self) -> None:
+        """Begin."""
+        self._began_at = time.monotonic()
+        self.bring()
+
+    def wake(self) -> None:
+        """Have a look at what there is to do; called by any thread."""
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Claim items, and wait."""
+        self.bring()
+        self._event.wait(min(timeout_s, LOOK_S))
+
+    def bring(self) -> None:
+        """Claim items, if workers will soon have none; look whether all is to end."""
+        call, board = self._call, self._call.board
+        try:
+            while board.n_there < board.n_tasks and not (board.stopped or call.is_over):
+                self._pace.look(call)
+                per_s = call.request.max_workers / self._pace.item_s if self._pace.item_s else 0.0
+                ahead = int(AHEAD_S * per_s)
+                board.header[LOW] = board.n_tasks - board.n_there + ahead
+                if board.n_there - board.n_done() >= call.request.max_workers + ahead:
+                    break
+                self._claim(per_s)
+            if time.monotonic() > self._look_at:
+                self._look_at = time.monotonic() + LOOK_S
+                if self._sweep.is_stopped():
+                    call.stop()
+        except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
+            call.error = call.error or error.with_traceback(None)
+            call.stop()
+
+    def _claim(self, per_s: float) -> None:
+        """Claim items and let workers see them; if there are none, let the call end."""
+        board, pace = self._call.board, self._pace
+        age_s = time.monotonic() - self._began_at
+        if per_s:
+            n = max(CLAIM_S, OF_AGE * age_s) * per_s
+            pace.resize(n, 1, board.n_tasks)
+        runs = self._sweep.claim(pace.size, LEAST_S * per_s, board.n_there)
+        for start, stop in runs or [[board.n_tasks, board.n_tasks]]:
+            self._keeper.leave_out(board.n_there, start)
+            board.header[N_THERE] = stop

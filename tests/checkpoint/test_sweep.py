@@ -1,0 +1,367 @@
+"""A run that several processes share, with nothing in common but a folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import machines
+import numpy as np
+import pytest
+import sweeps
+from faultlab import wait_until
+
+import nbshare
+from nbshare import attach, open_checkpoint, parallel_map
+from nbshare.checkpoint import writer
+from nbshare.errors import CheckpointInUseError
+
+TWICE = [2.0 * i for i in range(12)]
+WHY_NOT = machines.why_not()
+needs_machines = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+# A machine has a network, process numbers, mounts and shared memory of its own.
+MACHINE = ["unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child", "sh", "-c"]
+SETUP = 'mount -t tmpfs tmpfs /dev/shm; exec "$@"'
+SHORT = "import sys; from nbshare.checkpoint import writer; writer.LEASE_S['part'] = 1.0\n"
+SHORT += "from nbshare.__main__ import main; sys.exit(main())"
+
+
+class Sweep:
+    """Starts processes that share a run."""
+
+    def __init__(self, folder, function, n, *options):
+        self.folder, self.path, self.log = folder, folder / "run", folder / "log"
+        np.save(folder / "items.npy", np.arange(n))
+        (folder / "log.json").write_text(json.dumps(str(self.log)))
+        (folder / "out").mkdir(exist_ok=True)
+        self.given = f"run {sweeps.__file__}:{function} --items items.npy --shared log=log.json"
+        self.given = [*self.given.split(), "--checkpoint", "run", "--max-workers", "2", *options]
+        self.processes = []
+
+    def start(self, *, on_machine=False, begin=("-m", "nbshare"), given=None):
+        """Start one; return it."""
+        words = [sys.executable, *begin, *(given or self.given)]
+        if on_machine:
+            words = [*MACHINE, SETUP, "sh", *words]
+        place = self.folder / "out" / str(len(self.processes))
+        with place.open("w") as out:
+            started = subprocess.Popen(
+                words, cwd=self.folder, stdout=out, stderr=out, start_new_session=True
+            )
+        started.place = place
+        self.processes.append(started)
+        return started
+
+    def ended(self, process, limit_s=60):
+        """Wait for the end of a process; return its exit code, and what it has written."""
+        return process.wait(limit_s), process.place.read_text()
+
+    def ran(self):
+        """Return how often each item has run."""
+        lines = self.log.read_text().split()
+        return np.bincount([int(x) for x in lines])
+
+    def await_done(self, n):
+        """Wait until so many results are stored."""
+        wait_until((self.path / "parts").exists)
+        wait_until(lambda: open_checkpoint(self.path).n_done >= n)
+
+    def owner_of(self, item):
+        """Return the number of the process that has claimed an item."""
+        claims = self.path / "parts" / "claims"
+        for name in sorted((x.name for x in claims.glob("[0-9]*")), key=int)[::-1]:
+            claim = json.loads((claims / name).read_text())
+            if any(start <= item < stop for start, stop in claim["runs"]):
+                lease = self.path / "parts" / claim["by"] / "lease.json"
+                return json.loads(lease.read_text())["pid"]
+        return None
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Give a function that prepares a run; ends what is left of it."""
+    made = []
+
+    def make(*words):
+        made.append(Sweep(tmp_path, *words))
+        return made[-1]
+
+    yield make
+    for process in [x for each in made for x in each.processes]:
+        process.kill()
+        process.wait()
+
+
+# ------------------------------------------------------------------------- on one machine
+
+
+def test_processes_share_the_items(shared):
+    """Each item runs once, both processes end well, and the checkpoint is an ordinary one."""
+    sweep = shared("slow", 400)
+    both = [sweep.start(), sweep.start()]
+    wait_until((sweep.path / "parts").exists)
+    wait_until(lambda: len(list((sweep.path / "parts").glob("*/lease.json"))) == 2)
+    for process in both:
+        code, text = sweep.ended(process)
+        assert code == 0, text
+    assert sweep.ran().tolist() == [1] * 400
+    assert open_checkpoint(sweep.path).results().tolist() == [2.0 * i for i in range(400)]
+    assert open_checkpoint(sweep.path).state == "over"
+    assert not list(sweep.path.glob("*parts*"))
+    assert np.load(sweep.path / "results.npy").tolist() == [2.0 * i for i in range(400)]
+    code, text = sweep.ended(sweep.start())
+    assert (code, sweep.ran().sum()) == (0, 400), text
+
+
+@pytest.mark.filterwarnings("ignore:results differ in kind")
+@pytest.mark.parametrize("function", ["mixed", "record", "row", "integer"])
+def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
+    """Also if the processes have stored them in other ways."""
+    sweep = shared(function, 40)
+    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED.format(20, sweep.path))))
+    assert code == 75, text
+    (part,) = (sweep.path / "parts").glob("*/index.npy")
+    assert 0 < np.count_nonzero(np.load(part)["state"]) < 40
+    code, text = sweep.ended(sweep.start())
+    assert code == 0, text
+    sweeps.noted(sweep.log)
+    call = partial(parallel_map, f"{sweeps.__file__}:{function}", np.arange(40))
+    found = call(shared={"log": str(sweep.log)}, checkpoint=sweep.path)
+    assert not sweeps.noted(sweep.log)
+    expected = call(shared={"log": str(tmp_path / "other")})
+    if isinstance(expected, list):
+        assert repr(found) == repr(expected)
+    else:
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+
+
+# Begins no item after this one, as after a notice; the items then are those of two processes.
+STOPPED = """
+import os, signal, sys, threading, time
+from nbshare.checkpoint import sweep
+claim = sweep.Sweep.claim
+def claim_few(self, wanted, least, first):
+    if first >= {}:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.1)
+    return claim(self, min(wanted, 5), 0, first)
+sweep.Sweep.claim = claim_few
+from nbshare.__main__ import main
+sys.exit(main())
+# {}
+"""
+
+
+def test_items_of_a_killed_process_are_taken_over(shared):
+    """At once on the same machine; what it has stored does not run again."""
+    sweep = shared("gated", 12)
+    sweep.start()
+    sweep.await_done(4)
+    second = sweep.start()
+    os.kill(sweep.owner_of(4), signal.SIGKILL)
+    (sweep.folder / "gate").touch()
+    code, text = sweep.ended(second)
+    assert code == 0, text
+    assert sweep.ran()[:4].tolist() == [1] * 4
+    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+
+
+def test_something_else_is_refused_meanwhile(shared, tmp_path):
+    """Another function, other items, and a run of this process; in words, and nothing changes."""
+    sweep = shared("gated", 12)
+    first = sweep.start()
+    sweep.await_done(4)
+    np.save(tmp_path / "others.npy", np.arange(13))
+    other = [x.replace(":gated", ":slow") for x in sweep.given]
+    more = [x.replace("items.npy", "others.npy") for x in sweep.given]
+    for given, says in [(other, "slow is new"), (more, "other items")]:
+        code, text = sweep.ended(sweep.start(given=given))
+        assert code == 1
+        assert "is writing to this checkpoint" in text
+        assert f"They run something else: {says}" in text or (says in text and given is other)
+    options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path, "progress": False}
+    with pytest.raises(CheckpointInUseError, match="is writing to this checkpoint"):
+        parallel_map(f"{sweeps.__file__}:gated", np.arange(12), **options)
+    (tmp_path / "gate").touch()
+    assert sweep.ended(first)[0] == 0
+    assert sweep.ran().tolist() == [1] * 12
+
+
+def test_a_call_uses_what_killed_processes_have_stored(shared):
+    """It merges the parts, and runs the rest."""
+    sweep = shared("gated", 12)
+    process = sweep.start()
+    sweep.await_done(4)
+    process.kill()
+    process.wait()
+    assert open_checkpoint(sweep.path).state == "ended"
+    sweeps.noted(sweep.log)
+    (sweep.folder / "gate").touch()
+    options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path}
+    found = parallel_map(f"{sweeps.__file__}:gated", np.arange(12), **options)
+    assert found.tolist() == TWICE
+    assert sweeps.noted(sweep.log) == sorted(map(str, range(4, 12)))
+    assert not (sweep.path / "parts").exists()
+
+
+def test_damaged_results_of_a_part_run_again(shared):
+    """Their checksums tell."""
+    sweep = shared("gated", 12)
+    process = sweep.start()
+    sweep.await_done(4)
+    process.kill()
+    process.wait()
+    (results,) = (sweep.path / "parts").glob("*/results.npy")
+    stored = np.load(results, mmap_mode="r+")
+    stored[2] = 99
+    stored.flush()
+    (sweep.folder / "gate").touch()
+    code, text = sweep.ended(sweep.start())
+    assert code == 0, text
+    assert sweep.ran()[:4].tolist() == [1, 1, 2, 1]
+    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+
+
+def test_an_attached_job_stops_all(shared):
+    """They exit as after Ctrl-C; the next ones run the rest."""
+    sweep = shared("gated", 12)
+    both = [sweep.start()]
+    sweep.await_done(4)
+    job = attach(sweep.path)
+    assert (job.state, job.n_done, job.n_tasks) == ("running", 4, 12)
+    assert job.partial().compressed().tolist() == TWICE[:4]
+    both.append(sweep.start())
+    assert job.cancel()
+    assert job.wait(10)
+    assert sweep.ended(both[0])[0] == 130
+    assert "finished results are in" in both[0].place.read_text()
+    both[1].kill()
+    both[1].wait()
+    (sweep.folder / "gate").touch()
+    code, text = sweep.ended(sweep.start())
+    assert code == 0, text
+    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+
+
+def test_failed_items_run_again_in_the_next_run(shared, tmp_path):
+    """With on_error="return" each fails once, whichever process runs it."""
+    (tmp_path / "broken").touch()
+    sweep = shared("fragile", 20, "--on-error", "return")
+    for process in [sweep.start(), sweep.start()]:
+        code, text = sweep.ended(process)
+        assert code == 0, text
+    assert open_checkpoint(sweep.path).errors == {i: f"ValueError: no {i}" for i in (3, 8, 13, 18)}
+    (tmp_path / "broken").unlink()
+    assert sweep.ended(sweep.start())[0] == 0
+    assert open_checkpoint(sweep.path).results().tolist() == [float(i) for i in range(20)]
+    assert sweep.ran().tolist() == [1] * 20
+
+
+def test_processes_of_another_container_are_known_by_their_lease(tmp_path):
+    """Their numbers mean nothing here, though host and boot are the same."""
+    me = writer.this_process()
+    gone = {**me, "pid": 2**22 - 1, "start": 1, "nonce": "", "ended": False, "role": "part"}
+    for name in ("lock", "lease.json"):
+        (tmp_path / name).touch()
+    assert not writer.is_alive(tmp_path, gone)
+    other = gone | {"pids": me["pids"] + 1}
+    assert writer.is_alive(tmp_path, other)
+    old_s = time.time() - 30
+    os.utime(tmp_path / "lease.json", (old_s, old_s))
+    assert not writer.is_alive(tmp_path, other)
+    assert writer.is_alive(tmp_path, other | {"role": "run"})
+    assert writer.is_alive(tmp_path, {**me, "nonce": "", "ended": False})
+
+
+# -------------------------------------------------------------------- on several machines
+
+
+@needs_machines
+@pytest.mark.slow
+def test_a_process_that_was_away_spoils_nothing(shared):
+    """Stopped for longer than its lease, it finds its items taken; both runs give the same."""
+    sweep = shared("gated", 12)
+    first = sweep.start(on_machine=True, begin=("-c", SHORT))
+    sweep.await_done(4)
+    (child,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGSTOP)
+    (sweep.folder / "gate").touch()
+    second = sweep.start(on_machine=True, begin=("-c", SHORT))
+    code, text = sweep.ended(second)
+    assert code == 0, text
+    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+    os.kill(int(child), signal.SIGCONT)
+    code, text = sweep.ended(first)
+    assert code == 0, text
+    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+    assert sweep.ran()[:4].tolist() == [1] * 4
+    assert not list(sweep.path.glob("*parts*"))
+
+
+@needs_machines
+@pytest.mark.slow
+def test_four_machines_with_a_folder_in_common(shared):
+    """Idle items of 1 s: at least 0.9 of ideal; a watcher on this machine sees all of them."""
+    n = 160
+    sweep = shared("napping", n)
+    four = [sweep.start(on_machine=True) for _ in range(4)]
+    seen = set()
+    wait_until((sweep.path / "parts").exists)
+    while any(process.poll() is None for process in four):
+        stored = open_checkpoint(sweep.path)
+        seen.add(stored.n_done)
+        time.sleep(0.1)
+    for process in four:
+        code, text = sweep.ended(process)
+        assert code == 0, text
+    assert len(seen) > 20
+    assert sweep.ran().tolist() == [1] * n
+    assert stored.results().tolist() == [2.0 * i for i in range(n)]
+    when = np.load(sweep.path / "when.npy")
+    took_s = when.max() - when.min() + 1  # from the begin of the first item
+    assert n / 8 / took_s >= 0.9, took_s
+
+
+@needs_machines
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_fifty_kills(shared, tmp_path):
+    """Results are those of an uninterrupted run, and no item that is stored runs again."""
+    n, rng = 6000, random.Random(1)
+    sweep = shared("dozing_drawn", n, "--seed", "7")
+    running = [sweep.start(on_machine=True) for _ in range(4)]
+    wait_until((sweep.path / "parts").exists)
+    looks = []
+    for _ in range(50):
+        time.sleep(rng.uniform(0.1, 1.0))
+        k = rng.randrange(4)
+        assert running[k].poll() is None, running[k].place.read_text()
+        running[k].kill()
+        running[k].wait()
+        present = open_checkpoint(sweep.path).present
+        looks.append((present, sweep.log.stat().st_size if sweep.log.exists() else 0))
+        running[k] = sweep.start(on_machine=True)
+    assert 0 < looks[-1][0].sum() < n
+    for process in running:
+        code, text = sweep.ended(process, 300)
+        assert code == 0, text
+    log = sweep.log.read_bytes()
+    for present, size in looks:
+        later = np.array(log[size:].split(), np.int64)
+        assert not present[later].any()
+    for (before, _), (after, _) in itertools.pairwise(looks):
+        assert after[before].all()
+    found = open_checkpoint(sweep.path).results()
+    options = {"seed": 7, "max_workers": 64, "shared": {"log": str(tmp_path / "other")}}
+    expected = parallel_map(sweeps.dozing_drawn, np.arange(n), **options)
+    assert np.array_equal(found, expected)
+    nbshare.shutdown()
