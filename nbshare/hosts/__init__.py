@@ -10,11 +10,9 @@ stays with the call in the client, which stores results as a worker does. There 
         Hosts.submit(carry, Block) ────► carrier.carry
                                            finds the host's agent,
                                            starts one if need be ──► Agent.work
-                                                                       has the inputs? else
-        Cluster._give ◄─── Missing ◄───────────────────────────────── it says so, once (or fetches
-                                                                       them over the line, if
-                                                                       nobody can say where it is)
-      Line (TCP) ◄──────────────────────────────────────────────────── "may I begin?"
+      Line (TCP) ◄──────────────────────────────────────────────────── asks for inputs it lacks
+                 ─────────────────────────────────────────────────────► they come once for each host
+      Line       ◄──────────────────────────────────────────────────── "may I begin?"
                  ─────────────────────────────────────────────────────► once per block: a block that
                                                                        a cluster repeats is refused
                                                                        a call of the local engine,
@@ -25,8 +23,8 @@ stays with the call in the client, which stores results as a worker does. There 
 
 The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
 errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which
-travels to hosts that have not the same files. It ends when the client's line ends,
-however that comes, or when it has had nothing to do for a while.
+travels to hosts that do not have the same files. It ends when the client's line ends, however that
+comes, or when it has had nothing to do for a while.
 
 ============  ====================================================================================
 `protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster

@@ -22,11 +22,11 @@ from typing import Any
 from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed, place_bytes
 from nbshare.errors import NbshareError
-from nbshare.hosts.carrier import Boot, dial, is_of_this_user
+from nbshare.hosts.carrier import Boot, dial, fetch, is_of_this_user
 from nbshare.hosts.line import Line, bytes_of
-from nbshare.hosts.protocol import Block, Give, Input, Missing, Refused, Reply
+from nbshare.hosts.protocol import Block, Input, Refused, Reply
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
-from nbshare.memory import open_handle
+from nbshare.memory import Segment, open_handle
 from nbshare.wire.board import LOADED
 
 __all__ = ["main"]
@@ -55,18 +55,18 @@ class Agent:
 
     def __init__(self, boot: Boot) -> None:
         self.host = host_name()
-        self._line = None
+        self._boot, self._line = boot, None
         self._problem: Exception | None = None
         try:
+            dispatcher().warm_up()  # while inputs come
             self._line = Line(dial(boot))
-            self._line.connection.send(self.host)
+            self._line.connection.send(("host", self.host))
         except Exception as error:  # noqa: BLE001 - carriers tell
             self._problem = error
         self._inputs: dict[str, Placed] = {}
         self._sources: tuple[str, bytes] = "", b""  # those of the last block
-        self._stopped: set[str] = set()  # calls
+        self._stopped: set[str] = set()  # calls, also those that are over
         self._fetching = _thread.allocate_lock()
-        self._arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: dict[int, queue.SimpleQueue[bool]] = {}
         self._calls: dict[int, tuple[str, RemoteCall]] = {}  # by block
         self._n_carriers = 0
@@ -85,10 +85,8 @@ class Agent:
                         for call_name, call in list(self._calls.values()):
                             if call_name == name:
                                 call.stop()
-                    case ("give", data):
-                        self._arrived.put(data)
                     case ("end", name, keys):
-                        self._stopped.discard(name)
+                        self._stopped.add(name)
                         for key in keys:
                             self._inputs.pop(key, None)
                     case ("leave",):
@@ -132,51 +130,42 @@ class Agent:
             self._n_carriers -= 1
 
     def _answer(self, connection: Any) -> Any:
-        """Return what becomes of a carrier's message; an error if it cannot be done."""
-        place, message = pickle.loads(connection.recv_bytes()), connection.recv_bytes()
+        """Return what becomes of a carrier's block; an error if it cannot be run."""
+        message = connection.recv_bytes()
         try:
             if self._problem is not None:
                 return self._problem
-            match pickle.loads(message):
-                case Give(key):
-                    self._inputs[key] = place_bytes(connection.recv_bytes())
-                    return Missing(self.host, (), place)
-                case Block() as block:
-                    missing = tuple(i.key for i in block.common.inputs if not self._has(i))
-                    if block.common.is_anonymous:
-                        for key in missing:
-                            self._fetch(key)
-                    elif missing:
-                        return Missing(self.host, missing, place)
-                    if not self._may_begin(block.id):
-                        return Refused(self.host)
-                    return self._work(block, lambda: bool(connection.poll()))
+            block: Block = pickle.loads(message)
+            for wanted in block.common.inputs:
+                self._get(wanted, block.common.call)
+            if not self._may_begin(block.id):
+                return Refused(self.host)
+            return self._work(block, lambda: bool(connection.poll()))
         except (NbshareError, OSError, RuntimeError) as error:
             return error
 
-    def _has(self, wanted: Input) -> bool:
-        """Whether an input is here, or can be had from the client's memory."""
-        if wanted.key in self._inputs:
-            return True
-        if wanted.small is not None:
-            self._inputs[wanted.key] = Placed(wanted.small, [])
-            return True
-        if wanted.handle is None or "NBSHARE_HOST" in os.environ:
-            return False
-        with suppress(OSError, LookupError):  # the client is on another machine
-            self._inputs[wanted.key] = Placed(None, [(open_handle(wanted.handle), "r")])
-            return True
-        return False
-
-    def _fetch(self, key: str) -> None:
-        """Have the client send an input, once."""
-        assert self._line is not None
+    def _get(self, wanted: Input, call: str) -> None:
+        """Have an input here: from its message, the memory of this machine, or the client, once."""
         with self._fetching:
-            if key not in self._inputs:
-                self._line.send("need", key)
-                if (data := self._arrived.get()) is None:
-                    raise RuntimeError("the call is over")
-                self._inputs[key] = place_bytes(data)
+            if wanted.key in self._inputs:
+                return
+            if wanted.small is not None:
+                placed = Placed(wanted.small, [])
+            elif (segment := self._opened(wanted)) is not None:
+                placed = Placed(None, [(segment, "r")])
+            else:
+                placed = place_bytes(fetch(self._boot, wanted.key))
+            self._inputs[wanted.key] = placed
+            if call in self._stopped:  # meanwhile; nobody would free it
+                self._inputs.pop(wanted.key, None)
+                raise RuntimeError("the call is over")
+
+    def _opened(self, wanted: Input) -> Segment | None:
+        """Return the client's memory, if this machine has it."""
+        if wanted.handle is not None and "NBSHARE_HOST" not in os.environ:
+            with suppress(OSError, LookupError):  # the client is on another machine
+                return open_handle(wanted.handle)
+        return None
 
     # ---------------------------------------------------------------------------- blocks
 
@@ -212,7 +201,7 @@ class Agent:
     def _sources_of(self, key: str) -> bytes:
         """Return packed source files, the same object each time."""
         if self._sources[0] != key:
-            self._sources = key, bytes_of(self._inputs[key])
+            self._sources = key, bytes(bytes_of(self._inputs[key]))
         return self._sources[1]
 
 

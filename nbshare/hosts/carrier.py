@@ -1,4 +1,4 @@
-"""What runs in a process of the cluster: brings a message to the agent of its host, and waits.
+"""What runs in a process of the cluster: brings a block to the agent of its host, and waits.
 
 The first one on a host starts the agent: the one that can bind the agent's name. The name
 is one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
@@ -30,6 +30,7 @@ __all__ = [
     "carry",
     "dial",
     "digest_of",
+    "fetch",
     "is_of_this_user",
     "kept_alive",
     "library_files",
@@ -98,10 +99,8 @@ class Carry:
         return eval, (_LOAD, self._names)
 
 
-def carry(boot: Any, cluster: str, message: bytes, data: bytes | None = None) -> bytes:
-    """Bring a message, and the data that follow it, to the agent of this host; return its answer.
-
-    `boot` is a plain tuple, and `cluster` says who can tell where this runs: "dask", "ray" or "".
+def carry(boot: Any, message: bytes) -> bytes:
+    """Bring a message to the agent of this host; return its answer. `boot` is a plain tuple.
 
     Raises
     ------
@@ -112,9 +111,7 @@ def carry(boot: Any, cluster: str, message: bytes, data: bytes | None = None) ->
     for _ in range(ATTEMPTS):
         with closing(_connect(boot)) as connection:
             try:
-                for part in (pickle.dumps(_place(cluster)), message, data):
-                    if part is not None:
-                        connection.send_bytes(part)
+                connection.send_bytes(message)
                 answer: bytes = connection.recv_bytes()
             except (EOFError, OSError):  # the client refuses it if it was begun
                 continue
@@ -149,6 +146,23 @@ def dial(boot: Boot) -> Any:
     answer_challenge(connection, boot.key)
     deliver_challenge(connection, boot.key)
     return connection
+
+
+def fetch(boot: Boot, key: str) -> bytes:
+    """Return what the client has under a key.
+
+    Raises
+    ------
+    ConnectionError
+        It has nothing there, or cannot be reached.
+    """
+    with closing(dial(boot)) as connection:
+        connection.send(("need", key))
+        try:
+            data: bytes = connection.recv_bytes()
+        except EOFError:
+            raise ConnectionError("the call is over") from None
+    return data
 
 
 def kept_alive(sock: socket.socket) -> Any:
@@ -192,19 +206,6 @@ def versions() -> Iterator[tuple[str, str]]:
     yield "NumPy", np.__version__.partition(".")[0]
 
 
-def _place(cluster: str) -> Any:
-    """Return what the cluster calls the place where this runs."""
-    if cluster == "dask":
-        from distributed import get_worker
-
-        return get_worker().address
-    if cluster == "ray":
-        import ray
-
-        return ray.get_runtime_context().get_node_id()
-    return None
-
-
 def _connect(boot: Boot) -> Any:
     """Connect to the agent of this host; start it if there is none."""
     # NBSHARE_HOST divides a machine into several hosts, as a container would.
@@ -243,10 +244,7 @@ def _start(boot: Boot, name: str) -> None:
                 _launch(boot, listener, repr(os.path.dirname(folder)))
                 return
         with os.fdopen(os.memfd_create("nbshare"), "wb") as library:
-            with closing(dial(boot)) as connection:
-                connection.send(socket.gethostname())
-                connection.send(("need", "library"))
-                library.write(connection.recv()[1])
+            library.write(fetch(boot, "library"))
             library.flush()
             # Its workers are other processes: they open it where the agent has it.
             path = f'f"/proc/{{os.getpid()}}/fd/{library.fileno()}"'

@@ -34,15 +34,13 @@ from nbshare.engine.run import Engine, Request
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
-from nbshare.hosts.line import Line, bytes_of, lines_at
+from nbshare.hosts.line import Line, lines_at
 from nbshare.hosts.protocol import (
     Block,
     Common,
     Future,
-    Give,
     Hosts,
     Input,
-    Missing,
     Refused,
     Reply,
 )
@@ -59,7 +57,6 @@ MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what nobody tells
 MOST_FAILED = 3  # as of workers of this machine
-MOST_GIVEN = 100  # times that an input is sent before it has come where it is needed
 
 _ids = itertools.count(1)
 
@@ -106,8 +103,6 @@ class Cluster(Engine):
         self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._sent: dict[int, Sent] = {}
         self._returned: deque[range] = deque()  # items to be sent again
-        self._n_given: dict[str, int] = {}  # times, by key
-        self._giving: dict[str, Future] = {}
         self._n_failed = 0  # tasks of the cluster, one after the other, that began nothing
         self._item_s = 0.0
         self._end_at = math.inf
@@ -134,7 +129,6 @@ class Cluster(Engine):
             out = out.dtype, out.shape[1:]
         self._common = Common(
             call=name,
-            is_anonymous=self._hosts.is_anonymous,
             inputs=(_input(keys[0], placed[0]), _input(keys[1], placed[1])),
             fixed=fixed,
             settings=_settings(request),
@@ -226,14 +220,12 @@ class Cluster(Engine):
                 self._take(block, reply)
             case "answer", block, future if block in self._sent:
                 self._answer(block, future)
-            case "given", key, future if self._giving.pop(key, None) is not None:
-                _answer_of(future)
 
     # --------------------------------------------------------------------- what is sent
 
     def _send_blocks(self) -> None:
         call = self._call
-        while self._free_slots and not (self._giving or call.board.stopped):
+        while self._free_slots and not call.board.stopped:
             if not (items := self._claim()):
                 return
             try:
@@ -350,25 +342,9 @@ class Cluster(Engine):
         match answer:
             case Reply():
                 self._take(block, answer)
-            case Missing(_, keys, where):
-                self._lines.waiting.pop(block, None)
-                self._returned.appendleft(self._forget(block).items)
-                for key in keys:
-                    self._give(key, where)
             case Refused(host):
                 line = self._sent[block].line
                 self._lose(block, host if line is None else line.host)
-
-    def _give(self, key: str, where: Any) -> None:
-        """Send an input to where it is missing."""
-        if key in self._giving:
-            return
-        self._n_given[key] = n = self._n_given.get(key, 0) + 1
-        if n > MOST_GIVEN:
-            raise RuntimeError(f"an input has been sent {n} times and is still missing on a host")
-        data, message = bytes_of(self._placed[key]), pickle.dumps(Give(key), 5)
-        future = self._giving[key] = self._hosts.give(self._lines.boot, message, data, where)
-        future.add_done_callback(lambda done: self._events.put(("given", key, done)))
 
     def _take(self, block: int, reply: Reply) -> None:
         """Store what has become of a block."""

@@ -26,8 +26,6 @@ class DaskHosts:
         The client.
     """
 
-    is_anonymous = False
-
     def __init__(self, client: Any) -> None:
         self._client = client
 
@@ -45,19 +43,8 @@ class DaskHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any worker."""
-        return self._submit(boot, message)
-
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` on one worker, which fetches the data from any that has them."""
-        return self._submit(boot, message, data, workers=[place])
-
-    def _submit(self, boot: Boot, *contents: bytes, **where: Any) -> Future:
         # A scheduler's keys are common to all its clients.
         key = f"nbshare-{boot.name}-{next(_numbers)}"
-        parts = [
-            self._client.scatter(content, hash=False, **where) if len(content) > LARGE else content
-            for content in contents
-        ]
-        return self._client.submit(  # type: ignore[no-any-return]
-            traveller(), tuple(boot), "dask", *parts, pure=False, key=key, **where
-        )
+        is_large = len(message) > LARGE
+        content = self._client.scatter(message, hash=False) if is_large else message
+        return self._client.submit(traveller(), tuple(boot), content, pure=False, key=key)  # type: ignore[no-any-return]

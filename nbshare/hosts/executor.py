@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from concurrent.futures import Executor
 from contextlib import closing
-from typing import Any
 
 from nbshare.hosts.carrier import Boot
 from nbshare.hosts.protocol import Future
@@ -27,8 +26,6 @@ class ExecutorHosts:
         The executor.
     """
 
-    is_anonymous = True
-
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
@@ -45,11 +42,7 @@ class ExecutorHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` somewhere."""
-        return self._executor.submit(traveller(), tuple(boot), "", message)
-
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Nobody can say where a task runs."""
-        raise NotImplementedError
+        return self._executor.submit(traveller(), tuple(boot), message)
 
 
 def outward_address(towards: str = "192.0.2.1") -> str:

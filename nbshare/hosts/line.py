@@ -11,7 +11,7 @@ import _thread
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
@@ -38,9 +38,9 @@ class Line:
             self.connection.send(message)
 
 
-def bytes_of(placed: Placed) -> bytes:
+def bytes_of(placed: Placed) -> bytes | memoryview:
     """Return what has been placed."""
-    return placed.small or bytes(memoryview(placed.segments[0][0]))
+    return placed.small or memoryview(placed.segments[0][0])
 
 
 class Lines:
@@ -103,18 +103,23 @@ class Lines:
                 return
             _thread.start_new_thread(self._serve, (Line(kept_alive(sock)),))
 
-    def _data_of(self, key: str) -> bytes | None:
-        """Return what an agent needs, or a host that has no agent yet."""
-        if key == "library":
-            return packed_library()
-        placed = self.inputs.get(key)
-        return None if placed is None else bytes_of(placed)
+    def _give(self, line: Line, key: str) -> None:
+        """Send what a host needs, which has a line of its own, so that Stop need not wait."""
+        with closing(line.connection):
+            if key == "library":
+                line.connection.send_bytes(packed_library())
+            elif (placed := self.inputs.get(key)) is not None:
+                line.connection.send_bytes(bytes_of(placed))
 
     def _serve(self, line: Line) -> None:
         with suppress(OSError, EOFError, AuthenticationError):
             deliver_challenge(line.connection, self.boot.key)
             answer_challenge(line.connection, self.boot.key)
-            line.host = line.connection.recv()
+            what, name = line.connection.recv()
+            if what == "need":
+                self._give(line, name)
+                return
+            line.host = name
             self._lines.append(line)
             while True:
                 what, block, *content = line.connection.recv()
@@ -123,8 +128,6 @@ class Lines:
                     if begin is not None:
                         begin(line)
                     line.send("answer", block, begin is not None)
-                elif what == "need":
-                    line.send("give", self._data_of(block))
                 elif (take := self.running.get(block)) is not None:
                     take(*content)
         if line in self._lines:

@@ -18,10 +18,8 @@ __all__ = [
     "Block",
     "Common",
     "Future",
-    "Give",
     "Hosts",
     "Input",
-    "Missing",
     "Refused",
     "Reply",
     "ReportedError",
@@ -43,7 +41,6 @@ class Common(NamedTuple):
     """The parts that are the same for all blocks of a call."""
 
     call: str
-    is_anonymous: bool  # the cluster; see `Hosts`
     inputs: tuple[Input, Input]  # the parts of a call that `fixed` describes; source files
     fixed: Fixed
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
@@ -65,21 +62,7 @@ class Block(NamedTuple):
     budget_s: float  # after that no more items are begun
 
 
-class Give(NamedTuple):
-    """An input that an agent lacks; its bytes follow."""
-
-    key: str
-
-
 # --------------------------------------------------------------------------- to the client
-
-
-class Missing(NamedTuple):
-    """The answer of an agent that lacks inputs, or has just been given one."""
-
-    host: str
-    keys: tuple[str, ...]
-    place: Any  # of the carrier, for its cluster
 
 
 class Refused(NamedTuple):
@@ -141,15 +124,7 @@ class Future(Protocol):
 
 
 class Hosts(Protocol):
-    """A cluster that exists.
-
-    Attributes
-    ----------
-    is_anonymous : bool
-        Whether nobody can say where it runs a task. Then agents fetch inputs from the client.
-    """
-
-    is_anonymous: bool
+    """A cluster that exists."""
 
     @property
     def n_workers(self) -> int:
@@ -161,6 +136,3 @@ class Hosts(Protocol):
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` with a block, anywhere."""
-
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` with an input, at the place of the carrier that lacks it."""

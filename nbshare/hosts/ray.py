@@ -21,8 +21,6 @@ class RayHosts:
         Where to connect, if it is not yet; "ray" for a cluster that is found, or a new local one.
     """
 
-    is_anonymous = False
-
     def __init__(self, address: str) -> None:
         ray: Any = importlib.import_module("ray")
         if not ray.is_initialized():
@@ -44,15 +42,7 @@ class RayHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any node."""
-        return _Task(self._ray, self._carry.remote(tuple(boot), "ray", message))
-
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` on one node."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        there = NodeAffinitySchedulingStrategy(node_id=place, soft=False)
-        run = self._carry.options(scheduling_strategy=there)
-        return _Task(self._ray, run.remote(tuple(boot), "ray", message, data))
+        return _Task(self._ray, self._carry.remote(tuple(boot), message))
 
 
 class _Task:

@@ -147,7 +147,7 @@ def test_the_library_travels_to_a_dask_worker(tmp_path, sent, there):
     if there == "older":
         make_older(libraries)
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
         subprocess.Popen(
             [

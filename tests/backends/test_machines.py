@@ -38,7 +38,7 @@ def lives(pid, network):
     return False
 
 
-@pytest.mark.parametrize("two_machines", [1, 4], indirect=True)
+@pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
 def test_inputs_cross_the_cable_once_to_each_machine(two_machines):
     """However many tasks a machine runs at the same time; small parts do not count much."""
     table = np.ones(4 << 20)  # 32 MB
@@ -54,6 +54,27 @@ def test_inputs_cross_the_cable_once_to_each_machine(two_machines):
     assert found.tolist() == [float(table.size) + i for i in range(60)]
     for machine in two_machines.machines:
         assert table.nbytes < machine.n_bytes_received < 1.05 * table.nbytes
+
+
+@pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
+def test_inputs_are_once_in_the_memory_of_each_machine(two_machines, tmp_path):
+    """However many workers have read all of them."""
+    table, n = np.ones(16 << 20), two_machines.n_workers  # 128 MB
+    job = map_async(
+        farm.total_and_wait,
+        range(n),
+        shared={"table": table, "folder": str(tmp_path)},
+        backend=two_machines,
+        max_workers=n,
+        chunksize=1,
+    )
+    wait_until(lambda: len(list(tmp_path.glob("read-*"))) == n, 60, what="they read")
+    networks = [path.read_text() for path in tmp_path.glob("read-*")]
+    assert [networks.count(network) for network in set(networks)] == [n // 2] * 2
+    for machine in two_machines.machines:
+        assert table.nbytes < machine.n_bytes_in_memory < 1.5 * table.nbytes + 12e6 * n
+    (tmp_path / "go").touch()
+    assert job.result(30).tolist() == [float(table.size) + i for i in range(n)]
 
 
 @pytest.mark.parametrize("two_machines", [2], indirect=True)
