@@ -24,4 +24,4 @@ def _param(n: int, places: tuple[int, ...], values: tuple[Any, ...]) -> Any:
 
 
 def _name(value: Any) -> str:
-    return str(getattr(value, "__name__", value))
+    return str(getattr(value, "__name__", getattr(value, "id", value)))

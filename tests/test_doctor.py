@@ -108,7 +108,9 @@ def test_a_cgroup_is_the_reason_for_fewer_cpus_and_less_memory(script):
     printed = script("""
 import os, nbshare
 from pathlib import Path
+from nbshare import checkup
 from nbshare.memory import budget
+checkup.self_test = list  # not what this is about
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
 (group / "cpu.max").write_text("max 100000")

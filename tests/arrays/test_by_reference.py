@@ -221,18 +221,6 @@ def test_another_container_is_refused():
         open_handle(handle._replace(namespace=1, name="nbshare-" + "0" * 16))
 
 
-def open_fds():
-    """Return this process's descriptors, but for the one that lists them."""
-    fds = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        fds.append(fd)
-    return fds
-
-
 def deadline(holds):
     """Wait until something holds, for 5 s at most."""
     from faultlab import wait_until

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import io
+import itertools
 import os
 import shutil
 import signal
@@ -430,7 +431,7 @@ def test_maps_in_quick_succession_start_no_more_workers(n_alike):
     workers()
     me = psutil.Process()
     before = set(me.children(recursive=True))
-    for func in (tasks.pid, tasks.other_pid) * 250:
+    for func in (tasks.pid, tasks.other_pid) * 100:
         for _ in range(n_alike):
             quiet(func, [1, 2])
     assert set(me.children(recursive=True)) <= before
@@ -609,10 +610,10 @@ def test_what_an_interrupted_one_had_done_stays():
     """Also if the interrupt came when all was done, and whatever maps follow."""
     run = partial(quiet, tasks.both, out="stack")
     n_jobs = 0
-    for k in range(400):
+    for k in range(200):
         for _ in range(3):
             run([k, k], [k, k])
-        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 2e-6):
+        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 4e-6):
             run([k, k], [-k, -k])
         if (job := last_job()) is not None:
             before, n_jobs = repr(job.partial()), n_jobs + 1
@@ -667,14 +668,12 @@ def test_threads_have_as_many_workers_as_they_asked_for():
 @pytest.mark.parametrize("with_shutdown", [False, True])
 def test_threads_map_the_same_function(with_shutdown):
     """Each has its own results, also when somebody shuts down in between."""
-    wrong, end = [], time.monotonic() + 2
+    wrong, ended = [], threading.Event()
     n_done = 0
 
     def map_on(k):
         nonlocal n_done
-        i = 0
-        while time.monotonic() < end:
-            i += 1
+        for i in itertools.takewhile(lambda _: not ended.is_set(), itertools.count(1)):
             items = [k, i, k * i]
             try:
                 found = quiet(tasks.echo, items)
@@ -691,13 +690,16 @@ def test_threads_map_the_same_function(with_shutdown):
     with pytest.warns(PartialResultWarning) if with_shutdown else contextlib.nullcontext():
         for thread in threads:
             thread.start()
-        while with_shutdown and time.monotonic() < end:
-            nbshare.shutdown()
+        for turn in itertools.count():
+            if with_shutdown:
+                nbshare.shutdown()
             time.sleep(0.05)
+            if wrong or (turn > 20 and n_done > 20):  # a busy machine takes longer
+                break
+        ended.set()
         for thread in threads:
             thread.join()
     assert not wrong, wrong[:3]
-    assert n_done > 20
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -17,6 +17,7 @@ import termios
 
 import pytest
 from faultlab import SOON_S, wait_until
+from grids import thinned
 
 # ------------------------------------------------------- N2: what items start themselves
 
@@ -66,8 +67,10 @@ def hangs(i):
 """
 
 
-@pytest.mark.parametrize("how", STARTS)
-@pytest.mark.parametrize("end", ["of the call", "of the owner", "of its group"])
+ENDS = ["of the call", "of the owner", "of its group"]
+
+
+@pytest.mark.parametrize(("how", "end"), thinned(2, STARTS, ENDS))
 def test_n2_what_an_item_starts(lab, how, end):
     """Threads, programs and pools of an item work; they go with an interrupt, and the owner."""
     lab.folder.joinpath("starter.py").write_text(starter(how))

@@ -364,8 +364,7 @@ def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
         subject.wait()
 
 
-@pytest.mark.parametrize("during", ["idle", "gil"])
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(("ending", "during"), thinned(2, ENDINGS, ["idle", "gil"]))
 def test_k4_the_owner_ends_by_itself(lab, ending, during):
     """However the owner ends, amid a map of another thread or not, it does so at once."""
     code, status = ENDINGS[ending]

@@ -32,7 +32,7 @@ def kernel(lab):
 PLOTTED = "E1-exception", "E3-result-unpicklable", "D1-SIGKILL", "D3-exit"
 
 
-@pytest.mark.parametrize("row", STUMBLES, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", thinned(2, STUMBLES))
 def test_a_failing_item(common, row):
     """The failure is named with its item at once, what is done is kept, the next call works."""
     lab, kernel = common
@@ -100,8 +100,7 @@ parallel_map(functools.partial(tasks.stumble, "raises"), stones, max_workers=2, 
 # ------------------------------------------------------------------- I: interrupts
 
 
-@pytest.mark.parametrize("presses", [1, 3])
-@pytest.mark.parametrize("how", ["sleep", "beat", "gil", "c"])
+@pytest.mark.parametrize(("how", "presses"), thinned(2, ["sleep", "beat", "gil", "c"], [1, 3]))
 def test_i1_i4_the_kernel_is_interrupted(common, how, presses):
     """■ ends the cell at once in one line, Run All stops, nobody computes on, results are kept."""
     lab, kernel = common

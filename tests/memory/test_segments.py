@@ -212,7 +212,7 @@ except PermissionError:
 
     def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
         """When its owner has ended the memory is gone, which is said."""
-        code = "from test_segments import make\nprint(repr(tuple(make())))"
+        code = "from programs import make\nprint(repr(tuple(make())))"
         values = eval(program(code, **{SETTING: kind}))
         with pytest.raises(StaleReferenceError, match="has ended or freed it"):
             open_handle(type(handle_of(Segment.create(8)))(*values))
