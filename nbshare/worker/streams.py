@@ -76,7 +76,9 @@ class _Outlet(io.RawIOBase):
     def tell_dropped(self, *, wait: bool = True) -> None:
         """Report how much was dropped, if anything was and there is room."""
         if self._n_dropped:
-            note = f"\n[{self._n_dropped:,} bytes dropped here, since nobody read them]\n".encode()
+            note = (
+                f"\n[{self._n_dropped:,} bytes dropped here, since they were not read]\n".encode()
+            )
             if self._write(memoryview(note), wait=wait):  # short, so written as a whole
                 self._n_dropped = 0
 
