@@ -6,7 +6,7 @@ from nbshare.errors import NbshareError
 
 try:
     from concurrent.futures.process import BrokenProcessPool
-except RuntimeError:  # while the interpreter ends: an import fails, and nobody catches it
+except RuntimeError:  # while the interpreter ends: an import fails, and nothing catches that
     from concurrent.futures import BrokenExecutor as BrokenProcessPool  # type: ignore[assignment]
 
 __all__ = ["WorkerDiedError"]
@@ -23,6 +23,16 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
     ----------
     index : int
         Index of the item it was working on; -1 if it had none.
+
+    Examples
+    --------
+    >>> import os
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.parallel_map(os._exit, [0])
+    ... except nbshare.errors.WorkerDiedError as error:
+    ...     print(error.index)
+    0
     """
 
     def __init__(self, message: str, index: int = -1) -> None:

@@ -140,6 +140,16 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
     Raised before any worker starts, if possible. The message names the object and the part that
     cannot be pickled. Pass plain data instead (a path, an array, parameters), and open files or
     create locks and connections inside the function, or in ``initializer=``.
+
+    Examples
+    --------
+    >>> import threading
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.parallel_map(id, [threading.Lock()])
+    ... except nbshare.errors.UnsendableError as error:
+    ...     print(str(error)[:40])
+    item 0 cannot be sent to another process
     """
 
 
@@ -149,6 +159,15 @@ class OutOfMemoryError(NbshareError, MemoryError):
     Raised before anything is allocated; the message has both figures. Process the data in parts,
     use `numpy.memmap` or ``float32``, return less from each item, or set
     ``NBSHARE_MEMORY=file:DIRECTORY`` to keep arrays in files.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.zeros(10**15)
+    ... except MemoryError as error:
+    ...     print(type(error).__name__)
+    OutOfMemoryError
     """
 
 
@@ -195,11 +214,18 @@ class RingTimeoutError(NbshareError, TimeoutError):
 
 
 class CheckpointError(NbshareError, ValueError):
-    """A checkpoint that belongs to another call, or a call that no checkpoint can be kept of."""
+    """A checkpoint that belongs to another call, or a call that no checkpoint can be kept of.
+
+    The message says what differs: the function, an argument, the items. Pass another path, or
+    ``if_changed="restart"`` to begin anew, ``if_changed="accept"`` to keep the stored results.
+    """
 
 
 class CheckpointInUseError(NbshareError, BlockingIOError):
-    """A checkpoint that another run writes to at this moment."""
+    """A checkpoint that another run writes to at this moment.
+
+    Wait for it, cancel it (`nbshare.attach` returns its job), or pass another path.
+    """
 
 
 class TaskError(NbshareError, RuntimeError):
@@ -217,6 +243,16 @@ class TaskError(NbshareError, RuntimeError):
         The item's `repr`, cut at 200 characters.
     type_name : str
         Qualified name of the exception's class in the worker.
+
+    Examples
+    --------
+    >>> import sys
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.parallel_map(sys.exit, [3])
+    ... except nbshare.errors.TaskError as error:
+    ...     print(error.index, error.item, error.type_name)
+    0 3 SystemExit
     """
 
     def __init__(self, message: str, index: int = -1, item: str = "", type_name: str = "") -> None:
@@ -235,6 +271,16 @@ class TaskTimeoutError(NbshareError, TimeoutError):
     ----------
     index : int
         Index of the item.
+
+    Examples
+    --------
+    >>> import time
+    >>> import nbshare
+    >>> try:
+    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.5)
+    ... except TimeoutError as error:
+    ...     print(error.index)
+    1
     """
 
     def __init__(self, message: str, index: int = -1) -> None:
@@ -271,7 +317,10 @@ class MixedResultsWarning(UserWarning):
 
 
 class DisplayWarning(UserWarning):
-    """Drawing a progress display or a plot failed; the run itself continues."""
+    """Drawing a progress display or a plot failed, or nothing here can show it.
+
+    The run itself continues. The message has the error of the drawing.
+    """
 
 
 class MemoryFallbackWarning(UserWarning):
@@ -289,7 +338,10 @@ class SlowLoadingWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """Results cannot be stored, or stored ones are damaged; the run itself continues."""
+    """Results cannot be stored, or stored ones are damaged; the run itself continues.
+
+    The message says why, such as a full disk, and what happens to the results.
+    """
 
 
 def warn_at_most(

@@ -69,7 +69,7 @@ class Job:
     Notes
     -----
     Read everything from any thread while the run goes on: it comes from shared memory and costs the
-    workers nothing. A plain ndarray given as ``out=`` is filled whenever somebody waits.
+    workers nothing. A plain ndarray given as ``out=`` is filled whenever a thread waits.
 
     If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops,
     as a Future would be cancelled. ``asyncio.shield(job)`` keeps it going.
@@ -163,7 +163,7 @@ class Job:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are there: a bool array of shape ``(n_tasks,)``."""
+        """Which results are finished: a bool array of shape ``(n_tasks,)``."""
         return self._run.present()
 
     @property
@@ -306,7 +306,7 @@ class Job:
 
         See Also
         --------
-        partial, result : return what is there.
+        partial, result : return the finished results.
         """
         if self.done():
             return False
@@ -388,7 +388,7 @@ class Job:
         Parameters
         ----------
         function : callable
-            Called as ``function(job)`` in a thread of nbshare. What it raises is printed and
+            Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
             changes nothing.
         """
         self._run.call_when_over(partial(function, self))
@@ -450,10 +450,10 @@ class Job:
             unwrapped(*self._outcome())
 
     def _next_result(self) -> tuple[int, Any] | None:
-        """Return a result that nobody has been given; None if there is none at this moment."""
+        """Return a result that no loop has taken; None if there is none at this moment."""
         with self._giving:
             new = next(self._new_results, None)
-            if new is None:  # of those that were there at the last look
+            if new is None:  # of the last look's
                 if self._forsaken is None:
                     self._forsaken = weakref.finalize(self, self._run.release)
                     self._forsaken.atexit = False
@@ -505,7 +505,7 @@ class Job:
         return is_over
 
     def _leave_alone(self) -> None:
-        """Arrange that prints are shown and memory is released although nobody waits."""
+        """Arrange that prints are shown and memory is released without a thread that waits."""
         prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
         prints.is_attended = False
 
@@ -514,7 +514,7 @@ class Job:
             if job is not None:
                 job._let_go()
                 job._note_end()
-            else:  # nobody has kept it
+            else:  # the caller has not kept it
                 prints.end()
                 shown.close()
 
@@ -617,18 +617,19 @@ class StatsTable(list[S]):
 
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(self[0])] if self else []
-        rows = [[_figure(getattr(stats, name)) for name in names] for stats in self]
+        rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
         head = "".join(f"<th>{name.removesuffix('_s').replace('_', ' ')}</th>" for name in names)
         body = "".join(f"<tr>{''.join(map('<td>{}</td>'.format, row))}</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _figure(value: Any) -> str:
+def _figure(name: str, value: Any) -> str:
     if isinstance(value, tuple):  # the slowest items
         return "<br>".join(f"{slow.seconds:.3g} s: item {slow.index}" for slow in value)
     if isinstance(value, float):
         return f"{value:.3g} s"
-    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+    is_count = isinstance(value, int) and name != "pid"
+    return html.escape(f"{value:,}" if is_count else str(value))
 
 
 class JobList(list[Job]):

@@ -1,4 +1,4 @@
-"""parallel_map and map_async: checked once, then run, drawn meanwhile, interrupted."""
+"""parallel_map and map_async: checked once, then run, drawn and interrupted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parallel_map(
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
-    Like the built-in `map`, but parallel, and not lazy: it returns when all results are there.
+    Like the built-in `map`, but parallel, and not lazy: it returns when all results are finished.
 
     Parameters
     ----------
@@ -112,8 +112,8 @@ def parallel_map(
         A plot in the notebook that shows the results while they arrive, redrawn at most a few times
         a second: results against items, an image, a histogram, or what a `LivePlot` says.
         ``callable(ax, partial)`` gets Matplotlib Axes and the masked array of the results so far
-        (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots stand side
-        by side. A run of a second or two that uses all CPUs shows only the final frame.
+        (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots are shown
+        side by side. A run of a second or two that uses all CPUs shows only the final frame.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
         worker's traceback and a note that names the item. ``"return"``: the run continues; the
@@ -153,7 +153,7 @@ def parallel_map(
         Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
     on_full : {"continue", "stop"}, optional
         If results cannot be stored, such as on a full disk: warn once, go on in memory and try
-        again every 5 s (default), or stop the run with the error. What is stored stays stored.
+        again every 5 s (default), or stop the run with the error. Stored results stay.
     version : str, optional
         A text of yours that results depend on. With it, objects that cannot be compared with those
         of an earlier run, such as open files, count by their type alone.
@@ -170,11 +170,11 @@ def parallel_map(
     -------
     SharedArray, ndarray, MaskedArray, list or tuple
         Results in the order of the items. With ``on_error="return"`` an array is masked where items
-        failed. With ``out="stack"`` a tuple of arrays. With 0 items ``np.empty(0)``, or ``[]`` for
-        ``"list"`` and ``"stack"``. After Stop, the finished results: a masked array, or a list with
-        `nbshare.MISSING` in its gaps. With `checkpoint`, results that are arrays are an ndarray
-        that is mapped from the file, so it may be larger than memory; changes to it stay in this
-        process.
+        failed; if all did, it has the shape ``(n,)``. With ``out="stack"`` a tuple of arrays. With
+        0 items ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. After Stop, the finished
+        results: a masked array, or a list with `nbshare.MISSING` in its gaps. With `checkpoint`,
+        results that are arrays are an ndarray that is mapped from the file, so it may be larger
+        than memory; changes to it stay in this process.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def map_async(
     -------
     Job
         ``job.result()`` waits for the results, ``for i, value in job`` gives them as they arrive,
-        ``job.partial()`` returns what is there now, ``job.cancel()`` stops the run.
+        ``job.partial()`` returns the finished results, ``job.cancel()`` stops the run.
 
     Raises
     ------
@@ -387,9 +387,9 @@ def map_async(
 
     Notes
     -----
-    Several jobs may run at the same time, each with workers of its own. A job continues if nobody
-    keeps it, and ends with the process, unless it is detached. Prints of its workers appear as they
-    come, in a notebook below the cell that started it.
+    Several jobs may run at the same time, each with workers of its own. A job continues without a
+    reference to it, and ends with the process, unless it is detached. Prints of its workers appear
+    as they come, in a notebook below the cell that started it.
 
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
@@ -423,7 +423,7 @@ def _checked(
 
 
 def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job:
-    """Start a run that nobody waits for, and show it."""
+    """Start a run without waiting for it, and show it."""
     remember(None)
     shown = Showing(plot)
     job = Job(run, label, shown)
@@ -454,7 +454,7 @@ map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[a
 
 
 def _engine_for(where: str) -> Engine:
-    """Return the engine that a map runs on."""
+    """Return the engine of a run."""
     if where == "local":
         return dispatcher()
     from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: they have workers' code
@@ -488,7 +488,7 @@ def _prepared(
 def run_and_draw(
     make: Callable[[], Call | Pipe], label: str, progress: Any, plot: Any
 ) -> tuple[Any, BaseException | None]:
-    """Run a map and draw while waiting.
+    """Run a call and draw while waiting.
 
     Returns the result and the error to raise. It is not raised here: notebooks keep the last
     traceback, and with this frame the job with its memory.
@@ -519,7 +519,7 @@ def run_and_draw(
 
 
 def _settle(job: Job) -> None:
-    """Stop an interrupted job and wait until nobody works on it, whatever else is pressed."""
+    """Stop an interrupted job and wait until all workers have left it, whatever else is pressed."""
     deadline = time.monotonic() + INTERRUPT_S
     while (left_s := deadline - time.monotonic()) > 0:
         with contextlib.suppress(KeyboardInterrupt):
@@ -529,7 +529,7 @@ def _settle(job: Job) -> None:
 
 
 def _show_end(job: Job | None, display: Display | None) -> None:
-    """Draw the last frame of a map, whatever else is pressed."""
+    """Draw the last frame of a run, whatever else is pressed."""
     for _ in range(MAX_PRESSES):
         try:
             if job is not None:

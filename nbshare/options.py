@@ -186,19 +186,24 @@ def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
             raise ValueError(f"{name}={given[name]!r}: allowed are {', '.join(map(repr, allowed))}")
     if not isinstance(options.version, str | None):
         raise TypeError(f"version={options.version!r}: must be a string, such as version='1'")
-    return Checkpoint(Path(os.fspath(options.checkpoint)).expanduser().absolute(), **given)
+    if not isinstance(options.checkpoint, str | os.PathLike):
+        raise TypeError(f"checkpoint={options.checkpoint!r}: must be the path of a directory")
+    return Checkpoint(Path(options.checkpoint).expanduser().absolute(), **given)
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return ``shared=`` as a dict; raise TypeError if it is not a mapping of names."""
     if shared is None:
         return {}
-    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
-        raise TypeError(
-            "shared= takes a mapping of argument names to objects, such as "
-            f'shared={{"elevation": dem}}, not {type(shared).__name__}'
-        )
-    return dict(shared)
+    found = type(shared).__name__
+    if isinstance(shared, Mapping):
+        if all(isinstance(name, str) for name in shared):
+            return dict(shared)
+        found = f"a {found} whose names are not all strings: {cut(repr(list(shared)))}"
+    raise TypeError(
+        "shared= takes a mapping of argument names to objects, such as "
+        f'shared={{"elevation": dem}}, not {found}'
+    )
 
 
 def checked_count(name: str, value: int | None) -> int | None:
@@ -308,7 +313,7 @@ def checked_out(
             return out  # type: ignore[return-value]
     elif isinstance(out, np.ndarray):
         if out.dtype.hasobject or is_masked(out):
-            raise TypeError('out= must be a plain array of numbers; for objects say out="list"')
+            raise TypeError('out= must be a plain array of numbers; for objects pass out="list"')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")
         if out.ndim == 0:
@@ -331,7 +336,7 @@ def check_iterable(iterable: Any) -> None:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
             f"{kind} gives no items ({cut(repr(iterable))}); the second argument is a list, an "
-            "array, range(n) or another iterable. What all items need goes to shared="
+            "array, range(n) or another iterable. Pass what all items need in shared="
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(

@@ -21,7 +21,13 @@ from nbshare.mapping import run_and_draw
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import check_display
 from nbshare.notebook.live_plot import Plot
-from nbshare.options import MapOptions, checked_count, checked_request, checked_shared
+from nbshare.options import (
+    MapOptions,
+    checked_count,
+    checked_request,
+    checked_shared,
+    refuse_others,
+)
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 from nbshare.wire.orders import Stage
@@ -29,8 +35,9 @@ from nbshare.worker.stages import n_arguments
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
+WORKERS = ("max_workers", "n_jobs", "processes", "num_workers", "n_workers", "num_cpus")
 INSTEAD = {
-    "max_workers": "use workers=, one number for all stages or one for each",
+    **dict.fromkeys(WORKERS, "use workers=, one number for all stages or one for each"),
     "chunksize": "the loader decides how large a block is, shape= how large it may be",
     "out": "write to an array or file in the last stage",
     "on_error": "catch the error in the stage, and return a value that marks such a block",
@@ -41,6 +48,7 @@ INSTEAD = {
     "checkpoint": "write to a file in the last stage, and let the loader begin where that ends",
     "backend": "for the debugger, call the stages in a loop over load()",
 }
+KNOWN = ["shape", "dtype", "slots", "workers", "ordered", "shared", "timeout", "progress", "plot"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +212,7 @@ def pipeline(
     for name in others:
         if name in INSTEAD:
             raise TypeError(f"pipeline() has no {name}=: {INSTEAD[name]}")
-        raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}")
+    refuse_others("pipeline", others, KNOWN)
     check_display(progress, plot)
     if is_worker():
         raise RuntimeError("a worker cannot run a pipeline; call its stages one after the other")

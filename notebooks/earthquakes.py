@@ -70,7 +70,7 @@ def simulate(minutes: int, seed: int) -> tuple[Array, Array, Array]:
             start = int((time + delay(place, at)) * RATE)
             shape = np.exp(-t / 4) * (1 - np.exp(-t * 4)) / np.hypot(place - at, DEPTH)
             recording[station, start : start + t.size] += size * shape * rng.normal(0, 1, t.size)
-    for _ in range(3 * minutes):  # somebody walks past one of the stations
+    for _ in range(3 * minutes):  # a person walks past one of the stations
         start = rng.integers(0, n - RATE)
         recording[rng.integers(STATIONS), start : start + RATE] += rng.normal(0, 8, RATE)
     return recording, times, places

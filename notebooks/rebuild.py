@@ -4,7 +4,7 @@
     python notebooks/rebuild.py 02 05     # those whose names begin so
     python notebooks/rebuild.py reference # the reference only
 
-What is saved depends on the notebook alone, as far as that is possible: no widgets, no time
+The saved outputs depend on the notebook alone, as far as possible: no widgets, no time
 stamps, no paths and metadata of the machine. An error ends the rebuild, except in a cell with the
 tag ``raises-exception``.
 """

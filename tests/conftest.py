@@ -1,4 +1,4 @@
-"""What all tests have: worker modules on the import path, cold starts, scripts in new processes."""
+"""Fixtures for all: worker modules on the import path, cold starts, scripts in new processes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ LIMIT_S = 20.0  # after which a subject hangs
 FACTS = "facts.json"
 
 _MOUNT = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
-# The kernel's OOM killer is to take a subject, nobody else.
+# The kernel's OOM killer must choose a subject, no other process.
 _VICTIM = "echo 1000 > /proc/self/oom_score_adj"
 
 
@@ -121,12 +121,12 @@ def _descriptors(pid: int) -> list[str]:
 
 
 def raise_flag(name: str) -> None:
-    """Tell whoever waits for it that something has come about."""
+    """Set a flag that others wait for."""
     Path(name).touch()
 
 
 def await_flag(name: str) -> None:
-    """Wait until somebody has raised a flag."""
+    """Wait until a flag is set."""
     wait_until(Path(name).exists, what=f"no flag {name!r}")
 
 
@@ -153,7 +153,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def provoke(way: str, **options: Any) -> None:
-    """Run a map whose item 3 fails in some way, then a good one; tell what the caller sees."""
+    """Run a run whose item 3 fails in some way, then a good one; tell what the caller sees."""
     options.setdefault("progress", False)
     import faultlab_tasks as tasks
 

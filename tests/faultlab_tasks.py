@@ -35,7 +35,7 @@ def double(x: float) -> float:
 
 
 def check_double() -> None:
-    """Run a good map; an error if its results are wrong."""
+    """Run a good run; an error if its results are wrong."""
     found = parallel_map(double, range(20), max_workers=2, chunksize=1, progress=False)
     assert found.tolist() == [2.0 * i for i in range(20)]
 
@@ -252,7 +252,7 @@ def die_with_a_child(i: int) -> int:
 
 
 class Shy:
-    """An item whose repr fails, ends the process, is no string or is 100 MB long."""
+    """An item whose repr fails, ends the process, is not a string or is 100 MB long."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -344,7 +344,7 @@ def large_row(i: int, nbytes: int) -> np.ndarray:
 
 
 def _torn(array: np.ndarray) -> np.ndarray:
-    """Return a copy whose last four fifths nobody can read: SIGBUS."""
+    """Return a copy whose last four fifths cannot be read: SIGBUS."""
     with open("torn", "w+b") as file:
         file.write(array.data)
         file.flush()
@@ -577,7 +577,7 @@ def make_ring(size: int) -> list[np.ndarray]:
 
 
 def make_cycle(arrays: Any) -> None:
-    """Make garbage that nobody but the collector frees."""
+    """Make garbage that only the collector frees."""
     cycle = [arrays]
     cycle.append(cycle)  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ class InterruptAt:
 
 
 def each_interrupt(work, files):
-    """Do something again and again, interrupted one moment later each time, until it is through."""
+    """Do something again and again, interrupted one moment later each time, until it is done."""
     for number in itertools.count():
         with InterruptAt(number, files) as interrupt:
             work()

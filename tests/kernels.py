@@ -94,7 +94,7 @@ class Kernel:
         return cell
 
     def await_row(self, request: str) -> None:
-        """Wait until a cell has shown its bar for a moment: nobody is quicker with the button."""
+        """Wait until a cell has shown its bar for a moment: no person is quicker."""
         wait_until(lambda: self._listen() or self._cells[request].rows, what="no bar")
         time.sleep(0.1)
 

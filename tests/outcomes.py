@@ -1,4 +1,4 @@
-"""What tests of maps ask of results and errors."""
+"""What tests of runs ask of results and errors."""
 
 from __future__ import annotations
 

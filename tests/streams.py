@@ -1,4 +1,4 @@
-"""What maps over generators run."""
+"""Functions of runs over generators."""
 
 from __future__ import annotations
 

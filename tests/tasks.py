@@ -1,4 +1,4 @@
-"""What the workers run in the tests: one small function for each thing that a map can meet."""
+"""What the workers run in the tests: one small function for each thing that a run can meet."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def cpus(_):
 
 
 def directory(_):
-    """Tell which directory a worker stands in."""
+    """Return the working directory of the worker."""
     return os.stat(".").st_ino
 
 

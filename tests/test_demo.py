@@ -61,7 +61,7 @@ def test_the_map_has_metres_and_its_north_edge_first(jacksboro):
     assert dx.shape == (344, 1)
     assert dx[0, 0] == pytest.approx(74.35, abs=0.01)
     assert (np.diff(dx[:, 0]) > 0).all()
-    # Powell Valley, the lowest ground, lies in the south-east of the map; the peaks south-west.
+    # Powell Valley, the lowest ground, is in the south-east of the map; the peaks south-west.
     quarters = [elevation[:172, :200], elevation[:172, 200:], elevation[172:, :200]]
     assert elevation[172:, 200:].min() < min(quarter.min() for quarter in quarters)
 

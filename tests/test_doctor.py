@@ -37,7 +37,7 @@ def command_line(*words, **environ):
 
 
 def test_without_a_command_help_is_shown():
-    """It names the commands, and is no error."""
+    """It names the commands, and is not an error."""
     done = command_line()
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"demo +run.*doctor +show", done.stdout, re.DOTALL)
@@ -153,7 +153,7 @@ print(report.steps[0].detail)
 
 
 def test_what_cannot_be_found_out_hides_nothing_else(monkeypatch):
-    """The reason stands in its place."""
+    """The reason is in its place."""
     monkeypatch.delattr(os, "sysconf")
     monkeypatch.setattr(checkup, "self_test", list)
     found = checkup.doctor().found
@@ -263,7 +263,7 @@ except KeyboardInterrupt:
     assert subject.stdout == "interrupted\n"
 
 
-# ------------------------------------------------------------------ beside other things
+# ------------------------------------------------------------------ next to other things
 
 
 def test_what_runs_and_what_was_kept_is_left_alone(lab):

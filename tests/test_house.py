@@ -80,7 +80,7 @@ print(threading.active_count())
 
 
 def test_a_quiet_map_loads_nothing_optional():
-    """A map that shows nothing needs neither matplotlib nor tqdm nor IPython."""
+    """A run that shows nothing needs neither matplotlib nor tqdm nor IPython."""
     code = """
 import math, sys
 from nbshare import parallel_map
@@ -122,7 +122,7 @@ print(sorted(name for name in others if not inspect.ismodule(getattr(nbshare, na
 
 
 def test_no_public_name_is_a_module_s_too():
-    """Whoever imports the module would find it in the place of the function."""
+    """An import of the module would put it in the place of the function."""
     modules = {path.stem for path in (ROOT / "nbshare").iterdir()}
     assert modules & set(nbshare.__all__) == {"errors"}
 
@@ -171,8 +171,10 @@ def test_public_classes_and_their_methods_are_documented(cls):
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_the_annotations_of_public_classes_can_be_evaluated(cls):
-    """`typing.get_type_hints` works on a class, its methods and its properties."""
+def test_the_annotations_of_public_classes_can_be_evaluated(cls, monkeypatch):
+    """`typing.get_type_hints` works on a class and its members, without other names of nbshare."""
+    for name in nbshare._HOME_OF:
+        monkeypatch.delitem(vars(nbshare), name, raising=False)
     typing.get_type_hints(cls)
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
@@ -227,7 +229,7 @@ def test_every_public_object_is_completed(name):
     [("CITATION.cff", r"^version: (.+)$"), ("CHANGELOG.md", r"^## \[(.+)\] - ")],
 )
 def test_the_version_is_the_same_everywhere(file, pattern):
-    """What is cited, and the newest version of the changelog, are the package's."""
+    """The cited version, and the newest of the changelog, are the package's."""
     found = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
     assert found is not None
     assert found[1] == nbshare.__version__

@@ -70,7 +70,7 @@ def test_starting_does_not_wait(long_job):
 
 
 def test_waiting_has_a_limit(long_job):
-    """`wait`, `result` and `exception` give up in time, and the map goes on."""
+    """`wait`, `result` and `exception` give up in time, and the run goes on."""
     assert long_job.wait(0.05) is False
     with pytest.raises(TimeoutError, match="2 of 5"):
         long_job.result(timeout=0.05)
@@ -125,7 +125,7 @@ def test_callbacks_are_called_once(long_job):
 
 
 def test_a_callback_that_raises_harms_nobody(monkeypatch):
-    """Its error is printed; the map, and other callbacks, are not affected."""
+    """Its error is printed; the run, and other callbacks, are not affected."""
     called, printed = queue.SimpleQueue(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
     job = map_async(figures.sleep_for, [0.05] * 4)
@@ -137,7 +137,7 @@ def test_a_callback_that_raises_harms_nobody(monkeypatch):
 
 
 def test_a_job_can_be_awaited():
-    """In a coroutine other tasks go on while a map is awaited."""
+    """In a coroutine other tasks go on while a run is awaited."""
 
     async def both():
         ticks = 0
@@ -287,7 +287,7 @@ def test_any_result_can_be_iterated_over(make):
 
 @pytest.mark.parametrize("items", [range(40), iter(range(40))], ids=["list", "generator"])
 def test_loops_in_turn_are_given_each_result_once(items):
-    """What one loop has been given another is not, whichever goes on."""
+    """No result goes to two loops, whichever goes on."""
     job = map_async(tasks.double, items)
     job.wait(10)
     loops = [iter(job), iter(job)]
@@ -313,7 +313,7 @@ def test_loops_in_threads_are_given_each_result_once():
 
 
 def test_iterating_raises_the_failure_after_what_was_done():
-    """What was done before the failure is given first."""
+    """Results from before the failure come first."""
     results = iter(map_async(figures.pair_but_4, range(6), max_workers=1, chunksize=1))
     assert [next(results)[0] for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="4"):
@@ -321,7 +321,7 @@ def test_iterating_raises_the_failure_after_what_was_done():
 
 
 def test_failures_can_be_iterated_over():
-    """With on_error="return" the exception stands in its place."""
+    """With on_error="return" the exception is in its place."""
     results = dict(map_async(figures.pair_but_4, range(6), on_error="return"))
     assert isinstance(results[4], ValueError)
     assert results[5][0] == 5
@@ -352,7 +352,7 @@ def test_first_calls_of_many_threads_share_one_engine(cold):
 
 
 def test_a_job_goes_on_if_nobody_keeps_it(tmp_path):
-    """Dropping the job neither ends nor breaks the map."""
+    """Dropping the job neither ends nor breaks the run."""
     out = nbshare.zeros(4)
     map_async(figures.sleep_for, [0.1] * 4, out=out)
     gc.collect()

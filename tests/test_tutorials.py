@@ -36,7 +36,7 @@ def outputs_of(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-# What takes long on two CPUs, and what to write instead.
+# Sources that take long on two CPUs, and their replacements.
 SMALLER = {
     "01_first_parallel_map": [("spread(180)", "spread(12)"), ("azimuths[:36]", "azimuths[:4]")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
@@ -74,13 +74,13 @@ def test_there_are_tutorials():
 
 
 def test_the_tutorial_uses_the_demo_s_functions():
-    """One source of truth: the file beside the notebooks is the demo's, word for word."""
+    """One source of truth: the file next to the notebooks is the demo's, word for word."""
     heading, constant, functions = (FOLDER / "terrain.py").read_text().partition("STEP_M = ")
     assert "def" not in heading
     assert Path(demo.__file__).read_text().endswith(f"\n{constant}{functions}")
 
 
-@pytest.mark.timeout(300)  # it computes most of what a reader would, beside other tests
+@pytest.mark.timeout(300)  # it computes most of what a reader would, next to other tests
 @most_are_slow
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
     """A copy of the folder is enough; no cell fails, and what it shows are the saved kinds."""

@@ -27,7 +27,7 @@ def raised_by(work):
 
 
 def test_an_interrupt_is_raised_at_the_end_of_the_block():
-    """All steps are done by then, also if blocks lie in one another."""
+    """All steps are done by then, also if blocks are in one another."""
     done = []
 
     def work():

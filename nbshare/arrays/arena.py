@@ -8,13 +8,14 @@
     pool.filled(*arena.contents())  ────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
-Arrays do not enter the pickle, but for small ones among the items. One that lies in a segment
+Arrays do not enter the pickle, but for small ones among the items. One that is in a segment
 already, or in a mapped file, is sent as a reference to it; any other is copied into the arena,
 once, and arrives as a read-only view.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import sys
@@ -36,7 +37,7 @@ from nbshare.arrays.inputs import (
 )
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut, is_interrupt
-from nbshare.functions.pickling import kept_apart, plainly_or_by_value, value_pickler
+from nbshare.functions.pickling import dumps_apart, kept_apart, plainly_or_by_value, value_pickler
 from nbshare.memory import (
     Mode,
     Segment,
@@ -56,7 +57,7 @@ BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
 
 class Arena:
-    """Gathers what a call sends, then places it in one segment that nobody can write.
+    """Gathers what a call sends, then places it in one segment that is read-only.
 
     Attributes
     ----------
@@ -245,10 +246,22 @@ class Arena:
             if is_interrupt(error):
                 raise
             raise UnsendableError(
-                f"{what} cannot be sent to another process: {type(obj).__qualname__} cannot be "
+                f"{what} cannot be sent to another process: {_culprit(obj)} cannot be "
                 f"pickled ({type(error).__name__}: {cut(str(error))}). Pass plain data instead, "
                 "and create the object inside the function."
             ) from error
+
+
+def _culprit(obj: Any) -> str:
+    """Return what cannot be pickled: of a function the variable, if one can be found."""
+    if inspect.isfunction(obj):
+        found = inspect.getclosurevars(obj)
+        for name, value in (*found.nonlocals.items(), *found.globals.items()):
+            try:
+                dumps_apart(value, 0)
+            except Exception:  # noqa: BLE001 - whatever its __reduce__ does
+                return f"its variable {name!r}"
+    return type(obj).__qualname__
 
 
 def _nbytes_each(items: Sequence[Any]) -> int:
@@ -312,12 +325,12 @@ def _pickler_class(by_value: bool) -> Any:
                 if reduced is not None:
                     return reduced
             elif ByReference in type(obj).__bases__:
-                if self.arena.by_value and obj.is_tool:
+                if self.arena.by_value and obj._is_tool:
                     raise UnsendableError(
                         f"a {type(obj).__name__} works on one machine only, not on a cluster"
                     )
                 rebuild, parts = obj._reduce_by_reference()
-                return rebuild, tuple(map(self._unlocked, parts)) if obj.is_tool else parts
+                return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
             elif type(obj) is ArrayReference:
                 return attach, tuple(obj)
             return super().reducer_override(obj) if by_value else NotImplemented

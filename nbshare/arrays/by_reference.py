@@ -36,12 +36,12 @@ class ByReference:
 
     Attributes
     ----------
-    is_tool : bool
+    _is_tool : bool
         Whether workers may write to its memory even where it is given in ``shared=``: a lock that
-        nobody can take would be none.
+        cannot be taken would be useless.
     """
 
-    is_tool = False
+    _is_tool = False
 
     def __init_subclass__(cls) -> None:
         """Tell those who know of the others."""
@@ -153,7 +153,7 @@ def _tell(module: ModuleType) -> None:
 
 
 class _Watcher:
-    """Tells a module as soon as somebody imports it: nbshare imports no pool of its own accord."""
+    """Tells a module as soon as it is imported: nbshare itself imports no pool."""
 
     waiting: ClassVar = {
         "multiprocessing.reduction",
@@ -185,7 +185,7 @@ class _Watcher:
 
 
 def register() -> None:
-    """Tell the modules that are there already, and those that come later."""
+    """Tell the modules that are loaded, and those that come later."""
     for name in _Watcher.waiting & sys.modules.keys():
         _Watcher.waiting.discard(name)
         _tell(sys.modules[name])

@@ -330,7 +330,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
         raise TypeError(
             f"dtype {checked} holds Python objects, which cannot live in shared memory. Convert "
             "the array (numbers: astype(float); strings: astype('U') or astype('S'); records: a "
-            "structured dtype), or give it to parallel_map(shared=...), where it is pickled once."
+            "structured dtype), or pass it in parallel_map(shared=...), where it is pickled once."
         )
     return checked
 

@@ -2,7 +2,7 @@
 
 It is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so that it
 works in memory that several processes map; *robust*, so that the kernel releases it when the thread
-that holds it ends, however it ends; *error-checking*, so that to release somebody else's is an
+that holds it ends, however it ends; *error-checking*, so that to release another's is an
 error.
 """
 
@@ -167,9 +167,9 @@ class SharedLock(ByReference):
 
     __module__ = "nbshare"
 
-    is_tool = True
+    _is_tool = True
     was_abandoned = False
-    _place: SharedArray | None = None
+    _place = None
 
     def __init__(self) -> None:
         place = zeros(NBYTES, np.uint8)

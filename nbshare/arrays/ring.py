@@ -50,7 +50,7 @@ class RingBuffer(ByReference):
         and so on, in whatever order several producers fill them. A producer sets the number:
         ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A consumer
         reads the same attribute. Take the slot first, then the next number; otherwise all slots may
-        hold later numbers, and everybody waits.
+        hold later numbers, and all wait.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class RingBuffer(ByReference):
 
     __module__ = "nbshare"
 
-    is_tool = True
+    _is_tool = True
 
     @shown_from_the_call
     def __init__(
@@ -273,12 +273,12 @@ class RingBuffer(ByReference):
 
         See Also
         --------
-        abort : stop everybody now.
+        abort : stop all producers and consumers now.
         """
         self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
-        """Stop everybody now: producers and consumers get a RingAbortedError.
+        """Stop now: all producers and consumers get a RingAbortedError.
 
         Parameters
         ----------

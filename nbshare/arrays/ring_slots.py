@@ -11,8 +11,8 @@ transition is the one store that changes this word; whatever the new word refers
 before. So there is nothing to repair after a process is killed or a thread interrupted, wherever
 that happens: either the transition has happened or it has not.
 
-Each method is called under the ring's lock, looks once and returns whom to wake. Waiting is left to
-`nbshare.arrays.ring_waiting`, so that a test can walk through all interleavings.
+Each method is called under the ring's lock, looks once and returns which events to set. Waiting is
+left to `nbshare.arrays.ring_waiting`, so that a test can walk through all interleavings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPEN, CLOSED, ABORTED = range(3)  # phases
 FREED, FILLED = range(2)  # events
 REASON_NBYTES = 1024
 
-Wakes = tuple[tuple[int, int], ...]  # event, and how many of those who sleep until it to wake
+Wakes = tuple[tuple[int, int], ...]  # event, and how many of its waiters to wake
 ALL = 2**31 - 1  # sleepers
 EVERYBODY = ((FREED, ALL), (FILLED, ALL))
 
@@ -63,6 +63,15 @@ class RingStats(NamedTuple):
     producers_waited_s, consumers_waited_s : float
         Seconds that all of them together waited for a slot; a wait that goes on counts up to 0.1 s
         ago.
+
+    Examples
+    --------
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(4, (3,))
+    >>> with ring.put() as slot:
+    ...     slot[...] = 1
+    >>> ring.stats.queued, ring.stats.free
+    (1, 3)
     """
 
     queued: int
@@ -270,7 +279,7 @@ class SlotStates:
         return self._end(CLOSED)
 
     def abort(self, reason: str) -> Wakes:
-        """Stop everybody; the first reason stays."""
+        """Stop all users; the first reason stays."""
         if self.counts[PHASE] == ABORTED:
             return ()
         text = reason.encode(errors="replace")[:REASON_NBYTES]
@@ -347,4 +356,5 @@ class SlotStates:
     def _check_running(self) -> None:
         if self.counts[PHASE] == ABORTED:
             reason = bytes(self.reason).rstrip(b"\0").decode(errors="replace")
-            raise RingAbortedError(f"the ring buffer was aborted: {reason or 'no reason'}", reason)
+            why = f": {reason}" if reason else " (no reason given)"
+            raise RingAbortedError(f"the ring buffer was aborted{why}", reason)

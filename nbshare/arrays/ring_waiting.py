@@ -11,7 +11,7 @@ call, counts its waiters in memory: one killed inside it can block those that si
 From a producer's commit to its consumer: 25 to 35 µs on 2 CPUs, most of it Python, whether the CPUs
 are busy or not. Spinning for 50 µs before the sleep made it 17 to 60 µs on idle CPUs, but 160 to
 1800 µs where another process wanted one of them: a process that yields without sleeping is not
-moved to a free CPU. Tokens in a pipe are no faster, and are lost if their reader is killed.
+moved to a free CPU. Tokens in a pipe are not faster, and are lost if their reader is killed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Monitor:
         self._watched: dict[int, weakref.ref[Holder]] = {}
 
     def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
-        """Make a transition, and wake those whom it concerns."""
+        """Make a transition, and wake the waiters it concerns."""
         with self._lock:
             wakes = transition(*args)
         self.wake(wakes)
 
     def wake(self, wakes: Wakes) -> None:
-        """Wake so many of those who sleep until each event."""
+        """Wake so many waiters of each event."""
         number, call = futex()
         for event, n in wakes:
             call(number, self.states.event_addresses[event], FUTEX_WAKE, n, None)

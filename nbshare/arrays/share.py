@@ -101,9 +101,9 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
         a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
         As in `numpy.memmap`. ``'r+'`` (default): every process that has the array may write to
-        it. ``'r'``: read-only for everyone, enforced by the kernel. ``'c'``, copy-on-write: each
-        process may write, but sees only its own changes. Objects other than arrays are read-only
-        also in mode ``'r+'``.
+        it. ``'r'``: read-only in all processes, enforced by the kernel. ``'c'``, copy-on-write:
+        each process may write, but sees only its own changes. Objects other than arrays are
+        read-only also in mode ``'r+'``.
     wrap : bool, optional
         Return a `SharedObject`, which travels by reference through any pool. Default False.
 
@@ -156,8 +156,8 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     -----
     Pass the result to `parallel_map` in ``shared=`` (read-only there), as an item, or in a
     `functools.partial` (writable there); it is not copied again. Safe to call from any thread; an
-    array that another thread changes meanwhile is copied as it happens to be. A `numpy.memmap` is
-    copied too; passed to a call directly, its file is mapped instead.
+    array that another thread changes during the copy may be a mixture of both states. A
+    `numpy.memmap` is copied too; passed to a call directly, its file is mapped instead.
 
     Sharing an array and using it in one call takes as long as passing the array to the call; each
     later call saves the copy.
@@ -197,7 +197,7 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
 
 
 def _share_object(obj: Any, mode: Mode) -> SharedObject:
-    """Put an object into shared memory that nobody can write to any more.
+    """Put an object into shared memory that is read-only from now on.
 
     Mode ``"c"`` gives each process copies of its own of the pages that it writes to, ``"r"`` none.
     """

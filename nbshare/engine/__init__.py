@@ -32,7 +32,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
                                                                                     │
     DISPATCHER'S THREAD                                                             │
       Calls.hear                      "wanted": allocate the output, tell the worker┘
-                                      "log": objects lie there; "failed": an error
+                                      "log": it holds objects; "failed": an error
                                       "finished": the worker is idle again
       Calls.lose                      a worker has died: others do what it has not done
       overdue                         decides what is late: time-outs, stopped calls
@@ -61,10 +61,10 @@ count up to which workers claim::
 
     a long list     ListSupply     the caller packs the rest while it waits
     a generator     SourceSupply   as many as will soon be needed; their number is not known, so the
-                                   board has pages, the output grows, and what somebody who iterates
-                                   has taken is given back
-    an executor     TaskQueue      tasks, each with its future; one that nobody has claimed can be
-                                   withdrawn
+                                   board has pages, the output grows, and pages whose results a loop
+                                   has taken are freed
+    an executor     TaskQueue      tasks, each with its future; one can be withdrawn until a worker
+                                   claims it
 
 An event wakes workers that wait for items. They leave after half a second, since other calls may
 need them.

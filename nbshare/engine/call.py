@@ -186,7 +186,7 @@ class Call(OwnRun):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
         n_before = self.results.n_given
-        # What is given is kept: its memory may be used for others afterwards.
+        # A buffer that was sent is kept: its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if (supply := self.supply) is not None and self.results.n_given > n_before:
             supply.wake()  # it may have waited for that

@@ -51,9 +51,12 @@ def as_masked(results: Any) -> Any:
 def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     """Return results as one array in shared memory if they fit one, else as a list.
 
-    The array is masked where items `failed`. Warns if results are numbers or arrays that differ.
+    The array is masked where items `failed`, also if all did. Warns if results are numbers or
+    arrays that differ.
     """
     first = next((i for i in range(len(values)) if i not in failed), None)
+    if first is None and values:  # all have failed: numbers are what most functions return
+        return masked(empty(len(values)), np.ones(len(values), np.bool_))
     if first is None or spec_for(values[first]).dtype is None:
         return values
     there = [i for i in range(first, len(values)) if i not in failed]
@@ -67,7 +70,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
         found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
     warn(
         f"results differ in kind, so they come as a list: {found}."
-        ' Return one dtype and shape to get one array, or say out="list".',
+        ' Return one dtype and shape to get one array, or pass out="list".',
         MixedResultsWarning,
     )
     return values

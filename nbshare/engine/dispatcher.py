@@ -41,7 +41,7 @@ from nbshare.wire.board import (
 )
 from nbshare.wire.orders import LONG_LOADING_S
 
-ATTEND_S = 0.01  # to give a call to workers that are there; to start some takes longer
+ATTEND_S = 0.01  # to give a call to idle workers; starting some takes longer
 REST_S = 1e-3  # for workers that have stored their last result, and tidy up
 BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
 TOLD_S = 0.5  # after which a worker has written down what it has been loading for long
@@ -121,7 +121,7 @@ class Dispatcher(Engine):
         return done.acquire(timeout=timeout_s)
 
     def stop(self, call: Call) -> None:
-        """End a call early: within 20 ms nobody works on it any more."""
+        """End a call early: within 20 ms no worker works on it any more."""
         call.halt()  # immediately, even if the dispatcher waits for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
@@ -199,7 +199,7 @@ class Dispatcher(Engine):
         try:
             while not self.is_closed:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
             for call in self._calls.running.values():
                 call.error = call.error or error
         finally:
@@ -296,7 +296,7 @@ class Dispatcher(Engine):
         try:
             self._calls.end()
         finally:  # the starter's end is that of all workers, too
-            with self._calls.claiming:  # somebody may hold its file's lock
+            with self._calls.claiming:  # another thread may hold its file's lock
                 self._starter.close()
             self._pipes.close()
             self._events.close()
@@ -315,10 +315,10 @@ class Due(NamedTuple):
         ==============  ====================================================================
         "stopped call"  it is still busy with a call that was stopped some time ago
         "timed out"     it takes too long for an item
-        "asleep"        it has not turned to its call, or left it: somebody has stopped it
+        "asleep"        it has not turned to its call, or left it: a signal has stopped it
         "loading"       it takes long to load the function
         "idle"          it has had nothing to do for long
-        "starting"      it is to be ready before long: has somebody stopped the server?
+        "starting"      it should be ready soon: has a signal stopped the server?
         "not started"   it should have been ready by then
         ==============  ====================================================================
     worker : WorkerProcess
@@ -364,7 +364,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             yield Due(worker.ready_by, "not started", worker)
             yield Due(worker.look_at, "starting", worker)
     for worker in pool.detached():
-        # Then calls wait for it no longer. If somebody has stopped it, it will never come.
+        # Then calls wait for it no longer. If a signal has stopped it, it will never come.
         if now < worker.late_at or worker.is_stopped:
             yield Due(worker.late_at, "asleep", worker)
     for worker, since in pool.idle_since.items():
@@ -382,7 +382,7 @@ def _timeouts(call: Call, now: float) -> Iterator[Due]:
 def _sleepers(call: Call) -> Iterator[Due]:
     """Yield until when workers have to turn to what they were given."""
     board, event = call.board, call.items_event
-    # Those that wait at an open call for items are to take one that is there, or to leave.
+    # Workers that wait for items at an open call must take one that has come, or leave.
     are_called = event is not None and (call.is_complete or board.has_waiting())
     for worker, slot in call.workers.items():
         if not worker.is_ready:

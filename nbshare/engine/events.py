@@ -89,7 +89,7 @@ class Died(NamedTuple):
     worker: WorkerProcess
 
 
-# What it means that a descriptor can be read: also, that other threads have posted something, and
+# Meanings of a readable descriptor: also, that other threads have posted something, and
 # that workers have printed something.
 Event = Sent | Died | Literal["posted", "printed"]
 
@@ -117,7 +117,7 @@ class Events:
 
     def wake(self) -> bool:
         """End the wait; returns False if no thread waits any more."""
-        event = self._event  # while somebody has it its descriptor is its own
+        event = self._event  # while it is referred to, its descriptor is its own
         if event is None:
             return False
         event.set()

@@ -1,7 +1,7 @@
 """Calls that run in this process: one item after the other, or in threads.
 
 The same code runs the items as in worker processes, on inputs that were pickled in the same way,
-but are placed in private memory. What needs a process of its own is refused elsewhere: an item in
+but are placed in private memory. Options that need a process are refused elsewhere: an item in
 whose middle a call is stopped runs on to its end, or to its next report.
 """
 
@@ -139,7 +139,7 @@ class ThreadEngine(Engine):
         def run(work: Work) -> None:
             try:
                 work.run()
-            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+            except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
                 call.error = call.error or error
                 call.board.stop()
             with lock:

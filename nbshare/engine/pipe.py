@@ -32,7 +32,7 @@ class Pipe(OwnRun):
 
     def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
         n_workers = sum(call.request.max_workers for call in calls)
-        # What has no meaning here is empty.
+        # Fields without a meaning here are empty.
         last = calls[-1]
         request = last.request._replace(max_workers=n_workers)
         super().__init__(request, last.board, last.results)

@@ -177,7 +177,7 @@ def prepare(
     fixed : tuple of Fixed and Placed, optional
         The parts that are the same for all items, if they have been placed before.
     may_feed : bool, default False
-        Whether somebody will wait for the call: then a long list need not be packed before it
+        Whether a thread will wait for the call: then a long list need not be packed before it
         begins.
     stage : Stage, optional
         Where the blocks of a pipeline's stage come from, and go.

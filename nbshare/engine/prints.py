@@ -68,7 +68,7 @@ class Prints:
     kept : deque of str
         The last lines of a run in the background: its cell may not show them any more.
     is_attended : bool
-        Whether a thread waits for the map, and so shows what there is; else one is started when
+        Whether a thread waits for the run, and so shows what there is; else one is started when
         there is something.
 
     Notes
@@ -256,7 +256,7 @@ class PrintPipes:
         self.is_reading = False
 
     def end_lines(self, prints: Prints) -> None:
-        """Let go of the beginnings of lines of a map that is over."""
+        """Drop the beginnings of lines of a run that is over."""
         if prints.is_any:
             for pipe in self._pipes.values():
                 if pipe.prints is prints:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from nbshare.functions.freshness import Stamp
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
-FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless somebody has stopped it
-LOOK_S = 0.1  # between looks whether somebody has stopped a process that others wait for
+FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless it is stopped
+LOOK_S = 0.1  # between looks whether a process that others wait for is stopped
 CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
 LATE_S = 0.02  # a new worker takes as long, its imports not counted
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
 ANSWER_S = 3.0  # and the server answers as quickly, on a machine that has time for it
 
-# What has to be importable in a new interpreter, whose own path comes first: a random.py next to
+# Modules that a new interpreter must import, whose own path comes first: a random.py next to
 # the notebook must not replace the standard library's.
 _PACKAGE = dirname(dirname(__file__))
 _PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
@@ -73,7 +73,7 @@ class WorkerProcess:
     late_at : float
         When to wait no longer for it to notice that its call is over, on the monotonic clock.
     look_at, ready_by : float
-        On the monotonic clock: if it is not ready, when to see whether somebody has stopped the
+        On the monotonic clock: if it is not ready, when to see whether a signal has stopped the
         server, and when its start has failed.
     imported : dict
         The files that it has imported, and that users may edit.
@@ -110,7 +110,7 @@ class WorkerProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped it, by SIGSTOP or with a debugger."""
+        """Whether it is stopped, by SIGSTOP or in a debugger."""
         with suppress(OSError):
             return state_of(self.pid) in "tT"
         return False
@@ -262,7 +262,7 @@ class WorkerStarter:
 
     def _is_stopped(self) -> bool:
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        with suppress(OSError):  # ended, and somebody else has asked for its status
+        with suppress(OSError):  # ended, and other code has asked for its status
             return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))
         return False
 

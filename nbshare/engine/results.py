@@ -109,11 +109,11 @@ class Results:
     errors : dict
         By item, of those that failed and may.
     is_over : bool
-        Whether nobody writes any more.
+        Whether all writers have ended.
     n_given : int
-        Results that somebody who iterates has taken.
+        Results that a loop has taken.
     is_iterated : bool
-        Whether somebody does. Pages of an open board whose results are all taken are given back.
+        Whether a loop takes results. Pages of an open board are freed when all theirs are taken.
     allocate : callable
         ``allocate(spec, n)`` returns the `Output` of a call with `n` items.
     files : callable
@@ -131,8 +131,8 @@ class Results:
         self.files: Callable[[], FilePlace | None] = lambda: None
         self._output: Output | None = None
         self._rows: GrowingArray | None = None  # in its place, as long as the board is open
-        self._n_rows = 0  # that it is to have
-        self._n_shown = 0  # of which somebody may have a view
+        self._n_rows = 0  # that it must have
+        self._n_shown = 0  # of which a caller may have a view
         out = request.out
         if isinstance(out, str):
             self._spec = OBJECTS
@@ -143,7 +143,9 @@ class Results:
         if self._spec is not None:  # it is decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()
-        self._ahead: list[Any] = []  # the first results, if they are objects: nobody has seen them
+        self._ahead: list[
+            Any
+        ] = []  # the first results, if they are objects: no reader has them yet
         self._loading = _thread.allocate_lock()
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
@@ -249,7 +251,7 @@ class Results:
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the rows that are not there, before anybody sees them.
 
-        In used memory all of them hold somebody's old results; in fresh memory only the `torn`
+        In used memory all of them hold old results; in fresh memory only the `torn`
         ones, in whose middle a worker was ended, if they have not been tried again.
         """
         found = self.output()

@@ -32,7 +32,7 @@ class Request(NamedTuple):
     # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
     iterables: Sequence[Any]
     source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
-    n_tasks: int | None  # None: nobody knows
+    n_tasks: int | None  # None: not known yet
     max_workers: int  # no more than there are tasks
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list", "stack"] | None
@@ -65,10 +65,10 @@ class Keeper(Protocol):
         """Place the results that are kept of the next items, before workers see these."""
 
     def save(self) -> None:
-        """Keep the results that are there."""
+        """Keep the finished results."""
 
     def end(self, then: Callable[[], None]) -> None:
-        """Keep what is left when nobody writes any more, and call back."""
+        """Keep what is left when all writers have ended, and call back."""
 
 
 class Engine:
@@ -77,7 +77,7 @@ class Engine:
     Attributes
     ----------
     works_by_itself : bool
-        Whether calls go on though nobody waits for them.
+        Whether calls go on while no thread waits for them.
     can_write_files : bool
         Whether workers write results to the files of a checkpoint.
     in_process : bool
@@ -85,8 +85,8 @@ class Engine:
     is_closed : bool
         Whether it runs nothing any more.
     portion_s : float
-        How much work, of all workers or, if that takes longer, of whoever iterates, is taken from
-        a generator at a time.
+        How much work, of all workers or, if that takes longer, of the loop over results, is taken
+        from a generator at a time.
     """
 
     works_by_itself = True
@@ -151,7 +151,7 @@ class Run:
     def call_when_over(self, callback: Callable[[], object]) -> None:
         """Call back when it is over, or now if it is; if possible in a thread of its own."""
         self._callbacks.append(callback)
-        if self.is_over:  # or has ended meanwhile: the thread that takes it out first calls it
+        if self.is_over:  # or has ended by now: the thread that takes it out first calls it
             self._call_back()
 
     def _end(self) -> None:
@@ -203,7 +203,7 @@ class Run:
         return False
 
     def release(self) -> None:
-        """Take note that nobody will ask for anything more."""
+        """Note that the job is gone: nothing more will be asked for."""
 
 
 class OwnRun(Run):
@@ -212,7 +212,7 @@ class OwnRun(Run):
     Attributes
     ----------
     board, results : Board, Results
-        Of the map, or of a pipeline's last stage.
+        Of the run, or of a pipeline's last stage.
     """
 
     def __init__(self, request: Request, board: Board, results: Results) -> None:
@@ -221,7 +221,7 @@ class OwnRun(Run):
 
     @property
     def n_done(self) -> int:
-        """Number of items that are through."""
+        """Number of items that are done or have failed."""
         return self.board.n_done()
 
     @property
@@ -230,11 +230,11 @@ class OwnRun(Run):
         return self.results.errors
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
+        """Return which results are finished."""
         return self.board.present()
 
     def partial(self) -> Any:
-        """Return the results that are there."""
+        """Return the finished results."""
         return self.results.partial()
 
     def final(self) -> Any:

@@ -1,7 +1,5 @@
 """The stats and the present activity of workers, read from the board."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -165,6 +163,18 @@ class StageStats:
     See Also
     --------
     pipeline : returns one for each stage.
+
+    Examples
+    --------
+    Which stage is the bottleneck?
+
+    >>> import nbshare
+    >>> def load():
+    ...     yield from ([1.0, 2.0], [3.0, 4.0])
+    >>> stages = nbshare.pipeline(load, sum, shape=2).stages
+    >>> [(stage.name, stage.workers, stage.n_blocks) for stage in stages]
+    [('load', 1, 2), ('sum', 1, 2)]
+    >>> busiest = max(stages, key=lambda stage: stage.busy)
     """
 
     __module__ = "nbshare"

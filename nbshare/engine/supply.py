@@ -30,10 +30,10 @@ from nbshare.wire.orders import nbytes_of
 
 MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be brought
-MOST_AHEAD = 3  # portions that somebody who iterates has not taken yet
+MOST_AHEAD = 3  # portions that a loop over the results has not taken yet
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.1  # between looks at what nobody tells: whether results have been taken
-LOCAL_LOOK_S = 0.002  # where threads of this process run the items, and nobody tells anything
+LOOK_S = 0.1  # between looks at what no event tells: whether results have been taken
+LOCAL_LOOK_S = 0.002  # where threads of this process run the items, and no event tells anything
 
 Item = tuple[Any, ...]  # of each iterable one
 
@@ -46,7 +46,7 @@ class Pace:
     Parameters
     ----------
     item_s : float
-        What one may take as long as nobody knows.
+        What one may take until that is measured.
     size : int
         How many to bring first.
     """
@@ -125,7 +125,7 @@ class SourceSupply(Supply):
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
-        self._event: OwnerEvent | None = None  # in one process nobody tells
+        self._event: OwnerEvent | None = None  # None: in one process no event tells
         if call.items_event is not None:
             self._event = OwnerEvent()
             call.event_fd = self._event.fd
@@ -215,7 +215,7 @@ class SourceSupply(Supply):
         return self._pace.item_s > 0 and board.n_unclaimed < size
 
     def _are_all_done(self) -> bool:
-        """Whether nobody has anything to do, though nobody has claimed some: they are kept ones."""
+        """Whether all workers are idle with items unclaimed: the items are stored ones."""
         board = self._call.board
         return bool(board.header[RESTORED]) and board.n_done() == board.n_there
 
@@ -234,7 +234,7 @@ class SourceSupply(Supply):
         if pace.item_s:
             item_s = max(pace.item_s / self._call.request.max_workers, results.reader_s())
             most = MOST_ITEMS
-            if results.is_iterated:  # nobody knows yet how quickly
+            if results.is_iterated:  # its speed is not known yet
                 most = min(most, GROWTH * results.n_given)
             pace.resize(self._call.engine.portion_s / item_s, self._least, most)
         elif self._are_all_done():
@@ -321,7 +321,7 @@ class Intake:
         return items
 
     def close(self) -> None:
-        """Take no more; a generator that nobody else has ends."""
+        """Take no more; a generator with no other owner ends."""
         self._is_closed = True
         self._source = itertools.chain(())
         self._tell = None  # its owner holds this object: break the cycle
@@ -340,7 +340,7 @@ class Intake:
 
     def _go_on(self) -> None:
         if self._more.locked():
-            with suppress(RuntimeError):  # somebody else has
+            with suppress(RuntimeError):  # another thread has
                 self._more.release()
 
     def _work(self) -> None:

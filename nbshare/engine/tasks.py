@@ -46,13 +46,13 @@ from nbshare.wire.orders import Task
 
 LOAD_S = 0.1  # work of all workers that is given out beyond one task for each
 MOST_TASKS = 127  # that are given out at a time: what is given out takes memory
-FIRST_TASKS = 8  # while nobody knows how long tasks take
+FIRST_TASKS = 8  # until it is known how long tasks take
 LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
 # A call stays open so long after its last task. Then a task comes late by the millisecond that a
-# new call takes to begin; meanwhile its workers are there for nobody else.
+# new call takes to begin; until then its workers do nothing else.
 OPEN_S = 0.05
 REST_S = 0.005  # of the thread, while workers have enough to do
-LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that nobody has told of
+LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that no event told of
 ALWAYS = 1 << 60  # as LOW: workers tell after each task
 
 
@@ -276,7 +276,9 @@ class TaskQueue(Supply):
         look_s, is_set = LOOK_S, True
         try:
             with self._lock:
-                if self._thread is not threading.current_thread():  # who started it gave it up
+                if (
+                    self._thread is not threading.current_thread()
+                ):  # the thread that started it gave it up
                     return
             while (prints := self._prints_at_end(lingers=is_set)) is None:
                 has_news = self._resolve()
@@ -291,7 +293,7 @@ class TaskQueue(Supply):
                     pause_s = min(pause_s, max(0.0, self._close_at - time.monotonic()))
                 is_set = event.wait(pause_s)
             prints.end()
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
             self._fail(error)
             self._prints.end()
         finally:
@@ -429,7 +431,7 @@ class TaskQueue(Supply):
                 call.start()
             else:
                 call.engine.notify(call)
-            if self._is_cancelling:  # who cancels or stops may have overlooked it
+            if self._is_cancelling:  # a thread that cancels or stops may have missed it
                 self.cancel_waiting()
             if self._is_stopping:
                 call.stop()
@@ -449,7 +451,7 @@ class TaskQueue(Supply):
             return
         for i, (task, future) in joined.items():
             self._tasks[i] = task, future
-            future.enter(call, engine, i)  # what was cancelled nobody is to see
+            future.enter(call, engine, i)  # a cancelled task gives no result
         call.board.publish(n)
 
     def _new_call(self) -> Call:

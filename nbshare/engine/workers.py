@@ -159,7 +159,7 @@ class WorkerPool:
                 self.remove(worker)
                 if not isinstance(error, ConnectionError | BlockingIOError):
                     raise
-                # It died while idle, or was stopped: nobody need notice.
+                # It died while idle, or was stopped: no call is affected.
             else:
                 del self.idle_since[worker]
                 return worker

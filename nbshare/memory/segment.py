@@ -240,7 +240,7 @@ class Segment(mmap.mmap):
             If there is no room.
         """
         assert self.kind is not None
-        if self.is_private:  # a copy: who reads this one goes on to it by `whole`
+        if self.is_private:  # a copy: readers of this one find it by `whole`
             self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
             return self._larger
         budget.check_room(needed - self.nbytes)

@@ -47,7 +47,7 @@ class UserFile(NamedTuple):
         except (OSError, ValueError) as error:
             raise StaleReferenceError(
                 f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it as "
-                "it is until the results are there, or send a copy: numpy.array(x)."
+                "it is until the results have come, or send a copy: numpy.array(x)."
             ) from None
 
 

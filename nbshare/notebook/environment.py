@@ -25,7 +25,7 @@ _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs shar
 def surroundings() -> Literal["kernel", "terminal", "log"]:
     """Return what shows our output: a kernel, a terminal or a log.
 
-    A kernel is asked for before the terminal: Jupyter's stderr is no terminal, but a kernel
+    A kernel is asked for before the terminal: Jupyter's stderr is not a terminal, but a kernel
     started by hand in one may well be.
     """
     # A kernel has loaded IPython: if it is not there, there is no need to import it.

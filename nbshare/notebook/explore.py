@@ -131,7 +131,7 @@ def explore(
 def finished(results: Any) -> Any:
     """Wrap complete results so that they can be read like a job."""
     if not isinstance(results, np.ndarray):
-        raise _no_array(f"a {type(results).__name__}")
+        raise _no_array(f"of type {type(results).__name__}")
     if not results.size:
         raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
     n = len(np.atleast_1d(results))

@@ -95,7 +95,7 @@ class LiveFigure:
     def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
         self._job = job
         self._plots = as_plots(plot)
-        self._is_users = any(each.is_drawn_by_user for each in self._plots)
+        self._is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
         self._in_users_style = in_users_style or not self._is_styled
@@ -155,7 +155,7 @@ class LiveFigure:
             places = list(cast(Any, grid).flat)
         self._painters = [
             FunctionPainter(figure, plot, is_styled=self._is_styled)
-            if plot.is_drawn_by_user
+            if plot._is_drawn_by_user
             else _PAINTERS[str(plot.kind)](
                 figure.add_subplot(), plot, self._job._inputs, partial, present
             )

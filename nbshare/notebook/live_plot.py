@@ -149,7 +149,7 @@ class LivePlot:
             raise TypeError(f"value={value!r} is not allowed: pass a function of one result.")
         self.value = value
         if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}.")
+            raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
         self.reduction = reduction
         if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
             raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
@@ -194,7 +194,7 @@ class LivePlot:
         cast(Draw, self.kind)(axes, partial)
 
     @property
-    def is_drawn_by_user(self) -> bool:
+    def _is_drawn_by_user(self) -> bool:
         """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
         return callable(self.kind) or type(self).draw is not LivePlot.draw
 

@@ -81,7 +81,7 @@ class _Stream:
         now = time.monotonic()
         self._allowed += (now - self._counted_at) * _PER_SECOND
         self._allowed, self._counted_at = min(self._allowed, _BURST), now
-        # After hiding some, hide for a second at least: a notice after every other line is no help.
+        # After hiding some, hide for a second at least: notices after every line do not help.
         may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
         self._allowed -= n if may else 0
         return may

@@ -104,13 +104,14 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
 
     Never raises.
     """
+    pickled = _pickled(error)
     return Failure(
         item=index,
         item_repr=item,
-        pickled=_pickled(error),
+        pickled=pickled,
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error)),
-        traceback=_format(error),
+        traceback=_format(error, with_notes=pickled is None),
     )
 
 
@@ -128,8 +129,7 @@ def rebuild(failure: Failure, name: str, worker: object) -> BaseException:
             error = pickle.loads(failure.pickled)
         except (Exception, SystemExit):  # noqa: BLE001 - its class may exist in the worker only
             error = None
-    note = f"raised {where}:\n{failure.traceback}"
-    if not isinstance(error, BaseException) or not noted(error, note):
+    if not isinstance(error, BaseException) or not noted(error, _note(failure, where)):
         error = _task_error(failure, where)
     return explained(error)
 
@@ -150,8 +150,12 @@ def _task_error(failure: Failure, where: str) -> TaskError:
         failure.item_repr,
         failure.type_name,
     )
-    error.add_note(f"raised {where}:\n{failure.traceback}")
+    error.add_note(_note(failure, where))
     return error
+
+
+def _note(failure: Failure, where: str) -> str:
+    return f"raised {where}:\n{failure.traceback}" if failure.traceback else f"raised {where}"
 
 
 def leave(error: BaseException | None) -> NoReturn:
@@ -227,10 +231,16 @@ def _pickled(error: BaseException) -> bytes | None:
     return data
 
 
-def _format(error: BaseException) -> str:
+def _format(error: BaseException, *, with_notes: bool) -> str:
+    """Return the traceback below the engine; nothing if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
     try:
-        parts = traceback.format_exception(type(error), error, frames)
+        shown = traceback.TracebackException(type(error), error, frames, compact=True)
+        if not with_notes:  # they travel with the error
+            shown.__notes__ = None
+            if frames is None and shown.__cause__ is shown.__context__ is None:
+                return ""
+        parts = list(shown.format())
     except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
         parts = [*traceback.format_tb(frames), type(error).__name__]
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]

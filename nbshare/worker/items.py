@@ -175,7 +175,7 @@ class _UnfitError(Exception):
 
 
 def _frozen(results: Iterable[Any]) -> Iterator[Any]:
-    """Yield each result frozen: plain values that nobody else can change, or a pickle of it.
+    """Yield each result frozen: plain values that cannot change, or a pickle of it.
 
     Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
     The keys of dicts cannot change, so the pickler checks them. If a dict has plain values only,

@@ -78,12 +78,12 @@ def report(fraction: float, text: str = "") -> None:
         raise TypeError(
             f"report(fraction): a number from 0 to 1 is needed, not {fraction!r:.200}"
         ) from None
-    desk = _present.desk
-    if desk is not None:
-        desk.write(share, text)
+    reporter = _present.reporter
+    if reporter is not None:
+        reporter.write(share, text)
 
 
-class Desk:
+class Reporter:
     """Where the items of one worker report: its row of the board.
 
     Parameters
@@ -96,16 +96,16 @@ class Desk:
 
     def __init__(self, board: Board, slot: int) -> None:
         self._board, self._row = board, board.row(slot)
-        self._before: list[Desk | None] = []
+        self._before: list[Reporter | None] = []
         self._shown: Any = ""  # the present text
 
     def __enter__(self) -> None:
         """Report from items that run in this thread."""
-        self._before.append(_present.desk)
-        _present.desk = self
+        self._before.append(_present.reporter)
+        _present.reporter = self
 
     def __exit__(self, *_: object) -> None:
-        _present.desk = self._before.pop()
+        _present.reporter = self._before.pop()
 
     @property
     def item(self) -> int | None:
@@ -131,7 +131,7 @@ class Desk:
 class _Present(threading.local):
     """Where the items that run in this thread report."""
 
-    desk: Desk | None = None
+    reporter: Reporter | None = None
 
 
 _present = _Present()
@@ -139,4 +139,4 @@ _present = _Present()
 
 def present_item() -> int | None:
     """Return the index of the item that this thread runs; None outside of items."""
-    return None if _present.desk is None else _present.desk.item
+    return None if _present.reporter is None else _present.reporter.item

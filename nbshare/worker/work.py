@@ -48,7 +48,7 @@ from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
-from nbshare.worker.reports import Desk, ItemStopped
+from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import Decided, ResultStore
 
@@ -138,7 +138,7 @@ class Work:
         self._policy, self._process = order.policy, _process[0]
         self._board = board
         self._slot = board.row(slot)
-        self._desk = Desk(board, slot)
+        self._reporter = Reporter(board, slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
         inputs_of_all, items, fixed = inputs[0], inputs[-2 if order.n_fed else -1], order.fixed
@@ -205,7 +205,7 @@ class Work:
             self._caller.tidy_up()
         self._is_odd = False
         start_ns = time.monotonic_ns()
-        with self._desk:
+        with self._reporter:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)

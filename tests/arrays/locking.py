@@ -109,7 +109,7 @@ def write_from(queue: Any) -> None:
 
 
 def write_part(buffer: nbshare.SharedBuffer, layout: Any, name: str, n: int) -> None:
-    """Write an array of one's own, and count the rounds in one that is everybody's."""
+    """Write an array of one's own, and count the rounds in one that all write to."""
     arrays = buffer.layout(layout)
     arrays[name][...] = -1
     wait_until(lambda: arrays["left"][0] and arrays["right"][0], what="the other has not come")

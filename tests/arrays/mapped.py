@@ -11,7 +11,7 @@ from nbshare import parallel_map
 
 
 def file_of(array):
-    """Return the file that an array lies in, as the kernel sees it; None if there is none."""
+    """Return the file that an array is in, as the kernel sees it; None if there is none."""
     address = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_bytes().split(b"\n"):  # some names have a "\r"
         span, _, _, _, _, *path = line.split(maxsplit=5)
@@ -89,7 +89,7 @@ def count_descriptors(_, views):
 
 
 def nest(_, x):
-    """Give an array to another map."""
+    """Give an array to another run."""
     return parallel_map(file_of_shared, [0], shared={"x": x}, out="list")[0]
 
 

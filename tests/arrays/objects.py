@@ -14,7 +14,7 @@ ROWS = 20_000
 
 
 class Labelled(np.ndarray):
-    """An array class of somebody's, with an attribute."""
+    """An array class of a user, with an attribute."""
 
     def __array_finalize__(self, other: Any) -> None:
         self.label = getattr(other, "label", "")
@@ -147,7 +147,7 @@ def addresses(obj: Any) -> Iterator[int]:
 
 
 def is_shared(obj: Any) -> bool:
-    """Whether all of an object's large buffers lie in memory that other processes map too."""
+    """Whether all of an object's large buffers are in memory that other processes map too."""
     with open("/proc/self/maps") as file:
         lines = [line.split() for line in file if "nbshare-" in line]
     spans = [[int(x, 16) for x in line[0].split("-")] for line in lines]

@@ -87,7 +87,7 @@ def compare_and_write(array: np.ndarray, expected: bytes) -> dict[str, Any]:
 
 
 def mapped(array: np.ndarray) -> tuple[int, int]:
-    """Return how often this process maps the memory that an array lies in, and its kB in RAM."""
+    """Return how often this process maps the memory that an array is in, and its kB in RAM."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
     heads = [i for i, line in enumerate(lines) if "-" in line.split()[0]]
     address = array.__array_interface__["data"][0]

@@ -17,7 +17,7 @@ from nbshare.errors import NbshareError
 
 
 class BadDataError(Exception):
-    """Somebody has read what nobody has written."""
+    """A reader has read a number that was never written."""
 
 
 def put_numbers(ring: RingBuffer, start: int, n: int) -> None:
@@ -57,7 +57,7 @@ def check_sequence(ring: RingBuffer, result: np.ndarray, fail_at: int = -1) -> N
 
 
 def check_or_abort(ring: RingBuffer, result: np.ndarray, fail_at: int) -> None:
-    """As a processor should: tell the loader why nobody reads any more."""
+    """As a processor should: tell the loader why reading has ended."""
     try:
         check_sequence(ring, result, fail_at)
     except BadDataError as error:
@@ -74,7 +74,7 @@ def count(ring: RingBuffer, seen: np.ndarray) -> None:
 
 
 def add(i: int, ring: RingBuffer) -> None:
-    """As a function of a map: put a number, if it can be had as an argument at all."""
+    """As a function of a run: put a number, if it can be had as an argument at all."""
     put_numbers(ring, i, 1)
 
 

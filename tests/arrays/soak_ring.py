@@ -9,7 +9,7 @@ once), and at the end this process must hold what it held after the first runs.
 
     python tests/arrays/soak_ring.py [--runs 1000] [--seed 0]
 
-A line is printed now and then. A thousand runs take about a minute on two cores.
+A line is printed now and then. A thousand runs take about a minute on two CPUs.
 """
 
 from __future__ import annotations

@@ -417,7 +417,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
 def test_views_are_shared_arrays(make):
-    """A view lies in the same memory and is a SharedArray itself."""
+    """A view is in the same memory and is a SharedArray itself."""
     array = nbshare.share(TABLE)
     view = make(array)
     assert type(view) is SharedArray
@@ -602,7 +602,7 @@ def test_a_thousand_arrays_leave_nothing():
 
 
 def test_results_of_a_map_leave_nothing(cold):
-    """After maps whose results are gone, and the end of the workers, all memory is given back."""
+    """After runs whose results are gone, and the end of the workers, all memory is given back."""
     before = memfds()
     for _ in range(5):
         parallel_map(tasks.double, np.ones((4, 300_000)))
@@ -622,7 +622,7 @@ def test_a_result_outlives_the_workers(cold):
 
 
 def test_two_results_are_two_arrays():
-    """A later map does not write into the kept result of an earlier one, nor into its views."""
+    """A later run does not write into the kept result of an earlier one, nor into its views."""
     table = np.ones((4, 300_000))
     views = []
     for i in range(6):

@@ -116,7 +116,7 @@ def test_nbytes_for_is_exact(layout, alignment):
 @in_numbers
 @given(LAYOUTS, LAYOUTS, ALIGNMENTS, st.integers(0, 2**32))
 def test_bytes_come_back(first, second, alignment, seed):
-    """What is written to each array is there after all are written; laying out changes nothing."""
+    """Values written to each array stay when all are written; laying out changes nothing."""
     nbytes = [SharedBuffer.nbytes_for(x, alignment=alignment) for x in (first, second)]
     buffer = SharedBuffer(max(nbytes))
     assert not whole(buffer).any()
@@ -242,7 +242,7 @@ def test_an_alignment_may_be_a_number_of_numpy_s(kind):
     ids=repr,
 )
 def test_an_array_that_cannot_be_is_refused(wanted, error, text):
-    """What is no shape or no dtype is refused as such, with the name of the array."""
+    """A wrong shape or dtype is refused as such, with the name of the array."""
     with pytest.raises(error, match=rf"(?s){text}.*layout\['B'\]"):
         SharedBuffer(100).layout({"A": (3, "f8"), "B": wanted})
 
@@ -305,14 +305,14 @@ def test_it_travels_through_a_queue(buffer):
 
 
 def test_it_travels_as_an_item(buffer):
-    """Workers of a map that get it in their items write into the caller's memory."""
+    """Workers of a run that get it in their items write into the caller's memory."""
     items = [(buffer, LAYOUT, name, value) for name, value in [("A", 1), ("B", 2), ("C", 3)]]
     parallel_map(locking.write_item, items, max_workers=2)
     assert [array.max() for array in buffer.layout(LAYOUT).values()] == [1, 2, 3]
 
 
 def test_it_travels_in_a_partial(buffer):
-    """Workers of a map that get it in a partial write into the caller's memory."""
+    """Workers of a run that get it in a partial write into the caller's memory."""
     func = functools.partial(locking.write, buffer, LAYOUT)
     parallel_map(func, ["A", "B"], [4, 5], max_workers=2)
     assert [array.max() for array in buffer.layout(LAYOUT).values()] == [4, 5, 0]

@@ -78,7 +78,7 @@ def test_a_read_only_view_arrives_read_only(stranger):
 
 
 def test_a_stranger_s_new_array_arrives(stranger):
-    """A result that nobody keeps at its origin is held there until it has been received."""
+    """A result without a reference at its origin is held there until it has been received."""
     for value in range(20):
         array = stranger.submit(receivers.make, value).result(20)
         assert isinstance(array, nbshare.SharedArray)
@@ -150,7 +150,7 @@ def test_plain_pickle_stores_values():
 
 @pytest.mark.parametrize("size", [10, 10_000_000])
 def test_a_reference_is_small(size):
-    """A view takes at most 400 bytes beside its dtype, whatever its size."""
+    """A view takes at most 400 bytes next to its dtype, whatever its size."""
     view = nbshare.zeros((size, 2), "f2")[::-3, 1:]
     assert len(ForkingPickler.dumps(view)) <= 400 + len(pickle.dumps(view.dtype))
 

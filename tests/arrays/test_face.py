@@ -18,7 +18,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("make", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_no_shared_array_is_in_memory_of_its_own(make):
-    """Who tries is told what to call instead."""
+    """The error names the call to use instead."""
     with pytest.raises(TypeError, match=r"nbshare\.empty.*nbshare\.share"):
         make()
 

@@ -1,4 +1,4 @@
-"""A lock that excludes threads, processes and its own copies, and that nobody dead keeps."""
+"""A lock that excludes threads, processes and its own copies, and that no dead process keeps."""
 
 from __future__ import annotations
 
@@ -124,28 +124,28 @@ def test_it_excludes_a_process_and_its_parent(lock, counter):
 
 
 def test_it_travels_as_an_item(lock, counter):
-    """Workers of a map that get it in their items exclude each other."""
+    """Workers of a run that get it in their items exclude each other."""
     items = [(lock, counter, me, N) for me in range(2)]
     parallel_map(locking.count_item, items, max_workers=2, chunksize=1)
     assert counter[0] == 2 * N
 
 
 def test_it_travels_in_a_partial(lock, counter):
-    """Workers of a map that get it in a partial exclude each other."""
+    """Workers of a run that get it in a partial exclude each other."""
     func = functools.partial(locking.count, lock, counter)
     parallel_map(func, range(2), [N, N], max_workers=2, chunksize=1)
     assert counter[0] == 2 * N
 
 
 def test_it_travels_in_shared(lock, counter):
-    """Workers of a map can take it though they get it in ``shared=``."""
+    """Workers of a run can take it though they get it in ``shared=``."""
     func = functools.partial(locking.count_with, counter)
     parallel_map(func, range(2), [N, N], shared={"lock": lock}, max_workers=2, chunksize=1)
     assert counter[0] == 2 * N
 
 
 def test_it_travels_in_a_buffer():
-    """Workers of a map exclude each other by the lock of a buffer."""
+    """Workers of a run exclude each other by the lock of a buffer."""
     layout = {"counter": (3, int)}
     buffer = nbshare.SharedBuffer(24)
     items = [(buffer, layout, me, N) for me in range(2)]
@@ -226,7 +226,7 @@ def test_a_killed_process_releases_it(lock, start):
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_a_process_that_ends_releases_it(lock, start):
-    """Whoever takes it after a process that has just ended with it is told, once."""
+    """The next holder after a process that has just ended with it is told, once."""
     run_together(multiprocessing.get_context(start), locking.end_holding, [(lock,)])
     assert not lock.locked()
     for expected in (True, False):
@@ -235,7 +235,7 @@ def test_a_process_that_ends_releases_it(lock, start):
 
 
 def test_a_thread_that_ends_releases_it(lock):
-    """Whoever takes it after a thread that has just ended with it is told, once."""
+    """The next holder after a thread that has just ended with it is told, once."""
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     thread.join()
@@ -256,7 +256,7 @@ def test_another_copy_s_takeover_is_not_told_again(lock):
 
 
 def test_a_killed_worker_does_not_block_the_others(lock):
-    """A worker of a map killed with the lock fails its item; another takes the lock over."""
+    """A worker of a run killed with the lock fails its item; another takes the lock over."""
     results = parallel_map(
         functools.partial(locking.die_holding, nbshare.zeros(1, bool)),
         range(2),
@@ -513,7 +513,7 @@ def state(pid):
 
 @pytest.mark.parametrize("rival", [False, True], ids=["alone", "contended"])
 def test_interrupts_at_any_moment_never_leave_it_held(script, rival):
-    """After each of hundreds of interrupts of a loop of with blocks, nobody holds the lock."""
+    """After each of hundreds of interrupts of a loop of with blocks, the lock is free."""
     script(f"""
 import random, signal, threading, time
 import nbshare
@@ -585,7 +585,7 @@ def test_no_moment_of_a_takeover_keeps_the_news_from_the_next(lock, other):
 
 
 def test_no_moment_of_a_wait_touches_the_holder_s_hold(lock, other):
-    """Wherever an interrupt comes in a wait, the holder holds the lock, and nobody else."""
+    """Wherever an interrupt comes in a wait, the holder, and no other, has the lock."""
 
     def check():
         for _ in each_interrupt(lambda: lock.acquire(timeout=0.01), FILES):

@@ -100,7 +100,7 @@ ROUTES = {
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_it_goes_by_its_file_on_all_ways_to_a_worker(route, x, path):
-    """The worker's array lies in a mapping of the file, whichever way it came."""
+    """The worker's array is in a mapping of the file, whichever way it came."""
     assert ROUTES[route](x) == str(path)
 
 
@@ -223,13 +223,13 @@ def test_an_array_that_its_path_does_not_lead_to_is_copied(make, path):
 
 
 def test_a_small_array_is_copied(x):
-    """What takes less time to copy than to map is copied, as any array."""
+    """A file that is copied faster than it is mapped is copied, as any array."""
     assert by_shared(x[:2]) is None
     assert by_shared(x[:0]) is None
 
 
 def test_share_copies(path):
-    """What was shared keeps its values, whatever becomes of the file."""
+    """Shared values stay, whatever happens to the file."""
     x = np.load(path, mmap_mode="r+")
     shared = [nbshare.share(x), nbshare.share({"x": x})["x"], nbshare.share({"x": x}, wrap=True)]
     x[0] = 42

@@ -91,7 +91,7 @@ def test_arrays_in_objects_cannot_be_written():
 
 
 def test_a_private_copy_can_be_written(stranger):
-    """In mode "c" every process may write, and nobody else sees it."""
+    """In mode "c" every process may write, and no other sees it."""
     wrapped = nbshare.share({"a": np.arange(5.0)}, mode="c", wrap=True)
     assert stranger.submit(objects.write, wrapped).result() == -5
     assert wrapped.get()["a"][0] == 0
@@ -198,7 +198,7 @@ def test_mode_is_checked():
 
 
 def test_memory_goes_with_the_object(memory_in_use):
-    """Once nobody has the object or its arrays, its memory is given back."""
+    """When the object and its arrays are deleted, its memory is freed."""
     before = memory_in_use()
     shared = nbshare.share({"a": np.ones(1 << 20)})
     assert memory_in_use() >= before + (8 << 20)

@@ -1,4 +1,4 @@
-"""A queue of array slots: in order, in place, and nobody waits for the dead."""
+"""A queue of array slots: in order, in place, and no process waits for a dead one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_slots_come_in_the_order_of_their_numbers():
 
 
 def test_nothing_is_copied(numbers):
-    """Whoever puts and whoever gets a slot have the same memory; few slots are used if few do."""
+    """Producers and consumers have the same memory; few slots are used if few take part."""
     addresses = set()
     for _ in range(20):
         with numbers.put() as slot:
@@ -395,7 +395,7 @@ def test_any_number_of_loaders_and_processors(kind):
 
 
 def test_it_travels_through_a_map():
-    """Workers of a map put into a ring from their items, a partial or ``shared=``."""
+    """Workers of a run put into a ring from their items, a partial or ``shared=``."""
     ring = RingBuffer(40, 2, int)
     parallel_map(rings.add_item, [(ring, i) for i in range(10)], max_workers=2)
     func = functools.partial(rings.add, ring=ring)

@@ -1,6 +1,6 @@
-"""Every schedule of a ring buffer's transitions: no deadlock, nothing lost, whoever dies and when.
+"""Every schedule of a ring buffer's transitions: no deadlock, nothing lost, whichever one dies.
 
-Small worlds of producers, consumers and somebody who closes or aborts are walked through all their
+Small worlds of producers, consumers and one that closes or aborts are walked through all their
 interleavings. The transitions are the real ones, on real memory that is put back to each state;
 what is modelled is what surrounds them: to sleep until an event, to wake, to die. There are no
 time-outs as long as nobody dies, so that no schedule gets along by them.
@@ -88,7 +88,7 @@ class World:
     deaths, interrupts : int
         How many may die, at any store or between, and how many sleepers be interrupted.
     in_order : bool
-        Whether whoever has a slot to fill gets the next number, which consumers see in order.
+        Whether a process with a slot to fill gets the next number, which consumers see in order.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ def after_wake(actor):
 
 
 def woken(actors, wakes):
-    """Yield the actors after the wakes: one of those who sleep, whichever, or all."""
+    """Yield the actors after the wakes: any one of the sleepers, or all."""
     if not wakes:
         yield actors
         return
@@ -347,7 +347,7 @@ def tells_nobody(states, event):
 
 
 def notes_nothing(states, event):
-    """Wake those who sleep already, but not those about to."""
+    """Wake processes that sleep already, but not those about to."""
     return ((event, 1),)
 
 

@@ -1,4 +1,4 @@
-"""A queue of array slots: nobody waits for the dead, and an interrupt loses nothing."""
+"""A queue of array slots: no process waits for a dead one, and an interrupt loses nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_end_of_the_data_comes_after_the_dead_one_s_slot(numbers, is_waiting
 
 
 def test_the_end_of_the_data_does_not_wait_for_a_dead_producer(numbers):
-    """A loop on a closed ring ends though somebody died while filling a slot."""
+    """A loop on a closed ring ends though a producer died while filling a slot."""
     with held_by_other(numbers, "put") as process, ThreadPoolExecutor(1) as thread:
         numbers.close()
         read = thread.submit(list, numbers)
@@ -93,7 +93,7 @@ def test_the_end_of_the_data_does_not_wait_for_a_dead_producer(numbers):
 
 
 def test_a_slot_of_the_dead_may_be_left():
-    """With on_death="leave" it is nobody's; the others go on until the ring is aborted."""
+    """With on_death="leave" its slot stays taken; the others go on until the ring is aborted."""
     ring = RingBuffer(2, 2, int, on_death="leave")
     with held_by_other(ring, "put") as process:
         process.kill()
@@ -224,7 +224,7 @@ for i in range(200):
 
 
 def in_a_thread(work):
-    """Do something where tracing disturbs nobody."""
+    """Do something where tracing disturbs no other test."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(work).result(100)
 

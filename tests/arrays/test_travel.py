@@ -205,7 +205,7 @@ def assert_written(mode, array, expected, told):
     assert receivers.raw(array).tobytes() == receivers.raw(expected).tobytes()
 
 
-# ------------------------------------------------------------------- everybody's processes
+# ------------------------------------------------------------------- other libraries' processes
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +342,7 @@ assert (array[:, ::2] == 7).all() and array[0, 1, 0] == 100_000
 
 
 def test_a_manager_s_proxies_work_in_workers(lab):
-    """As items, in shared= and as arguments of tasks; the key is in no one's environment."""
+    """As items, in shared= and as arguments of tasks; the key is in no environment."""
     lab.run("""
 import pickle
 executor = nbshare.Executor(2)

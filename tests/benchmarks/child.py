@@ -1,4 +1,4 @@
-"""What one fresh process does: it runs one contestant and writes what it saw, a JSON line each."""
+"""One fresh process: it runs one contestant and writes its results, a JSON line each."""
 
 from __future__ import annotations
 

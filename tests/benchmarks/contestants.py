@@ -1,4 +1,4 @@
-"""Who takes part: one class per library, used as its documentation says.
+"""The libraries that take part: one class each, used as its documentation says.
 
 A contestant is made with the number of workers and, where every item reads one large array, with
 that array. Making it imports the library and starts the workers. Its ``map`` returns the results in

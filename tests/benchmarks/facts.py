@@ -49,7 +49,7 @@ def pss(pids) -> int:
 
 
 def memory(contestant: type[Contestant], nbytes: int) -> float | str:
-    """Return the peak memory of all processes of a map over a large input."""
+    """Return the peak memory of all processes of a run over a large input."""
     with Fresh(contestant, "memory", nbytes=nbytes, workers=WORKERS) as fresh:
         peak, end = 0, time.monotonic() + 40
         while fresh.process.poll() is None and time.monotonic() < end:
@@ -60,7 +60,7 @@ def memory(contestant: type[Contestant], nbytes: int) -> float | str:
 
 
 def interrupt(contestant: type[Contestant]) -> dict:
-    """Interrupt a map of long items, as Jupyter does; try the next call."""
+    """Interrupt a run of long items, as Jupyter does; try the next call."""
     with Fresh(contestant, "interrupted", workers=WORKERS) as fresh:
         if not fresh.wait_for(fresh.touched.exists, 30):
             return {"interrupt": "did not start", "next call": "–"}

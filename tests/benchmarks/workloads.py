@@ -1,4 +1,4 @@
-"""What is computed: the functions that workers call, and the workloads made of them.
+"""The work: the functions that workers call, and the workloads made of them.
 
 Workers import this module, so it imports NumPy and the standard library only.
 """

@@ -1,4 +1,4 @@
-"""Functions whose items say what to do, for maps that differ only in their items."""
+"""Functions whose items say what to do, for runs that differ only in their items."""
 
 from __future__ import annotations
 

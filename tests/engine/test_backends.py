@@ -1,4 +1,4 @@
-"""What is particular to maps in this process, in its threads, and within workers.
+"""Features of runs in this process, in its threads, and within workers.
 
 What all backends have in common: `tests/backends`.
 """
@@ -45,7 +45,7 @@ def test_an_interrupt_of_a_serial_map(n, retries, tally):
 @pytest.mark.parametrize("bad", [0, 3])
 @pytest.mark.parametrize("make", [range, lambda n: iter(range(n))], ids=["list", "generator"])
 def test_an_interrupt_says_where_results_are_only_if_there_are_any(bad, make):
-    """Nothing is kept of a map that was interrupted before its first result."""
+    """Nothing is kept of a run that was interrupted before its first result."""
     with pytest.raises(MapInterrupted) as caught:
         parallel_map(policies.raise_interrupt_at, make(60), shared={"bad": bad}, backend="serial")
     assert re.match(rf"{bad}( of 60)? items done", str(caught.value))
@@ -76,7 +76,7 @@ def test_there_are_no_more_threads_than_asked_for(max_workers):
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_no_process_is_started_for_a_map_in_this_one(backend, cold):
-    """Serial maps and threads need no worker process."""
+    """Serial runs and threads need no worker process."""
     assert set(parallel_map(policies.pid, range(9), backend=backend).tolist()) == {os.getpid()}
     assert not psutil.Process().children()
 
@@ -87,7 +87,7 @@ def test_no_process_is_started_for_a_map_in_this_one(backend, cold):
     ids=str,
 )
 def test_maps_in_workers_start_no_processes(options, cold):
-    """Three maps deep no process is at work but those asked for at the outside."""
+    """Three runs deep no process is at work but those asked for at the outside."""
     found = parallel_map(
         policies.nest, [3, 3], shared={"options": options}, max_workers=2, chunksize=1
     )
@@ -111,7 +111,7 @@ def test_a_map_in_a_worker_tries_again(tally):
 
 
 def test_a_time_out_in_a_worker_is_refused():
-    """A map in a worker has no process of its own to end, and says so."""
+    """A run in a worker has no process of its own to end, and says so."""
     options = {"timeout": 1.0}
     with pytest.raises((ValueError, NotImplementedError), match=r"timeout=1\.0.*worker"):
         parallel_map(policies.nest, [1], shared={"options": options})

@@ -1,4 +1,4 @@
-"""How a map runs: failures, workers and chunks, surroundings, memory, and without the server."""
+"""How a call runs: failures, workers and chunks, surroundings, memory, and without the server."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_last_job_is_forgotten_after_a_success():
 
 
 def test_the_next_map_after_a_failure_is_right():
-    """Fifty failures in a row leave nothing behind that the next map would notice."""
+    """Fifty failures in a row leave nothing behind that the next run would notice."""
     for i in range(50):
         with pytest.raises(ValueError, match=f"no way on at {i}"):
             parallel_map(tasks.fail_at, range(i + 1), [i] * (i + 1))
@@ -176,7 +176,7 @@ def test_the_items_of_a_chunk_stay_together():
 
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_as_many_workers_as_asked_for_work_at_once(tmp_path, n):
-    """Exactly `max_workers` processes work on a map, at the same time, none of them the caller."""
+    """Exactly `max_workers` processes work on a run, at the same time, none of them the caller."""
     pids = parallel_map(tasks.meet, range(n), shared={"folder": tmp_path, "n": n}, max_workers=n)
     assert len({*pids.tolist(), os.getpid()}) == n + 1
     more = parallel_map(tasks.pid, range(500), max_workers=n, chunksize=1)
@@ -242,7 +242,7 @@ def test_workers_draw_different_random_numbers(cold):
 
 
 def test_an_interrupt_while_the_engine_starts_is_the_maps():
-    """`except MapInterrupted` catches it too, and the next map is right."""
+    """`except MapInterrupted` catches it too, and the next run is right."""
     nbshare.shutdown()
     with pytest.raises(MapInterrupted), InterruptAt(1, {local.__file__}):
         parallel_map(tasks.double, [1, 2])
@@ -362,7 +362,7 @@ def test_inputs_that_do_not_fit_are_refused_before_they_are_copied(place, little
 
 
 def test_results_that_do_not_fit_are_refused(little_memory):
-    """Too large an output is a MemoryError with both figures; the next map works."""
+    """Too large an output is a MemoryError with both figures; the next run works."""
     items = [(1 << 20, i) for i in range(100)]
     with pytest.raises(MemoryError, match=r"100 MiB.* 64 MiB"):
         parallel_map(tasks.make_bytes, items)

@@ -57,7 +57,7 @@ def test_items_that_are_done_take_no_memory():
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_other_backends_pack_first(backend, tmp_path):
-    """They have no second core to use meanwhile, and lists mean the same to them."""
+    """They have no second CPU to use in the meantime, and lists mean the same to them."""
     (path := tmp_path / "there").touch()
     items = [*range(MANY), feeds.Awaits(path)]
     found = parallel_map(feeds.identity, items, backend=backend, progress=False)
@@ -87,7 +87,7 @@ values = st.one_of(
     st.one_of(st.none(), st.integers(1, 50)),
 )
 def test_results_are_those_of_a_loop(monkeypatch, some, n, n_more, chunksize):
-    """Whatever the items, in one list or several, beside an array and a range."""
+    """Whatever the items, in one list or several, next to an array and a range."""
     monkeypatch.setattr(preparing, "ENOUGH_ITEMS", 0)
     lists = [[*(some[k:] * n)[:n]] for k in range(1 + n_more) if some[k:]]
     columns = [*lists, np.arange(2.0 * n).reshape(n, 2), range(n)]
@@ -120,7 +120,7 @@ def test_locks_and_their_memory_that_come_late_are_the_callers():
 
 
 def test_an_item_that_cannot_be_packed_is_named():
-    """Though others have run by then; what is done is kept, and the next map is right."""
+    """Though others have run by then; what is done is kept, and the next run is right."""
     items = [*range(MANY), threading.Lock(), 5]
     with pytest.raises(UnsendableError, match=rf"item {MANY} .*lock"):
         pair(feeds.identity, items)
@@ -130,7 +130,7 @@ def test_an_item_that_cannot_be_packed_is_named():
 
 
 def test_an_error_ends_the_packing():
-    """Nobody pickles a million items of a map that has failed."""
+    """A million items of a failed run are not pickled."""
     feeds.Counted.n = 0
     items = [*range(MANY), *[feeds.Counted() for _ in range(1_000_000)]]
     with pytest.raises(ValueError, match="the first one"):
@@ -139,7 +139,7 @@ def test_an_error_ends_the_packing():
 
 
 def test_ctrl_c_while_items_are_packed(tmp_path):
-    """What has run by then is kept, and the next map is right."""
+    """Results up to then are kept, and the next run is right."""
     path = str(tmp_path / "running")
     items = [
         *range(MANY),

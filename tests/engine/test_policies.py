@@ -1,4 +1,4 @@
-"""What a map does about failures and slow items."""
+"""What a run does about failures and slow items."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_rows_are_masked_whole():
 
 
 def test_the_mask_of_a_result_can_be_changed():
-    """What was returned is the caller's: values and mask can be assigned."""
+    """The result is the caller's: values and mask can be assigned."""
     result = parallel_map(policies.fail_some, range(4), shared={"bad": {1}}, on_error="return")
     result[1] = 10.0
     result[2] = np.ma.masked
@@ -237,7 +237,7 @@ def test_a_result_that_does_not_fit_is_one_failure(backend):
 
 @backends
 def test_an_error_that_is_raised_is_kept_too(backend):
-    """The failure that a map ended with is among the errors of the last job."""
+    """The failure that a run ended with is among the errors of the last job."""
     with pytest.raises(ValueError, match="no way on at 3") as caught:
         parallel_map(policies.fail_some, range(6), shared={"bad": {3}}, backend=backend)
     assert last_job().errors[3] is caught.value
@@ -245,12 +245,16 @@ def test_an_error_that_is_raised_is_kept_too(backend):
 
 @backends
 def test_all_items_fail(backend):
-    """If nothing has a result, a list of all the errors comes back."""
+    """If nothing has a result, a masked array comes back as if some had; the job has the errors."""
     result = parallel_map(
         policies.fail_some, range(9), shared={"bad": range(9)}, on_error="return", backend=backend
     )
-    assert type(result) is list
-    assert [str(error) for error in result] == [f"no way on at {i}" for i in range(9)]
+    assert type(result) is np.ma.MaskedArray
+    assert result.shape == (9,)
+    assert result.mask.all()
+    assert {i: str(e) for i, e in last_job().errors.items()} == {
+        i: f"no way on at {i}" for i in range(9)
+    }
 
 
 def test_many_failures_are_no_hang():
@@ -372,7 +376,7 @@ def test_of_tiny_items_the_one_that_takes_the_worker_fails(way, timeout):
 
 @pytest.mark.parametrize(("way", "timeout"), [("die", None), ("sleep", 0.3)])
 def test_the_tiny_item_that_takes_the_worker_is_named(way, timeout):
-    """The error of a map that ends with it is about that item of thousands, no other."""
+    """The error of a run that ends with it is about that item of thousands, no other."""
     shared = {"bad": {20_000}, "way": way}
     with pytest.raises(
         (WorkerDiedError, TaskTimeoutError), match=r"item 20000 \(20000\)"
@@ -593,7 +597,7 @@ def _pids_once_ready(folder):
 
 
 def test_an_idle_worker_that_was_stopped_holds_up_no_map_with_a_time_out(tmp_path, cold):
-    """A worker that somebody has stopped between two calls is replaced at the time-out."""
+    """A worker that was stopped between two calls is replaced at the time-out."""
     frozen = min(_pids_once_ready(tmp_path))
     os.kill(frozen, signal.SIGSTOP)
     rescue = threading.Timer(2 * SOON_S, lambda: os.kill(frozen, signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""What comes back from a map: tuples, arrays of many shapes, objects; and the workers' figures."""
+"""The results of a run: tuples, arrays of many shapes, objects; and the workers' figures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_storing_results_loads_no_part_of_numpy(cold):
 
 
 def test_objects_are_loaded_while_others_are_still_made(tmp_path):
-    """So a map of many is over soon after its last item."""
+    """So a run of many is over soon after its last item."""
     flag = str(tmp_path / "loaded")
     shared = {"path": flag}
     results = parallel_map(figures.await_load, range(2), shared=shared, max_workers=2, chunksize=1)
@@ -79,7 +79,7 @@ def test_failed_items_are_masked_in_stacks():
 
 
 def test_what_cannot_be_stacked_is_a_list_with_a_warning():
-    """Work is never lost: results that are no tuples come as a list."""
+    """Work is never lost: results that are not tuples come as a list."""
     with pytest.warns(MixedResultsWarning, match="stack"):
         assert parallel_map(figures.sleep_for, [0, 0], out="stack") == [0, 0]
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_stacked_is_a_list_with_failures_too(n_bad):
     assert list(map(type, found[2:])) == [ValueError] * n_bad
 
 
-# ------------------------------------------------------- whatever is done first, or by whom
+# ------------------------------------------------------- in any order, by any worker
 
 
 KINDS = {
@@ -132,7 +132,7 @@ KINDS = {
 
 
 def finished(values, order, **options):
-    """Return the result of a map whose items are done in this order, each by another worker."""
+    """Return the result of a run whose items are done in this order, each by another worker."""
     turn = nbshare.zeros(1, int)
     shared = {"values": values, "ranks": np.argsort(order).tolist(), "turn": turn}
     options = {"max_workers": len(values), "chunksize": 1} | options
@@ -166,7 +166,7 @@ def expected(values):
 
 
 def check(found, values, *, is_masked=False):
-    """Raise unless this is the result of a map whose items gave these values."""
+    """Raise unless this is the result of a run whose items gave these values."""
     wanted, text = expected(values), f"{found!r} of {values!r}"
     if isinstance(wanted, list):
         assert type(found) is list, text
@@ -252,7 +252,7 @@ def test_arrays_of_many_shapes_are_not_copied_here():
 
 
 def test_large_arrays_inside_objects_are_not_copied_here():
-    """Buffers of dicts and of users' classes come back beside the pickle; others within."""
+    """Buffers of dicts and of users' classes come back next to the pickle; others within."""
     for n, result in enumerate(parallel_map(figures.table, range(1, 6)), start=1):
         assert result["n"] == n
         assert np.array_equal(result["values"], np.arange(n * 10_000.0))

@@ -1,4 +1,4 @@
-"""Small maps in quick succession are as right as any other."""
+"""Small runs in quick succession are as right as any other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def give(*values):
 
 
 def warm_up(n=4):
-    """Run a few maps of `n` orders one after the other, so that workers wait for the next."""
+    """Run a few runs of `n` orders one after the other, so that workers wait for the next."""
     for _ in range(4):
         assert again(give(*range(n))).tolist() == list(range(n))
 
@@ -81,7 +81,7 @@ ALIKE = st.one_of(*(st.lists(kind, min_size=3, max_size=3) for kind in (*VALUES.
 
 def outcome_of(func, items, **options):
     """Return a result such that equal ones are equal: NaN too."""
-    # One worker: with two it matters which result comes first, in any map.
+    # One worker: with two it matters which result comes first, in any run.
     found = parallel_map(func, items, progress=False, max_workers=1, **options)
     if isinstance(found, np.ndarray):
         return type(found), found.dtype, found.shape, found.tobytes()
@@ -92,14 +92,14 @@ def outcome_of(func, items, **options):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ALIKE, min_size=3, max_size=8), st.sampled_from([None, "list"]))
 def test_results_are_those_of_the_serial_loop(maps, out):
-    """Whatever the results of the maps before have been, dtypes included."""
+    """Whatever the results of the runs before have been, dtypes included."""
     for items in maps:
         found = outcome_of(tasks.echo, items, out=out)
         assert found == outcome_of(tasks.echo, items, out=out, backend="serial")
 
 
 def test_results_of_earlier_maps_stay(recwarn):
-    """The next one's take nobody's place; all are shared arrays."""
+    """The next one's have memory of their own; all are shared arrays."""
     found = [quiet(tasks.echo, [float(i), 2.0 * i]) for i in range(100)]
     assert [each.tolist() for each in found] == [[float(i), 2.0 * i] for i in range(100)]
     assert {type(each) for each in found} == {nbshare.SharedArray}
@@ -175,7 +175,7 @@ WRONG = {
 
 @pytest.mark.parametrize("items", WRONG.values(), ids=WRONG)
 def test_what_gives_no_items_is_refused(items):
-    """Though all other arguments are those of the maps before, which have been checked."""
+    """Though all other arguments are those of the runs before, which have been checked."""
     for _ in range(4):
         assert quiet(tasks.echo, [1, 2, 3]).tolist() == [1, 2, 3]
         with pytest.raises(TypeError, match="gives no items"):
@@ -206,7 +206,7 @@ def test_arguments_that_change_are_seen(monkeypatch):
 
 
 def test_items_have_nothing_in_common_in_a_worker():
-    """As in any map over so few, what one does to itself no other sees."""
+    """As in any run over so few, changes of an item to itself are seen by no other."""
     seen = []
     for _ in range(6):
         assert quiet(tasks.add_to, [(seen, i) for i in range(6)]).tolist() == [1] * 6
@@ -225,7 +225,7 @@ ODD = {
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD)
 def test_iterables_of_other_kinds(make):
-    """Between maps over lists they give what they give to the built-in `map`."""
+    """Between runs over lists they give what they give to the built-in `map`."""
     func = [tasks.echo, tasks.both][len(make()) - 1]
     for _ in range(4):
         for _ in range(3):
@@ -252,7 +252,7 @@ def test_items_that_take_long_to_pickle():
 
 
 def test_items_are_let_go():
-    """A little after the map nobody keeps them."""
+    """A little after the run they are freed."""
 
     class Thing(set):
         def __reduce__(self):
@@ -323,7 +323,7 @@ def test_a_closure_has_the_state_of_its_moment(tmp_path, monkeypatch):
 
 
 def test_long_items_after_quick_ones_are_shared_out():
-    """The pace of the maps before does not keep one worker from half of the work."""
+    """The pace of the runs before does not keep one worker from half of the work."""
     workers()
     for _ in range(3):
         for _ in range(4):
@@ -351,7 +351,7 @@ def test_a_chunk_is_as_large_as_was_asked_for():
 
 
 def test_statistics_count_what_was_done_before_a_failure():
-    """And name the slowest items of that map, not of those before."""
+    """And name the slowest items of that run, not of those before."""
     run = partial(parallel_map, tasks.perform, progress=False, max_workers=1)
     for _ in range(4):
         run([("sleep", 0.3), *give(*range(29))])
@@ -373,7 +373,7 @@ def test_statistics_count_what_was_done_before_a_failure():
 
 
 def test_a_failed_one_keeps_its_items():
-    """What its caller does to the list later changes nothing."""
+    """Later changes of the list by the caller change nothing."""
     for _ in range(4):
         again(give(1, 2, 3))
     items = [*give(1), ("raise", "no"), *give(3)]
@@ -452,7 +452,7 @@ def test_nothing_stays_open():
 
 @pytest.mark.parametrize("n_before", range(4))
 def test_an_item_fails(n_before):
-    """It is named as it counts in its map, the others are kept, and the next map is right."""
+    """It is named as it counts in its map, the others are kept, and the next run is right."""
     for _ in range(n_before):
         again(give(1, 2, 3))
     with pytest.raises(ValueError, match="no way") as caught:
@@ -468,7 +468,7 @@ def test_an_item_fails(n_before):
 
 
 def test_an_item_cannot_be_sent_or_returned():
-    """The error says so, each time, and the next map is right."""
+    """The error says so, each time, and the next run is right."""
     for _ in range(3):
         warm_up(2)
         with pytest.raises(errors.UnsendableError, match="item 1"):
@@ -477,7 +477,7 @@ def test_an_item_cannot_be_sent_or_returned():
 
 
 def test_a_worker_dies_in_an_item():
-    """The item is named; the next maps have their workers."""
+    """The item is named; the next runs have their workers."""
     for _ in range(5):
         warm_up()
         with pytest.raises(WorkerDiedError, match=r"item 2 \(|items [01] \(.* to 3"):
@@ -505,7 +505,7 @@ def test_an_item_ends_its_worker_while_it_is_loaded():
 
 
 def test_idle_workers_are_killed():
-    """One or both, between two maps: nobody notices."""
+    """One or both, between two runs: the next run works."""
     for n in (1, 2, 1, 2, 1, 1, 1, 2):
         pids = workers()
         warm_up()
@@ -532,7 +532,7 @@ def test_an_idle_worker_is_killed_while_the_other_works(tmp_path):
 
 
 def test_an_idle_worker_is_stopped():
-    """Somebody's SIGSTOP between two maps holds up none of them for long."""
+    """A SIGSTOP between two runs holds up none of them for long."""
     for _ in range(3):
         for _ in range(4):
             stopped = quiet(tasks.pid, [0] * 4).tolist()[0]
@@ -597,7 +597,7 @@ class Endless:
 
 @pytest.mark.usefixtures("alarm")
 def test_items_are_interrupted_while_they_are_pickled():
-    """As a map that has not begun; no error of another kind."""
+    """As a run that has not begun; no error of another kind."""
     for _ in range(3):
         for _ in range(4):
             quiet(tasks.echo, [Slow(), Slow()])
@@ -607,7 +607,7 @@ def test_items_are_interrupted_while_they_are_pickled():
 
 @pytest.mark.usefixtures("alarm")
 def test_what_an_interrupted_one_had_done_stays():
-    """Also if the interrupt came when all was done, and whatever maps follow."""
+    """Also if the interrupt came when all was done, and whatever runs follow."""
     run = partial(quiet, tasks.both, out="stack")
     n_jobs = 0
     for k in range(200):
@@ -649,7 +649,7 @@ def test_interrupts_at_any_moment():
 
 
 def test_threads_have_as_many_workers_as_they_asked_for():
-    """However their maps end and begin."""
+    """However their runs end and begin."""
     nbshare.shutdown()
     pids, end = set(), time.monotonic() + 1
 
@@ -667,7 +667,7 @@ def test_threads_have_as_many_workers_as_they_asked_for():
 
 @pytest.mark.parametrize("with_shutdown", [False, True])
 def test_threads_map_the_same_function(with_shutdown):
-    """Each has its own results, also when somebody shuts down in between."""
+    """Each has its own results, also when another thread calls shutdown in between."""
     wrong, ended = [], threading.Event()
     n_done = 0
 
@@ -721,7 +721,7 @@ def test_a_process_forks_between_two():
 
 
 def test_results_that_differ_are_told():
-    """A warning each time, as of any map."""
+    """A warning each time, as of any run."""
     for _ in range(5):
         with pytest.warns(MixedResultsWarning, match="item 0 gave an int, item 1 a str"):
             assert quiet(tasks.echo, [1, "a"], max_workers=1) == [1, "a"]

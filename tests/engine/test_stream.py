@@ -107,7 +107,7 @@ def test_seeds_are_those_of_a_list():
 
 
 def test_an_array_of_unknown_length_grows_in_place(tmp_path):
-    """What has been stored is never copied: the result lies where the first rows were."""
+    """Stored results are never copied: the result is where the first rows were."""
     go_on = tmp_path / "go on"
 
     def held_up():
@@ -237,7 +237,7 @@ def test_iterating_serves_an_endless_generator():
 
 
 def test_what_was_given_is_not_kept():
-    """The arrays that somebody has taken from an endless map are freed."""
+    """The arrays that a loop has taken from an endless run are freed."""
     job = background(streams.give, itertools.count(), shared={"kind": "arrays"})
     kept = []
     for i, value in job:
@@ -304,7 +304,7 @@ def test_an_endless_map_that_waits_for_its_reader_ends_with_the_workers():
 
 
 def test_errors_that_were_given_are_kept():
-    """Who has iterated over the results of a generator still finds what has failed, and where."""
+    """After a loop over the results of a generator, the errors of all items are still known."""
     job = background(
         streams.fail_at, items(3000), shared={"bad": {3, 777, 2999}}, on_error="return"
     )
@@ -313,7 +313,7 @@ def test_errors_that_were_given_are_kept():
 
 
 def test_results_that_were_given_away_are_not_there_again():
-    """The result of a map whose results have been iterated over says so."""
+    """The result of a run whose results have been iterated over says so."""
     job = background(streams.give, items(1000), shared={"kind": "ints"})
     assert len(list(job)) == 1000
     with pytest.raises(RuntimeError, match="iterating"):
@@ -356,13 +356,13 @@ def test_failures_are_returned_in_their_places():
 
 
 def test_nothing_but_failures():
-    """No result says what the output is like, and the map ends all the same."""
+    """No result says what the output is like, and the run ends all the same."""
     found = pair(streams.fail_at, items(50), shared={"bad": range(50)}, on_error="return")
     assert [str(error) for error in found] == [f"no {i}" for i in range(50)]
 
 
 def test_dead_workers_are_made_up_for(tmp_path):
-    """Retries are the calls' business; statistics know those that died."""
+    """Retries are the calls' business; the stats know those that died."""
     bad = {0, 150, 299}
     shared = {"bad": bad, "folder": str(tmp_path)}
     job = background(streams.die_once_at, items(300), shared=shared, retries=1, chunksize=1)
@@ -411,7 +411,7 @@ CALLS = {
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 @pytest.mark.parametrize("how", CALLS)
 def test_the_source_raises_what_would_end_the_program(how, kind):
-    """It is the map's failure, by the index of the item that did not come, and ends no more."""
+    """It is the run's failure, by the index of the item that did not come, and ends no more."""
 
     def source():
         yield from range(30)
@@ -453,7 +453,7 @@ def test_a_sequence_fails_as_a_generator_does(kind, raised):
 
 
 def test_an_item_that_cannot_be_sent():
-    """It is named by its place in the whole, and the map ends."""
+    """It is named by its place in the whole, and the run ends."""
     with pytest.raises(TypeError, match="item 100"):
         pair(str, (threading.Lock() if i == 100 else i for i in range(10**9)))
 
@@ -538,7 +538,7 @@ def test_a_source_that_never_gives_anything_can_be_cancelled():
 
 
 def test_an_interrupt_inside_the_source():
-    """It is the user's own, and ends the map like any other; the next one is right."""
+    """It is the user's own, and ends the run like any other; the next one is right."""
 
     def source():
         yield from range(100)
@@ -569,7 +569,7 @@ def test_a_generator_that_is_not_gone_through_ends_with_the_map():
 
 
 def test_one_version_of_the_code_in_all_windows(tmp_path, monkeypatch):
-    """An edit in an early window is for the next map."""
+    """An edit in an early window is for the next run."""
     path = tmp_path / "stream_version.py"
     path.write_text("VERSION = 1")
     monkeypatch.syspath_prepend(tmp_path)

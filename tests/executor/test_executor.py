@@ -90,7 +90,7 @@ def test_workers_are_used_again(cold):
 
 @pytest.mark.parametrize("size", [1, 3, 6, 40, 50])
 def test_map_is_the_builtin(executor, size):
-    """A map gives results in the order of the items, in chunks of any size; the shortest ends."""
+    """A run gives results in the order of the items, in chunks of any size; the shortest ends."""
     found = executor.map(pow, range(40), itertools.count(), chunksize=size)
     assert list(found) == list(map(pow, range(40), range(40)))
     assert list(executor.map(pow, [], [], chunksize=size)) == []
@@ -143,7 +143,7 @@ def test_map_goes_through_its_items_as_far_as_the_buffer(executor, size):
 
 
 def test_a_map_that_is_given_up_is_cancelled(gate):
-    """What has not begun when the iterator goes does not run."""
+    """Tasks that have not begun when the iterator is deleted do not run."""
     with Executor(1) as executor:
         results = executor.map(tasks.wait_for, [os.devnull, *[gate] * 50])
         next(results)
@@ -397,7 +397,7 @@ def executor_that_stays_open(monkeypatch):
 
 
 def test_what_a_task_changes_is_undone_while_its_worker_waits(executor_that_stays_open, tmp_path):
-    """As after a map, though the worker is there for the tasks to come."""
+    """As after a run, though the worker is there for the tasks to come."""
     executor, here = executor_that_stays_open, os.getcwd()
     pid = executor.submit(tasks.pid).result()
 
@@ -521,7 +521,7 @@ def test_a_list_that_holds_itself_can_be_sent(executor):
 
 
 def test_memory_is_not_kept_by_tasks_that_do_without_it(gate, tmp_path):
-    """A long task that comes right after some with a shared array holds it up for nobody."""
+    """A long task that comes right after some with a shared array does not keep its memory."""
     with Executor(2) as executor:
         array = nbshare.zeros(1 << 20)
         for _ in range(5):
@@ -546,7 +546,7 @@ def test_arguments_and_results_go_while_others_come(executor_that_stays_open):
 
 
 def test_large_results_are_not_held(executor):
-    """Those of tasks that come one by one, when nobody has them any more."""
+    """Those of tasks that come one by one, when they are deleted."""
     held = []
     for _ in range(20):
         array = executor.submit(np.ones, 1 << 18).result()
@@ -581,7 +581,7 @@ def test_submits_from_many_threads_and_executors():
 
 
 def test_it_runs_beside_maps(executor):
-    """A map in the meantime has its own workers."""
+    """A run in the meantime has its own workers."""
     queued = [executor.submit(abs, i) for i in range(200)]
     assert nbshare.parallel_map(abs, range(100), progress=False).sum() == 4950
     assert [f.result() for f in queued] == list(range(200))

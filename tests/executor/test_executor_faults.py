@@ -58,7 +58,7 @@ PLACES = {
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_that_goes_wrong_fails_alone(executor, place, how):
-    """Wherever it raises, exits or dies, its own future says so; those beside it are right."""
+    """Wherever it raises, exits or dies, its own future says so; those next to it are right."""
     before = [executor.submit(abs, -i) for i in range(20)]
     bad = PLACES[place](executor, how)
     after = [executor.submit(abs, -i) for i in range(20)]

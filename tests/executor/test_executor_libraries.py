@@ -188,7 +188,7 @@ def test_joblib_uses_all_cpus_by_default():
 
 
 def test_a_managers_proxies_work_in_workers():
-    """A dict of `multiprocessing.Manager` is filled by the tasks of maps and executors."""
+    """A dict of `multiprocessing.Manager` is filled by the tasks of runs and executors."""
     with multiprocessing.Manager() as manager, Executor(2) as executor:
         found = manager.dict()
         nbshare.parallel_map(tasks.enter, range(3), shared={"found": found})

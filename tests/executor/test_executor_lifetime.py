@@ -97,7 +97,7 @@ def test_a_dead_worker_fails_its_task_only(executor):
 
 
 def test_a_killed_worker_is_named(executor, tmp_path, gate):
-    """A worker that somebody kills is its task's failure."""
+    """A killed worker is its task's failure."""
     begun = tmp_path / "begun"
     future = executor.submit(tasks.begin_and_wait_for, begun, gate)
     wait_until(begun.exists)
@@ -206,7 +206,7 @@ def test_functions_without_a_module(executor):
 
 
 def test_nothing_is_taken_after_shutdown():
-    """A submit or a map after shutdown is a RuntimeError; another shutdown is none."""
+    """A submit or a run after shutdown is a RuntimeError; another shutdown is none."""
     executor = Executor(1)
     future = executor.submit(abs, -1)
     executor.shutdown()
@@ -234,7 +234,7 @@ def test_shutdown_waits_for_what_is_queued():
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_shutdown_can_cancel_what_is_queued(gate, wait):
-    """What has not begun is cancelled; what has ends well."""
+    """Tasks that have not begun are cancelled; the others end well."""
     executor = Executor(2)
     for future in [executor.submit(abs, 1) for _ in range(300)]:  # so that windows are large
         future.result()

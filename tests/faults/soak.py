@@ -1,7 +1,7 @@
 """Make, send, keep and free a million arrays in shared memory, and see that nothing is left.
 
 Arrays of 0 bytes to 4 MB of many dtypes are made in every way, and some of their views are kept for
-a while. A few go to another process and back, a few to the workers of a map. When all of them are
+a while. A few go to another process and back, a few to the workers of a run. When all of them are
 gone, this process and the other one must hold what they held after the first thousand: as many
 descriptors and mappings of segments, and about as much resident memory.
 

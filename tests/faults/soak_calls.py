@@ -399,7 +399,7 @@ class Turn:
         thread = threading.Thread(target=do)
         thread.start()
         try:
-            # Before the end nobody knows whether an edit will come.
+            # Before the end it is not known whether an edit will come.
             self.make(self._then_await(thread), may_die=may_die)
         finally:
             thread.join()

@@ -1,4 +1,4 @@
-"""The fault catalogue: what items start and do themselves, and maps at once.
+"""The fault catalogue: what items start and do themselves, and runs at once.
 
 The ids are the catalogue's. E: errors, D: deaths of workers, I: interrupts, K: ends of the owner,
 M: memory, C: code, N: nested processes, P: parallel use, W: writes, R: values, limits, H: handles,
@@ -108,7 +108,7 @@ FORKS = {
 
 @pytest.mark.parametrize("what", FORKS)
 def test_x2_a_child_comes_back(lab, what):
-    """What a function forks is no second worker: it ends, and no later call notices."""
+    """A process that a function forks is not a second worker: it ends; later calls work."""
     lab.folder.joinpath("forking.py").write_text("""
 import os
 if "IS_OWNER" not in os.environ:
@@ -209,7 +209,7 @@ except MapInterrupted:
 
 
 def test_c6_a_program_that_closes_what_it_does_not_know(lab):
-    """Though the end of the workers fails then: whoever waits is told, and nobody is left."""
+    """Though the end of the workers fails then: waiting threads are told, no process is left."""
     lab.run("""
 from contextlib import suppress
 job = nbshare.map_async(functools.partial(tasks.pause, 0.1), range(1000), max_workers=2)
@@ -415,7 +415,7 @@ for i in range(1, 16):
 
 
 def test_p1_a_callback_maps_again(lab):
-    """A map inside a bar, inside a done-callback or inside a generator of items is a map."""
+    """A run inside a bar, a done-callback or a generator of items is a run like any other."""
     lab.run("""
 found = []
 class Bar:  # as of a user's own tqdm
@@ -471,7 +471,7 @@ tasks.check_double()
 
 
 def test_p2_a_child_of_multiprocessing_maps_while_its_parent_does(lab):
-    """Processes that are forked while other threads are in maps have their own workers."""
+    """Processes that are forked while other threads are in runs have their own workers."""
     lab.run("""
 import multiprocessing, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

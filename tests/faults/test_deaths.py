@@ -366,7 +366,7 @@ def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
 
 @pytest.mark.parametrize(("ending", "during"), thinned(2, ENDINGS, ["idle", "gil"]))
 def test_k4_the_owner_ends_by_itself(lab, ending, during):
-    """However the owner ends, amid a map of another thread or not, it does so at once."""
+    """However the owner ends, during a run of another thread or not, it does so immediately."""
     code, status = ENDINGS[ending]
     subject = lab.start(f"""
 tasks.check_double()

@@ -121,7 +121,7 @@ await_flag("looked at")
 
 
 def test_i2_an_interrupt_that_wakes_nobody(lab):
-    """An interrupt that is noted just before the caller falls asleep ends the map all the same.
+    """An interrupt that is noted just before the caller falls asleep ends the run all the same.
 
     Noted in another thread, as `interrupt_main` does, it leaves the main thread where it is, and
     so does one that comes between the main thread's last look and its sleep.
@@ -187,7 +187,7 @@ tell(error=type(error).__name__, back=back, n=job.n_done)
 
 @pytest.mark.parametrize("later_s", [0.001, 0.005, 0.01, 0.02])
 def test_i2_a_second_interrupt_during_the_clean_up(lab, later_s):
-    """Whoever presses Ctrl-C twice gets the same interrupt, and a library that still works."""
+    """A second Ctrl-C gives the same interrupt, and the library still works."""
     subject = lab.start(f"""
 def again(number, frame):  # the second one comes while the first is being dealt with
     signal.setitimer(signal.ITIMER_REAL, {later_s})

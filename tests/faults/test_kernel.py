@@ -432,7 +432,7 @@ assert len(await within()) == 7
 
 @pytest.mark.parametrize("how", ["gather", "await"])
 def test_p1_an_interrupt_of_an_awaiting_cell(lab, common, how):
-    """■ ends a cell that awaits maps; nobody computes on, and the next cell works."""
+    """■ ends a cell that awaits runs; all workers stop, and the next cell works."""
     lab, kernel = common
     for path in lab.folder.glob("busy-*"):
         path.unlink()

@@ -117,7 +117,7 @@ tasks.check_double()
 
 
 def test_r1_thousands_of_small_arrays(lab):
-    """They share descriptors: where 1024 files may be open, 3000 are made, and maps work."""
+    """They share descriptors: where 1024 files may be open, 3000 are made, and runs work."""
     lab.run("""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
@@ -159,7 +159,7 @@ for make in (
 
 
 def test_r1_the_soft_limit_is_raised_when_it_is_in_the_way(lab):
-    """600 arrays of 1 MB where 256 files may be open and 4096 may be allowed; then a map works."""
+    """600 arrays of 1 MB where 256 files may be open and 4096 may be allowed; then a run works."""
     lab.run("""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
@@ -174,7 +174,7 @@ assert quiet(np.max, arrays).tolist() == [i % 256 for i in range(600)]
 
 
 def test_r1_past_the_limit_an_error_says_what_to_do(lab):
-    """It is an OSError that names limit and ways out; when some arrays are gone a map works."""
+    """It is an OSError that names limit and ways out; when some arrays are gone a run works."""
     lab.run("""
 import errno, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
@@ -254,7 +254,7 @@ tasks.check_double()
 
 
 def test_r2_no_thread_for_what_follows_a_map(run_limited):
-    """What is to be called when a map is over is called, and the workers live on."""
+    """A done-callback of the run is called, and the workers live on."""
     run_limited("""
 tasks.check_double()
 workers, called = helpers()[1], []
@@ -499,7 +499,7 @@ wait_until(lambda: len(os.listdir("/proc/self/fd")) <= n_before + 1, 2, "descrip
 
 
 def test_sixteen_workers(lab):
-    """Many more workers than processors: right, soon there, 8 MB each, a few descriptors each."""
+    """Many more workers than CPUs: right, soon there, 8 MB each, a few descriptors each."""
     lab.run(f"N = 16\n{WORKERS}")
     facts = lab.facts
     assert facts["first_s"] < 3

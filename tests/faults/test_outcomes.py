@@ -59,7 +59,7 @@ assert sorted(job) == [(i, 10.0 * i) for i in range(20)]
 
 
 def test_every_outcome_leaves_the_process_as_it_was(lab):
-    """Whatever becomes of a call, descriptors, maps, threads, workers and inputs are as before it.
+    """After any call, descriptors, memory maps, threads, workers and inputs are as before it.
 
     Without a collection of garbage: a notebook may not have one for hours.
     """

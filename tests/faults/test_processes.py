@@ -34,7 +34,7 @@ tasks.check_double()
 
 @pytest.mark.parametrize("how", LITTER)
 def test_c6_a_worker_that_litters(lab, how):
-    """What an item changes in its process or prints is no burden for the next call."""
+    """Changes of an item to its process, and its prints, do not burden the next call."""
     subject = lab.start(
         f"""
 tasks.check_double()

@@ -330,7 +330,7 @@ process.join(10)
 
 @pytest.mark.parametrize("way", WAYS_TO_SEND)
 def test_w5_an_array_arrives_after_its_senders_last_reference_died(run, way):
-    """What is under way is held until it has arrived, and no longer."""
+    """An array under way is held until it has arrived, and no longer."""
     run(
         guarded(f"""
 nbshare.zeros(5)

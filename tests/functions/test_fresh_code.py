@@ -168,7 +168,7 @@ def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
 
 
 def test_a_default_timeout_of_sockets_is_not_for_workers(cold):
-    """Who sets one, for downloads, has the same idle worker in the next call."""
+    """After one is set, for downloads, the next call has the same idle worker."""
     socket.setdefaulttimeout(0.01)
     try:
         workers = [parallel_map(tasks.pid, [0], max_workers=1)[0]]

@@ -1,4 +1,4 @@
-"""The functions of a map: from files, from packages, and by value from scripts and commands."""
+"""The functions of a run: from files, from packages, and by value from scripts and commands."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_what_is_no_module_file_is_refused(folder):
 
 
 def test_the_standard_library_is_where_sysconfig_says():
-    """What is found without it is what it says, links apart."""
+    """The path found without it is the one it gives, links apart."""
     library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
     assert library == os.path.realpath(sysconfig.get_path("stdlib"))
     assert compiled == os.path.realpath(sysconfig.get_config_var("DESTSHARED"))
@@ -210,7 +210,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(folder):
 
 @pytest.mark.parametrize("name", ["my-workers", "2nd", "class", "größe", "with space"])
 def test_a_file_may_have_any_name(folder, name):
-    """Names that are no identifiers work as well."""
+    """Names that are not identifiers work as well."""
     write(folder / f"{name}.py", "def answer(x): return 42")
     assert parallel_map(f"{name}.py:answer", [0]).tolist() == [42]
 
@@ -593,7 +593,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_files_named_like_the_standard_library_do_not_break_workers(script, call):
-    """A random.py or json.py beside the notebook is not taken for the library's by the workers."""
+    """A random.py or json.py next to the notebook is not taken for the library's by the workers."""
     code = textwrap.dedent(HOSTILE) + textwrap.dedent(call)
     assert script(code) == "8\n"
 

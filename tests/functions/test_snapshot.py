@@ -32,7 +32,7 @@ def another(snapshot):
 
 
 def test_a_file_is_what_it_was_when_it_was_kept(snapshot, files):
-    """An edit after that is seen by nobody, until the file is kept again."""
+    """No worker sees an edit after that, until the file is kept again."""
     other = another(snapshot)
     snapshot.keep(files[:1])
     with open(files[0], "w") as file:

@@ -109,7 +109,7 @@ def test_rows_of_a_plain_array_are_read_only_views(n):
 
 @pytest.mark.parametrize("n", [1, LARGE])
 def test_rows_of_a_plain_array_are_read_only_beside_other_iterables(n):
-    """An array's rows do not become writable copies because a generator stands beside it."""
+    """An array's rows do not become writable copies because a generator is passed with it."""
     table = np.zeros((3, n))
     with pytest.raises(ValueError, match="read-only"):
         parallel_map(tasks.overwrite, table, iter(range(3)))
@@ -155,7 +155,7 @@ def test_shared_arrays_inside_items_are_writable_in_place():
 
 
 def test_large_arrays_inside_items_go_by_reference():
-    """A large plain array inside items lies in shared memory once, read-only."""
+    """A large plain array inside items is in shared memory once, read-only."""
     large = np.arange(float(LARGE))
     seen = parallel_map(tasks.facts, [large, large, large[::-1]])
     assert [s[:3] for s in seen] == [("ndarray", False, True)] * 3
@@ -219,7 +219,7 @@ def test_a_shared_array_in_shared_is_seen_live(tmp_path):
 
 
 def test_shared_takes_anything_that_pickles():
-    """Objects that are no arrays arrive as they are."""
+    """Objects that are not arrays arrive as they are."""
     shared = {"y": {"a": [1, (2, "three")]}, "z": frozenset({4})}
     assert parallel_map(tasks.give_all, [1, 2], shared=shared) == [
         (1, shared["y"], shared["z"]),
@@ -359,7 +359,7 @@ def test_the_warning_of_mixed_results_points_to_the_call():
 
 
 def test_promotion_of_results_warns_of_nothing():
-    """Looking whether values survive a promotion is no business of the caller's warning filters."""
+    """Looking whether values survive a promotion ignores the caller's warning filters."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parallel_map(tasks.identity, [1.5, 2j, 3], max_workers=1)
@@ -382,7 +382,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("values", OBJECTS.values(), ids=OBJECTS)
 def test_other_results_are_a_list(values):
-    """Objects come as the list that map would give, without a warning."""
+    """Objects come as the list that the run would give, without a warning."""
     result = parallel_map(tasks.pick, range(2), shared={"values": values}, max_workers=1)
     assert result == values
     assert [type(value) for value in result] == [type(value) for value in values]
@@ -453,7 +453,7 @@ def test_a_given_array_is_filled(make):
     rows = np.random.default_rng(1).random((6, 3))
     assert parallel_map(tasks.double, rows, out=out) is out
     np.testing.assert_array_equal(out, (2 * rows).astype(out.dtype))
-    if isinstance(base, np.ndarray) and base.dtype == out.dtype:  # nothing beside it was touched
+    if isinstance(base, np.ndarray) and base.dtype == out.dtype:  # nothing next to it was touched
         assert np.count_nonzero(base == 9) == base.size - out.size
 
 

@@ -8,7 +8,7 @@ from programs import SETTING, Program
 
 @pytest.fixture(params=["memfd", "named", "file"])
 def kind(request, tmp_path, monkeypatch):
-    """Let memory be made of one kind; files lie in a directory of the test's own."""
+    """Let memory be made of one kind; files are in a directory of the test's own."""
     folder = tmp_path / "memory"
     folder.mkdir()
     setting = f"file:{folder}" if request.param == "file" else request.param

@@ -34,7 +34,7 @@ def test_memory_is_a_memfd_by_default(monkeypatch):
 
 @needs_mounts
 def test_a_kind_that_the_system_lacks_is_an_error(program):
-    """What is asked for by name and not there is not replaced in silence."""
+    """A kind that is set by name and missing is not replaced silently."""
     printed = program(
         """
 import nbshare
@@ -141,7 +141,7 @@ print(words == list(map(str, range(100_000))))
 @needs_seccomp
 @pytest.mark.parametrize("setting", ["named", "file"])
 def test_what_was_chosen_is_not_said(program, setting):
-    """Who has set the kind needs no warning."""
+    """A kind that the user has set needs no warning."""
     kinds, warnings = says(program, "nbshare.zeros(3)\nprint(3)", **{SETTING: setting})
     assert (kinds, warnings) == (["3"], [])
 
@@ -224,7 +224,7 @@ def check(folder):
 @needs_mounts
 @pytest.mark.parametrize("state", TMPDIRS)
 def test_the_directory_of_temporary_files_does_not_matter(program, tmp_path, state):
-    """With TMPDIR full, read-only or missing and no HOME, arrays and maps work without a word."""
+    """With TMPDIR full, read-only or missing and no HOME, arrays and runs work without a word."""
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     printed = program(
@@ -274,7 +274,7 @@ NO_PROC = "umount -l /proc"
 @needs_mounts
 @pytest.mark.parametrize("setting", ["", "named", "file"])
 def test_without_memfds_and_proc_an_error_says_what_is_missing(program, setting):
-    """Where only files can be made, and nobody could open them read-only, no array is made."""
+    """Where only files can be made that cannot be opened read-only, no array is made."""
     kinds, warnings = says(
         program,
         "try:\n    nbshare.zeros(3)\nexcept OSError as error:\n    print(error)\n",
@@ -288,7 +288,7 @@ def test_without_memfds_and_proc_an_error_says_what_is_missing(program, setting)
 
 @needs_mounts
 def test_without_proc_workers_can_only_read_what_is_read_only(program):
-    """What is sealed, and what its owner may write, is read-only in a worker all the same."""
+    """Sealed memory, and memory that its owner may write, is read-only in a worker."""
     printed = program(
         """
 import numpy as np, nbshare, tasks

@@ -72,7 +72,7 @@ def test_arrays_in_private_memory_go_by_value():
 @in_process
 @pytest.mark.parametrize("where", ["shared", "item", "result"])
 def test_what_a_function_keeps_of_its_inputs_stays_as_it_was(backend, where):
-    """Memory is used again only when nobody sees it."""
+    """Memory is used again only when no array shows it."""
     source = np.full((2, N), 3.0)
     if where == "shared":
         parallel_map(keep, [0], shared={"table": source}, backend=backend)

@@ -90,7 +90,7 @@ class TestEveryKind:
     @pytest.mark.parametrize("sealed", [True, False])
     @pytest.mark.parametrize("part", PARTS)
     def test_it_holds_what_it_was_filled_with(self, part, sealed):
-        """Arrays of any layout lie where they should, and nothing else beside them."""
+        """Arrays of any layout lie where they should, and nothing else next to them."""
         source = PARTS[part]
         segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
         np.testing.assert_array_equal(segment.array(source.dtype, source.shape, 64), source)
@@ -98,14 +98,14 @@ class TestEveryKind:
         assert segment.is_sealed == sealed
 
     def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
-        """What nobody else can write, its maker can, and those who have it mapped see it."""
+        """Memory that others cannot write its maker can, and all that have mapped it see it."""
         segment = Segment.filled(8000, [(0, np.zeros(1000))])
         reader = Segment.attach(segment.read_only(), "r").array(float, (1000,))
         segment.refill([(0, np.arange(900.0)), (7200, np.arange(300.0)[::3])])
         np.testing.assert_array_equal(reader, [*range(900), *range(0, 300, 3)])
 
     def test_writable_mappings_are_one_memory(self):
-        """What is written through one of them is there in the other."""
+        """A value written through one of them is seen in the other."""
         segment = Segment.create(8)
         other = Segment.attach(os.dup(segment.fd), "r+")
         segment.array("i8", (1,))[0] = 5
@@ -115,7 +115,7 @@ class TestEveryKind:
 
     @pytest.mark.parametrize("sealed", [True, False])
     def test_copy_on_write_stays_here(self, sealed):
-        """Mode "c" can be written, which nobody else sees."""
+        """Mode "c" can be written, which no other process sees."""
         segment = Segment.filled(8, [(0, np.int64(5).tobytes())], sealed=sealed)
         private = Segment.attach(segment.read_only(), "c").array("i8", (1,))
         private[0] = 6
@@ -362,7 +362,7 @@ def little_memory(monkeypatch):
 
 
 def test_files_on_a_memory_file_system_take_memory(monkeypatch):
-    """A directory that lies in memory is no way round its shortness; one on a disk is."""
+    """A directory that is in memory is no way round its shortness; one on a disk is."""
     little_memory(monkeypatch)
     monkeypatch.setenv(SETTING, "file:/dev/shm")
     with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB"):
@@ -370,7 +370,7 @@ def test_files_on_a_memory_file_system_take_memory(monkeypatch):
 
 
 def test_a_file_may_be_larger_than_memory(tmp_path, monkeypatch):
-    """What lies on a disk is bounded by the disk alone."""
+    """The size of files on a disk is bounded by the disk alone."""
     if budget.is_memory(str(tmp_path)):
         pytest.skip("temporary files lie in memory")
     little_memory(monkeypatch)
@@ -597,7 +597,7 @@ WAYS = {
 @needs_huge_pages
 @pytest.mark.parametrize("way", WAYS)
 def test_huge_pages_that_come_slowly_are_done_without(way, monkeypatch):
-    """What is there is right all the same, and for a while no more are asked for."""
+    """The values are right all the same, and for a while no more are asked for."""
     monkeypatch.setattr(huge, "SLOWEST", math.inf)
     monkeypatch.setattr(huge, "PATIENCE_S", 0)
     monkeypatch.setattr(huge, "_resume_at", -math.inf)
@@ -660,7 +660,7 @@ print(a, nbshare.memory.segment_of(a)[0].kind.setting, len(said))
 
 
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
-    """It is a KeyboardInterrupt and no broken lock's error, and nobody writes afterwards."""
+    """It is a KeyboardInterrupt and no broken lock's error, and no thread writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
     monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))

@@ -1,4 +1,4 @@
-"""A map that somebody plays: what the drawing code sees of a job, over a NumPy array."""
+"""A played job: all that the drawing code sees of a run, over a NumPy array."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare.notebook import check_display, open_display
 
 
 class PlayedJob:
-    """A job that somebody plays."""
+    """A job without workers: the test says what is done."""
 
     n_workers = 2
     _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
@@ -51,7 +51,7 @@ class PlayedJob:
 
 
 def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
-    """Do what a map does while it waits."""
+    """Do what a run does while it waits."""
     check_display(progress, plot)
     job.label = progress if isinstance(progress, str) else job.label  # as parallel_map does
     display = open_display(job, progress=progress, plot=plot)

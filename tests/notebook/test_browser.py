@@ -1,4 +1,4 @@
-"""What a person sees of a map in JupyterLab: a real server, a real kernel, a real browser.
+"""What a person sees of a run in JupyterLab: a real server, a real kernel, a real browser.
 
 Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` installs.
 """
@@ -77,7 +77,7 @@ def chromium():
 
 
 def stop_and_interrupt(page, seen):
-    """Press Stop by mouse, then in a loop of maps by mouse and by key; then the toolbar's ■."""
+    """Press Stop by mouse, then in a loop of runs by mouse and by key; then the toolbar's ■."""
     seen.ended_s = {}
 
     def timed(what, number, press):
@@ -193,7 +193,7 @@ def test_what_is_folded_under_the_row_stays_open_when_it_changes(seen):
 
 
 def test_a_loop_of_quick_maps_does_not_flood_the_page(seen):
-    """Some rows, and one that the later maps share, whose last state is the last map's."""
+    """Some rows, and one that the later runs share, whose last state is the last run's."""
     assert len(seen.loop) <= 10
     assert "map 200 of this cell" in seen.loop[-1]
     assert "20/20" in seen.loop[-1]

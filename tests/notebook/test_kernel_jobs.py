@@ -160,7 +160,7 @@ def test_a_job_at_the_end_of_its_own_cell_is_shown_once(page, go):
 
 
 def test_a_quiet_job_is_shown_when_it_is_asked_for(page, go):
-    """With progress=False there is no row until somebody displays the job."""
+    """With progress=False there is no progress display until the job is displayed."""
     cell = page.run("job = map_async(held, range(6), max_workers=2, progress=False)")
     assert not cell.displays
     shown = page.run("job")
@@ -170,7 +170,7 @@ def test_a_quiet_job_is_shown_when_it_is_asked_for(page, go):
 
 
 def test_stop_in_two_rows_of_a_cell_interrupts_neither(page, go):
-    """Jobs in the background are no loop that somebody wants to get out of."""
+    """Jobs in the background are not a loop that a user wants to leave."""
     cell = page.run("both = [map_async(held, range(6), max_workers=2) for _ in range(2)]")
     for row in cell.displays:
         await_state(page, row, "2/6")
@@ -314,7 +314,7 @@ def test_prints_that_come_later_are_kept_with_the_job(page, go):
 
 
 def test_no_items_are_told(page):
-    """A map of an empty list has a row as any other."""
+    """A run of an empty list has a row as any other."""
     (row,) = page.run("nbshare.parallel_map(jobs.fails, [])").rows
     assert row == "✓ fails done  no items"
 

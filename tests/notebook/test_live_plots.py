@@ -1,4 +1,4 @@
-"""The picture of a map's results: what is drawn of all kinds of them, and what is refused.
+"""The picture of a run's results: what is drawn of all kinds of them, and what is refused.
 
 Where there is an oracle, NumPy is it: the pixels, lines and bars are those of the results.
 """

@@ -102,7 +102,7 @@ def body_of(path="by_magic.py"):
 
 
 def test_a_cell_becomes_a_module_that_workers_import(notebook):
-    """The cell is in the file, its functions in the notebook, and a map runs them at once."""
+    """The cell is in the file, its functions in the notebook, and a call runs them at once."""
     body = "import math\n\ndef root(x):\n    return math.sqrt(x)\n"
     assert notebook.write(body, "by_cell") == "by_cell.py: root\n"
     assert body_of("by_cell.py") == body
@@ -271,7 +271,7 @@ def test_the_file_keeps_its_mode_and_its_link(notebook):
 
 
 def test_a_reader_never_sees_half_a_file(notebook):
-    """Whoever reads the file while the cell is run again and again sees the old or the new one."""
+    """A reader of the file, while the cell is run again and again, sees the old or the new one."""
     bodies = {f"VALUE = {i}\n" + "# a long line\n" * 20_000 for i in range(20)}
     notebook.write("VALUE = -1\n")
     seen, ended = {body_of()}, threading.Event()
@@ -291,7 +291,7 @@ def test_a_reader_never_sees_half_a_file(notebook):
 
 
 def test_a_file_that_cannot_be_written_is_refused(notebook):
-    """Nothing is left beside it."""
+    """Nothing is left next to it."""
     os.mkdir("by_folder.py")
     assert "by_folder.py cannot be written" in notebook.refuse("%%workerfile by_folder\nx = 1")
     assert os.listdir() == ["by_folder.py"]

@@ -471,7 +471,7 @@ def test_a_tqdm_class_of_the_users_gets_every_completion_once(until, end):
 
 
 def test_a_bar_is_closed_whatever_is_pressed_meanwhile():
-    """The map is interrupted then, though all is done."""
+    """The run is interrupted then, though all is done."""
 
     class Pressed(TellingBar):
         monitor_interval = 0

@@ -1,4 +1,4 @@
-"""What workers print appears once, where the caller's own prints do, and harms nobody."""
+"""What workers print appears once, where the caller's own prints do, and harms no run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_prints_appear_in_a_redirected_stream(capsys):
 
 
 def test_lines_of_a_worker_stay_in_order(capsys):
-    """Whoever prints does so in the order of time; lines are whole."""
+    """Prints of all workers appear in the order of time; lines are whole."""
     pids = quiet(talkers.count, range(200), max_workers=3, chunksize=1)
     lines = capsys.readouterr().out.splitlines()
     for pid in set(pids):
@@ -177,7 +177,7 @@ def test_two_jobs_at_once_keep_their_prints_apart():
 
 
 def test_prints_appear_while_the_map_runs(tmp_path):
-    """Those of a background job appear though nobody waits for it."""
+    """Those of a background job appear while no thread waits for it."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         job = map_async(talkers.after, [0], shared={"path": str(tmp_path / "flag")})
     wait_until(lambda: text.getvalue() == "before 0\n", what="it is not shown")
@@ -207,7 +207,7 @@ def test_streams_that_an_initializer_has_set_are_kept(tmp_path, capsys):
 
 
 def test_a_caller_whose_stream_is_closed():
-    """Prints that nobody can see fail no map."""
+    """Prints that cannot be shown fail no run."""
     stream = io.StringIO()
     with contextlib.redirect_stdout(stream):
         stream.close()
@@ -249,7 +249,7 @@ pair(tasks.surroundings, [0])
 
 
 def test_a_program_that_prints_waits_for_its_reader(lab):
-    """The owner keeps some megabytes that nobody has read, and not all; in the end all arrives."""
+    """The owner keeps some megabytes of unread prints, and not all; in the end all arrives."""
     subject = lab.start(
         """
 def flood(i):
@@ -341,7 +341,7 @@ def kernel(tmp_path_factory):
 
 
 def test_prints_appear_in_the_cell(kernel):
-    """Once, beside the bar, in the cell of the call."""
+    """Once, next to the bar, in the cell of the call."""
     for _ in range(2):
         cell = kernel.run("parallel_map(talkers.to_both, range(3)); print('end')")
         assert sorted(cell.stdout.splitlines()[:3]) == ["out 0", "out 1", "out 2"]

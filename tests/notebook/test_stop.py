@@ -76,7 +76,7 @@ def test_stop_in_two_cells_interrupts_none(page):
 
 
 def test_a_late_press_stops_nothing(page):
-    """The button of a map that is over, pressed while the next cell's map runs, does nothing."""
+    """The button of a run that is over, pressed while the next cell's run goes on, does nothing."""
     first = page.start(LONG.format(how="sleep"))
     (old,) = page.await_rows(first)
     assert page.press(old)
@@ -92,7 +92,7 @@ def test_a_late_press_stops_nothing(page):
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_stop_works_between_items_where_there_are_no_processes(page, backend):
-    """In the kernel's own threads a map stops after the present items."""
+    """In the kernel's own threads a run stops after the present items."""
     cell = page.start(
         f"out = parallel_map(time.sleep, [0.1] * 100, max_workers=2, backend={backend!r}); "
         "print(0 < last_job().n_done < 100, last_job().state)"
@@ -134,7 +134,7 @@ print([nbshare.MISSING in kept[n] for n in (30, 1000)])
 
 
 def test_what_is_kept_of_a_row_has_no_button(page):
-    """While a map runs its row brings a script, and in the end none."""
+    """While a call runs its row brings a script, and in the end none."""
     page.html.clear()
     cell = page.start(LONG.format(how="sleep"))
     (row,) = page.await_rows(cell)

@@ -17,7 +17,7 @@ ROWS = 4  # of a block
 
 
 class BadDataError(Exception):
-    """Somebody has read what nobody has written."""
+    """A reader has read a number that was never written."""
 
 
 # ------------------------------------------------------------------------- loaders
@@ -39,7 +39,7 @@ def numbers_in_place(slots, n):
 
 
 def endless(started=None):
-    """Yield blocks of one number until somebody stops it."""
+    """Yield blocks of one number until it is stopped."""
     for i in itertools.count():
         yield np.full(ROWS, i)
         if i == 20 and started is not None:
@@ -125,7 +125,7 @@ def slow(block, pause_s=0.02):
 
 
 def first_waits(block, flag):
-    """Hold the first block until the second one is through."""
+    """Hold the first block until the second one is done."""
     if block[0] == 0:
         wait_until(flag.exists)
     return block

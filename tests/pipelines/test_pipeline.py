@@ -104,7 +104,7 @@ def test_lines_of_a_file_come_in_sequence(tmp_path, workers):
 
 @pytest.mark.parametrize(("pause_s", "stage"), [(0.04, plumbing.doubled), (0, plumbing.slow)])
 def test_the_bottleneck_is_visible(pause_s, stage):
-    """Whoever is slow is busy, and the other one waits."""
+    """The slow stage is busy, and the other one waits."""
     load, process, _ = pipeline(
         partial(plumbing.numbers, 100, pause_s), stage, plumbing.total
     ).stages
@@ -249,7 +249,7 @@ def test_an_error_names_stage_and_block(place, workers):
     ],
 )
 def test_bad_blocks_and_results_say_what_to_do(stages, says):
-    """What fits no slot, or cannot be had here, is an error, and nobody waits for ever."""
+    """A block that fits no slot, or does not arrive, is an error, and no stage waits for ever."""
     with pytest.raises((TypeError, ValueError, RuntimeError), match=says):
         pipeline(*stages)
 
@@ -263,7 +263,7 @@ def test_bad_blocks_and_results_say_what_to_do(stages, says):
     ],
 )
 def test_what_would_end_the_program_is_an_error(where, kind):
-    """Raised by the loader, for a block or a result of its; nobody waits, and nothing ends."""
+    """Raised by the loader, for a block or a result of its; no stage waits, and nothing ends."""
 
     def load():
         yield [1, 2, 3, 4]
@@ -298,7 +298,7 @@ def test_what_would_end_the_program_is_an_error(where, kind):
         ([plumbing.total], {"shared": {"block": 3}}, "takes 0 positional"),
         ([plumbing.total], {"max_workers": 3}, "use workers="),
         ([plumbing.total], {"on_error": "return"}, "catch the error in the stage"),
-        ([plumbing.total], {"sotls": 3}, "unexpected keyword argument 'sotls'"),
+        ([plumbing.total], {"sotls": 3}, "has no argument sotls=: did you mean slots="),
         ([3], {}, "not int; pass everything else by keyword"),
         ([plumbing.total], {"slots": "3"}, "slots='3'"),
     ],

@@ -45,7 +45,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("way", "place"), [("D1", 0), ("D1", 1), ("D1", 2), ("D2", 1), ("D3", 2)])
 def test_a_worker_dies_in_a_block(lab, place, way):
-    """Within a second all stages end; the error names stage and block, what is through is kept."""
+    """Within a second all stages end; the error names stage and block, finished blocks are kept."""
     deed, says = WAYS[way]
     lab.run(f"""{HEAD}
 def fatal(block):
@@ -81,7 +81,7 @@ check()
 
 
 def test_d4_idle_workers_are_killed(lab):
-    """Between pipelines nobody notices; one that waits for a block is an error, of no block."""
+    """Between pipelines it changes nothing; one that waits for a block is an error, of no block."""
     lab.run(f"""{HEAD}
 check()
 kill(helpers()[1])
@@ -174,7 +174,7 @@ check()
 
 
 def test_d5_a_worker_is_killed_while_it_sends_its_result(lab):
-    """What it has sent before is kept, the torn one is not, and its memory is freed."""
+    """Blocks it has sent before are kept, the torn one is not, and its memory is freed."""
     lab.run(f"""{HEAD}
 check()
 before = faultlab.memfd_bytes(faultlab.tagged())
@@ -264,7 +264,7 @@ done = pipeline(load, plumbing.whole, waits, workers=(2, 1), progress=True)
 
 @pytest.mark.parametrize(("how", "presses"), [("sleep", 1), ("gil", 3)])
 def test_i1_i4_an_interrupt_keeps_what_is_finished(lab, how, presses):
-    """Ctrl-C ends all stages within a second; nobody computes on, the next pipeline works."""
+    """Ctrl-C ends all stages within a second; all workers stop, the next pipeline works."""
     subject = lab.start(
         f"""{HEAD}
 check()

@@ -64,7 +64,7 @@ def test_an_item_that_is_tried_again_has_its_numbers_again(backend, tally):
 
 
 def test_a_seed_in_a_worker_gives_the_same_numbers():
-    """A map within a worker has the numbers of any other."""
+    """A run within a worker has the numbers of any other."""
     result = parallel_map(policies.draw_nested, [5, 6], shared={"n": 4})
     assert result.tolist() == [numbers(5, 4), numbers(6, 4)]
 
@@ -123,14 +123,14 @@ def test_a_function_that_has_every_attribute_fails_like_others():
 
 
 def test_what_an_item_makes_of_the_import_path_is_undone(capfd):
-    """Also where it is no list any more; nobody hears of it."""
+    """Also where it is not a list any more; nothing is printed of it."""
     for _ in range(2):
         assert parallel_map(policies.spoil_path, range(4), max_workers=1).tolist() == [0, 1, 2, 3]
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_error_of_a_seeded_item_shows_the_item():
-    """What a failing item is called with beside its generator is shown as it was given."""
+    """What a failing item is called with next to its generator is shown as it was given."""
     with pytest.raises(LookupError) as caught:
         parallel_map(policies.draw_and_fail, ["stone"], [(1, 2)], seed=1)
     assert "item 0 (('stone', (1, 2)))" in said(caught.value)
@@ -205,7 +205,7 @@ def test_a_worker_whose_initializer_takes_longer_is_waited_for_by_none(tmp_path,
 
 
 def test_a_worker_that_dies_while_it_is_late_is_replaced(tmp_path, cold):
-    """In the map that has gone on without it."""
+    """In the run that has gone on without it."""
     options = {"initializer": policies.prepare_slowly, "initargs": (str(tmp_path), 0)}
     for i in range(10):
         pids = parallel_map((abs, policies.pid)[i % 2], [1, 2], max_workers=2, **options)
@@ -221,7 +221,7 @@ def test_a_worker_that_dies_while_it_is_late_is_replaced(tmp_path, cold):
 
 
 def test_a_worker_that_is_stopped_while_it_is_late_is_replaced(tmp_path, cold):
-    """A few small maps have gone on without it; then one needs two."""
+    """A few small runs have gone on without it; then one needs two."""
     stopped, _ = read_in_two(tmp_path)
     os.kill(stopped, signal.SIGSTOP)
     for i in range(10):
@@ -232,7 +232,7 @@ def test_a_worker_that_is_stopped_while_it_is_late_is_replaced(tmp_path, cold):
 
 
 def test_another_initializer_has_fresh_workers(tmp_path, cold):
-    """What one initializer has set is not there for another, nor for other arguments."""
+    """The settings of one initializer do not exist for another, nor for other arguments."""
     seen = [
         read_in_two(tmp_path, initializer=policies.prepare, initargs=(str(tmp_path), value))
         for value in (1, 2, 1)
@@ -346,7 +346,7 @@ def read_in_two_lists(folder, initializer):
 
 @backends
 def test_an_initializer_runs_before_the_items_of_every_backend(backend, tmp_path):
-    """What it sets is there for all items."""
+    """Its settings exist for all items."""
     for value in (3, 4):
         result = parallel_map(
             policies.read,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
 from nbshare.wire.board import SINCE, Board, reported
-from nbshare.worker.reports import Desk
+from nbshare.worker.reports import Reporter
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_next_attempt_starts_without_a_report(go, tmp_path):
     ("task", "expected"), [("outer", (0.25, "outer")), ("in_a_thread", (None, ""))]
 )
 def test_only_the_item_itself_tells(go, tmp_path, task, expected):
-    """Neither items of a map of its own, nor threads of its own."""
+    """Neither items of a run of its own, nor threads of its own."""
     job = map_async(partial(getattr(reporters, task), go=go), [1], max_workers=1)
     wait_until((tmp_path / "go-others").exists, what="the others have told nothing")
     assert reports_of(job) == [expected]
@@ -99,7 +99,7 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
     """Fractions are brought between 0 and 1, NaN is none; a long text is cut at 96 bytes."""
     board = Board.create(1, 1)
     board.row(0)[SINCE] = 7
-    with Desk(board, 0):
+    with Reporter(board, 0):
         report(fraction, text)
     share, shown = reported(board.row(0).tolist())
     if math.isnan(fraction):
@@ -117,6 +117,6 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
 def test_a_fraction_may_be_a_number_of_numpy():
     """As it comes out of an array."""
     board = Board.create(1, 1)
-    with Desk(board, 0):
+    with Reporter(board, 0):
         report(np.float32(0.5), 3)  # type: ignore[arg-type]
     assert reported(board.row(0).tolist()) == (0.5, "3")

@@ -95,7 +95,7 @@ def test_a_function_may_use_one_dict_for_all_its_results(backend):
 
 @backends
 def test_one_key_that_cannot_be_loaded_costs_no_other_result(backend):
-    """Keys of any class go with their dict alone, not with those of the items beside it."""
+    """Keys of any class go with their dict alone, not with those of the items next to it."""
     bad = MANY // 2
     result = parallel_map(
         policies.give_keyed, range(MANY), shared={"bad": bad}, on_error="return", backend=backend
@@ -158,7 +158,7 @@ def test_tiny_items_after_a_failure_are_not_run(backend, tally):
 @backends
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_each_tiny_item_is_run_once(backend, on_error, tally):
-    """Nothing is run twice because something beside it failed or did not fit."""
+    """Nothing is run twice because something next to it failed or did not fit."""
     bad = {5, 4_500, 4_501, MANY - 1} if on_error == "return" else ()
     shared = {"tally": tally, "bad": bad, "ways": ["raise"]}
     parallel_map(policies.attempt, range(MANY), shared=shared, on_error=on_error, backend=backend)
