@@ -25,6 +25,7 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
+from nbshare.wire.orders import generator
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -265,8 +266,6 @@ class Job:
             raise IndexError(f"there is no item {i}: the run has {self.n_tasks} items") from None
         keywords = dict(request.shared)
         if request.policy.seed is not None:
-            from nbshare.worker.items import generator  # late: the caller itself runs no items
-
             keywords["rng"] = generator(request.policy.seed, index)
         return request.func(*self._run.item(index), **keywords)
 

@@ -40,9 +40,9 @@ from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 FIRST_BYTES = 256 << 10  # of the segment
 GROWTH = 1.5
 WORD = 8  # bytes
-# Words of a block's header, which follows its pickles; then offset and bytes of each column.
-# Offsets count from the first block of the same write.
-FIRST, N, HAS_VIEWS, OFFSET = range(4)
+# Words of a block's header, which follows its pickles: first item, number of items, whether workers
+# may see arrays in it, its offset; then offset and bytes of each column. Offsets count from the
+# first block of the same write.
 N_WORDS = 4
 MOST_GATHERED = 64 << 10  # bytes, before they are written
 PAUSE = 8  # blocks, between looks for those that are done

@@ -28,6 +28,13 @@ N_WEIGHED = 8  # of many items in a chunk, which are usually alike
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
 
+def generator(seed: Seed, i: int) -> np.random.Generator:
+    """Return the random generator of item `i`."""
+    entropy, key, pool_size = seed
+    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
+    return np.random.Generator(np.random.PCG64(child))
+
+
 class Policy(NamedTuple):
     """How a call treats failures and random numbers."""
 

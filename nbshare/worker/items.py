@@ -17,7 +17,7 @@ import numpy as np
 from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.functions.pickling import may_name_main
 from nbshare.wire.feed import FedItems
-from nbshare.wire.orders import Seed
+from nbshare.wire.orders import Seed, generator
 from nbshare.wire.results import OUT_OF_BAND
 
 CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
@@ -222,13 +222,6 @@ def _is_small(buffer: pickle.PickleBuffer) -> bool:
 def indices_of(first: int, items: range) -> Sequence[int]:
     """Return the items of a source whose items are their indices, from the `first` on."""
     return range(first + items.start, first + items.stop)
-
-
-def generator(seed: Seed, i: int) -> np.random.Generator:
-    """Return the random generator of item `i`."""
-    entropy, key, pool_size = seed
-    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
-    return np.random.Generator(np.random.PCG64(child))
 
 
 def seeded(task: Callable[..., Any], seed: Seed, i: int, /, *args: Any) -> Any:

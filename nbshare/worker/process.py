@@ -222,9 +222,6 @@ class Mappings:
         self._used: dict[Key, Segment] = {}  # in this call
         self._seen: Seen = []
 
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
         """Map the segments of inputs or outputs."""
         views = [View(self.segment(fd, mode)) for fd, mode in zip(fds, modes, strict=True)]
