@@ -51,6 +51,7 @@ KEEP_ALIVE = (
 # This nbshare, even if another is installed there.
 _AGENT = """
 import os, sys
+sys.path.append({numpy!r})
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 spec = PathFinder.find_spec("nbshare", [{path}])
@@ -253,8 +254,9 @@ def _start(boot: Boot, name: str) -> None:
 
 def _launch(boot: Boot, listener: socket.socket, path: str, *fds: int) -> None:
     """Start a Python of its own, which imports nbshare from a path."""
+    numpy = os.path.dirname(os.path.dirname(sys.modules["numpy"].__file__ or ""))
     agent = subprocess.Popen(
-        [sys.executable, "-P", "-c", _AGENT.format(path=path, fd=listener.fileno())],
+        [sys.executable, "-P", "-c", _AGENT.format(path=path, numpy=numpy, fd=listener.fileno())],
         pass_fds=[listener.fileno(), *fds],
         stdin=subprocess.PIPE,
         start_new_session=True,  # its worker processes are for all carriers of the host

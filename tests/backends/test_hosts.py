@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import duties
@@ -220,6 +221,27 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
     with pytest.warns(PartialResultWarning):
         job.result(5)
     wait_until(lambda: not any(map(psutil.pid_exists, workers)), what="they compute")
+    assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
+
+
+def test_stop_does_not_wait_for_inputs(hosts, monkeypatch):
+    """Which may take long to come."""
+    asked, go = threading.Event(), threading.Event()
+    give = line.Lines._give
+
+    def give_late(*args):
+        asked.set()
+        go.wait(duties.ENOUGH_S)
+        give(*args)
+
+    monkeypatch.setattr(line.Lines, "_give", give_late)
+    shared = {"table": np.ones(1 << 18)}
+    job = map_async(farm.total, range(2), shared=shared, backend=hosts, max_workers=2)
+    assert asked.wait(duties.ENOUGH_S)
+    job.cancel()
+    with pytest.warns(PartialResultWarning):
+        job.result(5)
+    go.set()
     assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
 
 
