@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbshare.errors import NbshareError
+from nbshare.base_error import NbshareError
 
 try:
     from concurrent.futures.process import BrokenProcessPool
@@ -35,9 +35,8 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
     0
     """
 
+    __module__ = "nbshare.errors"
+
     def __init__(self, message: str, index: int = -1) -> None:
         super().__init__(message)
         self.index = index
-
-
-WorkerDiedError.__module__ = NbshareError.__module__

@@ -39,6 +39,8 @@ import warnings
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from nbshare.base_error import NbshareError
+
 if TYPE_CHECKING:
     from nbshare.died import WorkerDiedError
 
@@ -108,23 +110,6 @@ def __getattr__(name: str) -> Any:
     from nbshare.died import WorkerDiedError
 
     return WorkerDiedError
-
-
-class NbshareError(Exception):
-    """Root of all exceptions of nbshare except `MapInterrupted`.
-
-    Each also subclasses the built-in exception that you would catch. Exceptions of your own
-    function are raised as themselves, with a note.
-
-    Examples
-    --------
-    >>> import nbshare
-    >>> try:
-    ...     nbshare.share([1, object()], mode="x")
-    ... except ValueError as error:
-    ...     print(error)
-    mode='x': allowed are 'r+', 'r' and 'c'
-    """
 
 
 class NotBuiltYetError(NbshareError, NotImplementedError):

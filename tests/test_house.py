@@ -33,6 +33,8 @@ import sys, nbshare, pytest
 for name, home in nbshare._HOME_OF.items():
     if isinstance(found := getattr(nbshare, name), type):
         found.__module__ = f"nbshare.{home}"
+nbshare.errors.NbshareError.__module__ = "nbshare.base_error"
+nbshare.errors.WorkerDiedError.__module__ = "nbshare.died"
 sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovider"]))
 """
 

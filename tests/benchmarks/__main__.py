@@ -20,7 +20,9 @@ PARTS = {"race": race_round, "facts": facts_round, "scaling": scaling_round}
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser("python tests/benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python tests/benchmarks", description="Compare nbshare with other libraries and the loop."
+    )
     add = parser.add_argument
     add("--quick", action="store_true", help="small sizes, the race only, under two minutes")
     add("--size", choices=("smoke", "quick", "full"), help="how large the workloads are")

@@ -143,30 +143,23 @@ def scale_bytes(cls, n, workers):
     """Time the start and a call in which every worker reads an array of so many bytes."""
     data = np.zeros(n, np.uint8)
     data[-1] = 1
-    contestant = None
-
-    def call():
-        nonlocal contestant
-        contestant = cls(workers, data)
-        return contestant.map(w.count, [1] * (4 * workers))
-
-    seconds, result = clock(call)
-    contestant.close()
-    return seconds, list(result) == [1] * (4 * workers)
+    ones = [1] * (4 * workers)
+    return start_and_check(partial(cls, workers, data), w.count, ones)
 
 
 def scale_workers(cls, n, workers):
     """Time the start of so many workers and a first call on them."""
-    contestant = None
+    return start_and_check(partial(cls, n), w.same, range(8 * n))
 
-    def call():
-        nonlocal contestant
-        contestant = cls(n)
-        return contestant.map(w.same, range(8 * n))
 
-    seconds, result = clock(call)
+def start_and_check(start, func, items):
+    """Return the seconds of a start and a first call, and whether its results are the items."""
+    begin = time.perf_counter()
+    contestant = start()
+    result = contestant.map(func, items)
+    seconds = time.perf_counter() - begin
     contestant.close()
-    return seconds, list(result) == list(range(8 * n))
+    return seconds, list(result) == list(items)
 
 
 # ------------------------------------------------------------------------- facts
