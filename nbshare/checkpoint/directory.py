@@ -61,6 +61,7 @@ __all__ = [
 FORMAT = 1
 INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 PLACES = "objects.npy"  # offset, bytes (negative: with buffers next to the pickle), place in a list
+FLUSH_S = 2.0  # between times when other machines see what is stored
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
@@ -146,6 +147,7 @@ class Directory:
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self._writer = Writer(path, role)
+        self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
         self._objects: files.Column | None = None
@@ -385,11 +387,7 @@ class Directory:
         """
         codes, times = origin or (self.versions.number, time.time())
         if self._durability == "power":
-            for column in self._columns:
-                if column is not self._index:
-                    column.sync()
-            if self._log_fd >= 0:
-                disk.system.sync(self._log_fd)
+            self._sync_results()
         words = np.zeros(len(rows), INDEX)
         words["state"], words["attempts"] = states, np.minimum(attempts, 255)
         words["code"], words["crc"] = codes, crcs
@@ -412,6 +410,26 @@ class Directory:
         """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
+    def sync(self) -> None:
+        """Wait until the disk has everything; then other machines have it as well."""
+        self._sync_results()
+        self._index.sync()
+
+    def _sync_results(self) -> None:
+        for column in self._columns:
+            if column is not self._index:
+                column.sync()
+        if self._log_fd >= 0:
+            disk.system.sync(self._log_fd)
+
+    def flush(self) -> None:
+        """Let other machines see what is stored: NFS sends it to its server when a file closes."""
+        if self._is_part and time.monotonic() > self._flush_at:
+            self._flush_at = time.monotonic() + FLUSH_S
+            for fd in [*(column.fd for column in self._columns), self._log_fd]:
+                if fd >= 0:
+                    os.close(os.dup(fd))
+
     def is_there(self) -> bool:
         """Renew the lease; return whether the directory is still in its place."""
         return self._writer.renew()
@@ -422,14 +440,18 @@ class Directory:
             if is_whole:
                 for column in self._columns:
                     column.shrink(self._n_rows)
+                self._close_files()  # first: other machines see what is in a file that was closed
                 self._writer.close(is_whole=True, is_synced=self._durability == "power")
         finally:
             self._writer.close(is_whole=False)
-            for column in self._columns:
-                column.close()
-            if self._log_fd >= 0:
-                os.close(self._log_fd)
-            self._columns, self._log_fd = [], -1
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for column in self._columns:
+            column.close()
+        if self._log_fd >= 0:
+            os.close(self._log_fd)
+        self._columns, self._log_fd = [], -1
 
 
 def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
