@@ -18,6 +18,7 @@ import numpy.typing as npt
 from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json, runs_of
 from nbshare.checkpoint.writer import PARTS, parts_of
+from nbshare.errors import CheckpointInUseError
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
 from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
 
@@ -91,12 +92,19 @@ def _merge(directory: Directory, path: Path, rows: Items, words: npt.NDArray[Any
                 directory.note_error(json.loads(line))
 
 
+def _hold(directory: Directory) -> None:
+    """Renew the lease: copying may take long."""
+    if not directory.is_there():
+        raise CheckpointInUseError(f"{directory.path}: another process has taken it over")
+
+
 def _copy_rows(directory: Directory, results: Any, items: Items, rows: Items) -> list[int]:
     """Copy rows of an array; return their checksums."""
     crcs: list[int] = []
     step = max(1, MOST_BYTES // max(1, results[:1].nbytes))
     for run in runs_of(items, rows[items]):
         for k in range(run.start, run.stop, step):
+            _hold(directory)
             some = items[k : min(k + step, run.stop)]
             values = results[some[0] : some[-1] + 1]
             crcs += directory.put_rows(int(rows[some[0]]), values).tolist()
@@ -131,6 +139,7 @@ def _copy_objects(directory: Directory, found: Any, rows: Items) -> tuple[list[b
     are_whole, places, crcs = [], [], []
     before = b"", (0, 0)
     for record, nbytes, place, is_whole in found:
+        _hold(directory)
         if record != before[0]:  # else of items that are stored together
             before = record, directory.put_record(memoryview(record))
         start, crc = before[1]

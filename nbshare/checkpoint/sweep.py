@@ -256,13 +256,16 @@ class Sweep:
             key = self._key._replace(items=Positions())
             keeper = Keeper(self._request, options, key, "part")
         except FileNotFoundError:
+            if self._folder.exists():
+                raise
             return None
         self._part = part
         try:
             while running_writer_of(path) is not None:  # it may be about to merge
                 time.sleep(OPENING_S)
             if not self.has_place():
-                keeper.close()
+                with suppress(OSError):
+                    keeper.close()
                 return None
             call = make()
             keeper.begin(call)

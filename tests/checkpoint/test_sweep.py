@@ -131,7 +131,7 @@ def test_processes_share_the_items(shared):
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
     """Also if the processes have stored them in other ways."""
     sweep = shared(function, 40)
-    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED.format(20, sweep.path))))
+    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED)))
     assert code == 75, text
     (part,) = (sweep.path / "parts").glob("*/index.npy")
     assert 0 < np.count_nonzero(np.load(part)["state"]) < 40
@@ -155,14 +155,13 @@ import os, signal, sys, threading, time
 from nbshare.checkpoint import sweep
 claim = sweep.Sweep.claim
 def claim_few(self, wanted, least, first):
-    if first >= {}:
+    if first >= 20:
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.1)
     return claim(self, min(wanted, 5), 0, first)
 sweep.Sweep.claim = claim_few
 from nbshare.__main__ import main
 sys.exit(main())
-# {}
 """
 
 
@@ -337,6 +336,19 @@ def test_processes_of_another_container_are_known_by_their_lease(tmp_path):
     assert not writer.is_alive(tmp_path, other)
     assert writer.is_alive(tmp_path, other | {"role": "run"})
     assert writer.is_alive(tmp_path, {**me, "nonce": "", "ended": False})
+
+
+def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monkeypatch):
+    """It finds out when it renews the lease, and does not end that of another."""
+    monkeypatch.setitem(writer.LEASE_S, "run", 0.0)
+    before = writer.Writer(tmp_path)
+    before.take()
+    assert before.renew()
+    other = writer.writer_of(tmp_path) | {"nonce": "another"}
+    (tmp_path / "lease.json").write_text(json.dumps(other))
+    assert not before.renew()
+    before.close(is_whole=True)
+    assert writer.writer_of(tmp_path) == other
 
 
 # -------------------------------------------------------------------- on several machines
