@@ -78,7 +78,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Notes
     -----
     Any number of processes of one user may attach, at the same time. A run that is not detached can
-    be watched like this, and stopped only in its own process. What each worker does is not stored.
+    be watched like this, and stopped only in its own process. If several processes share the run
+    (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
+    What each worker does is not stored.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())

@@ -30,7 +30,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -184,8 +184,7 @@ def resume(path: Path, grace: float) -> int:
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}
-    _make_place(path)
-    run = partial(_run_alone, func, *map(_from_file, columns), **options)
+    run = partial(_run_alone, func, list(map(_from_file, columns)))
     return _drive(run, options, grace)
 
 
@@ -199,11 +198,7 @@ def run(
     """Run a function with items from files; return the exit code."""
     grace = options.pop("grace")
     options["shared"] = {name: _load(path) for name, path in shared}
-    checked = MapOptions(**options)
-    request, _ = checked_request(func, [*map(_load, items)], checked)
-    kept = checked_checkpoint(checked)
-    assert kept is not None
-    return _drive(partial(_run_together, Sweep(kept, request), request, kept.path), options, grace)
+    return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
 
 
 def _load(path: str) -> Any:
@@ -217,19 +212,30 @@ def _load(path: str) -> Any:
     return json.loads(text) if kind == ".json" else text.splitlines()
 
 
-def _run_alone(func: Any, *items: Any, **options: Any) -> bool:
+def _run_alone(
+    func: Any, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
+) -> bool:
     """Run a parallel map; return whether it is complete."""
+    _make_place(options["checkpoint"])
+    begin(time.time())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PartialResultWarning)
         parallel_map(func, *items, **options)
     return (job := last_job()) is None or job.state != "stopped" or job.n_done == job.n_tasks
 
 
-def _run_together(sweep: Sweep, request: Request, path: Path) -> bool:
+def _run_together(
+    func: str, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
+) -> bool:
     """Take part in a run that others may share; return whether it is complete."""
+    checked = MapOptions(**options)
+    request, _ = checked_request(func, items, checked)
+    sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
     while True:
         made = request._replace(prints=Prints(Printer()))
-        if (call := sweep.next_call(partial(prepare, made, dispatcher()))) is None:
+        call = sweep.next_call(partial(prepare, made, dispatcher()))
+        begin(sweep.began_at)
+        if call is None:
             return True
         job = in_background(call, label_of(request.func), True, None)
         try:
@@ -241,37 +247,43 @@ def _run_together(sweep: Sweep, request: Request, path: Path) -> bool:
         if job._error is not None and sweep.has_place():
             raise job._error
         if sweep.is_stopped():
-            raise KeyboardInterrupt(f"stopped; finished results are in {path}")
+            raise KeyboardInterrupt
         if job.state == "stopped" and sweep.has_place():
             return False
 
 
-def _drive(run: Callable[[], bool], options: dict[str, Any], grace: float) -> int:
+def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> int:
     """Run a parallel map; tell in a file who drives it and how it ended."""
     path = Path(options["checkpoint"]).expanduser().absolute()
-    (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
     told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
-    record = {**this_process(), **told, "began_at": time.time(), "ended_at": None}
+    record = {**this_process(), **told, "began_at": None, "ended_at": None}
     record["max_workers"] = record["max_workers"] or usable_cpus()
-    _tell(path, record)
+
+    def begin(began_at: float) -> None:
+        """Say so, once nothing else runs here that should be known instead."""
+        record["began_at"] = began_at
+        (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _tell(path, record)
+
     notices: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
     state, error = "stopped", None
     try:
-        if run():
+        if run(begin, options):
             state = "done"
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         if not notices:
-            text = str(interrupt) or f"interrupted; finished results are in {path}"
-            raise KeyboardInterrupt(text) from None
+            raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
     except Exception as caught:
         state, error = "failed", caught
         raise
     finally:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        _tell(path, record | {"ended_at": time.time(), "state": state} | _described(path, error))
+        if record["began_at"]:
+            ended = {"ended_at": time.time(), "state": state, **_described(path, error)}
+            _tell(path, record | ended)
     return AGAIN if state == "stopped" else 0
 
 

@@ -26,7 +26,7 @@ from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import thawed, unpack
-from nbshare.wire.rows import UNSYNCED
+from nbshare.wire.rows import TIMES_FILE, UNSYNCED
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
@@ -132,9 +132,6 @@ class StoredRun:
                     sources.append((part, np.arange(len(order)), states["state"] % UNSYNCED))
         return sources
 
-    def _of_parts(self, name: str) -> list[npt.NDArray[Any]]:
-        return [loaded(part / name) for part in parts_of(self.path)]
-
     @property
     def state(self) -> str:
         """One of running, over, and ended: it was killed, or its machine is gone."""
@@ -166,9 +163,9 @@ class StoredRun:
     @property
     def rate(self) -> float:
         """Results per second that were stored in the last minute before the newest."""
-        times = np.concatenate([self._load("times.npy"), *self._of_parts("times.npy")])
-        times = times.reshape(-1, 2)[:, 0]
-        times = np.sort(times[times > 0])
+        folders = self.path, *parts_of(self.path)
+        times = np.concatenate([loaded(folder / TIMES_FILE).reshape(-1, 2) for folder in folders])
+        times = np.sort(times[times[:, 0] > 0, 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
         return (len(recent) - 1) / took_s if took_s else 0.0
@@ -201,13 +198,11 @@ class StoredRun:
             An array that is read from the disk as it is used, masked where results are missing; or
             a list, with `nbshare.MISSING` in its gaps.
         """
-        sources = self._sources()
-        if any(len(states) and run is not self for run, _, states in sources):
-            return _together(sources)
-        order, states = self._index()
+        sources, (order, states) = self._sources(), self._index()
         results = self._load("results.npy")
-        if (states == IN_LOG).any() or (not len(results) and len(order)):
-            return [self._value(*each, results) for each in zip(order, states, strict=True)]
+        is_array = not (states == IN_LOG).any() and (len(results) or not len(order))
+        if not is_array or len(sources) > 1:
+            return _together(sources, len(order))
         if not np.array_equal(order, np.arange(len(results))):
             results = results[order]
         is_missing = states != IN_OUTPUT
@@ -278,13 +273,12 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def _together(sources: list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]]) -> Any:
+def _together(sources: list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]], n: int) -> Any:
     """Return the results of several sources: a masked array in memory, or a list."""
     outputs = [run._load("results.npy") for run, *_ in sources]
     both = zip(outputs, (states for *_, states in sources), strict=True)
     forms = {(x.dtype, x.shape[1:]) for x, states in both if (states == IN_OUTPUT).any()}
     is_list = len(forms) != 1 or any((states == IN_LOG).any() for _, _, states in sources)
-    n = len(sources[0][1])
     results: Any = [MISSING] * n if is_list else np.zeros((n, *(form := forms.pop())[1]), form[0])
     is_missing = np.ones(n, np.bool_)
     for (run, rows, states), output in zip(sources, outputs, strict=True):

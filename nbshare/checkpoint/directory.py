@@ -70,6 +70,7 @@ __all__ = [
 ]
 
 FORMAT = 2
+FLUSH_S = 2.0  # between times when other machines see what is stored
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
 MOST_BYTES = 64 << 20  # of rows that are checked at a time
@@ -158,6 +159,7 @@ class Directory:
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self._writer = Writer(path, role)
+        self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
         self._stored: Lookup | None = None  # once it is needed
@@ -399,12 +401,7 @@ class Directory:
         if self._durability != "power" or not len(rows):
             return
         words = np.array(self._index.read()[rows])
-        for column in self._columns:
-            if column is not self._index:
-                column.sync()
-        for number in range(self._first_log, self._next_log):
-            files.sync(self.path / log_file(number))
-        files.sync(self.path)
+        self._sync_results()
         words["state"] %= UNSYNCED
         for run in runs_of(rows):
             self._index.write(int(rows[run.start]), words[run])
@@ -421,6 +418,29 @@ class Directory:
         """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
+    def sync(self) -> None:
+        """Wait until the disk has everything; then other machines have it as well."""
+        self._sync_results()
+        self._index.sync()
+
+    def _sync_results(self) -> None:
+        for column in self._columns:
+            if column is not self._index:
+                column.sync()
+        for number in range(self._first_log, self._next_log):
+            files.sync(self.path / log_file(number))
+        files.sync(self.path)
+
+    def flush(self) -> None:
+        """Let other machines see what is stored: NFS sends it to its server when a file closes."""
+        if self._is_part and time.monotonic() > self._flush_at:
+            self._flush_at = time.monotonic() + FLUSH_S
+            for column in self._columns:
+                os.close(os.dup(column.fd))
+            for number in range(self._first_log, self._next_log):
+                with suppress(FileNotFoundError):
+                    os.close(os.open(self.path / log_file(number), os.O_RDWR))
+
     def is_there(self) -> bool:
         """Renew the lease; return whether the directory is still in its place."""
         return self._writer.renew()
@@ -431,12 +451,16 @@ class Directory:
             if is_whole:
                 for column in self._columns:
                     column.shrink(self._n_rows)
+                self._close_files()  # first: other machines see what is in a file that was closed
                 self._writer.close(is_whole=True, is_synced=self._durability == "power")
         finally:
             self._writer.close(is_whole=False)
-            for column in self._columns:
-                column.close()
-            self._columns = []
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for column in self._columns:
+            column.close()
+        self._columns = []
 
 
 def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:

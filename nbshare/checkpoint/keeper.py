@@ -250,6 +250,7 @@ class Keeper:
     def _live(self) -> None:
         while not self._is_over.acquire(timeout=self._look_s):
             self.save()
+            self._directory.flush()
         self._finish()
 
     def save(self) -> None:

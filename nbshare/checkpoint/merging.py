@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.files import loaded, read_json, record_at, spec_of
 from nbshare.checkpoint.writer import PARTS, parts_of
+from nbshare.errors import CheckpointInUseError
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import ALONE, OutputSpec
 from nbshare.wire.rows import (
@@ -42,6 +43,7 @@ def merge_parts(directory: Directory) -> None:
     for path in parts_of(directory.path):
         if (part := _Part(directory, path, rows)).is_any:
             part.merge()
+    directory.sync()
     # At once: a process that is late finds its part either in its place or not at all.
     (directory.path / PARTS).rename(directory.path / f".{PARTS}.{secrets.token_hex(4)}")
     for old in directory.path.glob(f".{PARTS}.*"):
@@ -94,10 +96,17 @@ class _Part:
                 if line.endswith("}"):
                     directory.note_error(json.loads(line))
 
+    def _hold(self) -> None:
+        """Renew the lease: copying may take long."""
+        if not self._directory.is_there():
+            where = self._directory.path
+            raise CheckpointInUseError(f"{where}: another process has taken it over")
+
     def _copy_rows(self, items: npt.NDArray[np.int64]) -> None:
         results = loaded(self._path / RESULTS_FILE)
         step = max(1, MOST_BYTES // max(1, results[:1].nbytes))
         for k in range(0, len(items), step):
+            self._hold()
             some = items[k : k + step]
             values = results[some]
             self._directory.put(RESULTS_FILE, self._rows[some], values)
@@ -116,6 +125,7 @@ class _Part:
         for k, i in enumerate(items.tolist()):
             start, nbytes, _ = places[k].tolist()
             if start not in crcs:
+                self._hold()
                 crcs[start] = zlib.crc32(record_at(self._path, start, nbytes))
             self._is_whole[i] = zlib.crc32(places[k].data, crcs[start]) == words["crc"][i]
             places[k, 0] = starts[k] | here[int(numbers[k])] << LOG_BIT

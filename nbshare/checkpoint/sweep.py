@@ -19,9 +19,11 @@ When all items are stored, a process becomes the writer of the checkpoint, and m
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -67,6 +69,11 @@ class Sweep:
         Where results are stored, and how.
     request : Request
         What is run.
+
+    Attributes
+    ----------
+    began_at : float
+        When it began, in seconds since 1970.
     """
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
@@ -78,7 +85,7 @@ class Sweep:
         self._folder = options.path / PARTS
         self._part = self._folder  # that of the last call
         self._id = ""  # of the sweep that this process has joined
-        self._stopped_before = 0.0
+        self.began_at, self._stopped_before = time.time(), 0.0
 
     def next_call(self, make: Callable[[], Call]) -> Call | None:
         """Return a call that takes part in the run; None when all of it is in the checkpoint.
@@ -115,7 +122,7 @@ class Sweep:
             self._refuse(found["what"])
         elif found is not None:
             if found["id"] != self._id:
-                self._join(found["id"])
+                self._join(**found)
             self._look()
             if not self._is_settled.all():
                 return False
@@ -151,23 +158,28 @@ class Sweep:
             states = directory.words["state"][rows]
             # Those that have failed run again, but not in the same run.
             is_over = bool((states > 0).all() if self._id else _are_stored(states).all())
-            if not is_over:
-                self._make_folder()
             is_whole = True
         finally:
             directory.close(is_whole=is_whole)
+        if not is_over:  # when others see what the checkpoint has
+            self._make_folder()
         return is_over
 
     def _make_folder(self) -> None:
-        """Make the folder of the parts, whole or not at all."""
-        told = {"id": secrets.token_hex(8), "what": self._what}
+        """Make the folder of the parts, whole or not at all, unless another process does."""
+        told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
         (new / CLAIMS).mkdir(parents=True)
         files.replace(new / SWEEP, json.dumps(told).encode(), is_needed=False)
-        new.rename(self._folder)
+        try:
+            new.rename(self._folder)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
+                raise
+            shutil.rmtree(new, ignore_errors=True)
 
-    def _join(self, name: str) -> None:
-        self._id, self._stopped_before = name, self._stop_time()
+    def _join(self, id: str, began_at: float, **_: Any) -> None:  # noqa: A002 - as in the file
+        self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
         self._is_settled = _are_stored(self._states())
         self._is_taken = self._is_settled.copy()
         self._owner = np.full(len(self._is_settled), -1, np.int32)  # of each item: who claimed it
@@ -244,13 +256,16 @@ class Sweep:
             key = self._key._replace(items=Positions())
             keeper = Keeper(self._request, options, key, "part")
         except FileNotFoundError:
+            if self._folder.exists():
+                raise
             return None
         self._part = part
         try:
             while running_writer_of(path) is not None:  # it may be about to merge
                 time.sleep(OPENING_S)
             if not self.has_place():
-                keeper.close()
+                with suppress(OSError):
+                    keeper.close()
                 return None
             call = make()
             keeper.begin(call)

@@ -181,22 +181,27 @@ class Writer:
         try:
             status = self._folder.stat()
             if time.monotonic() > self._renewed_at + self._renew_s:
-                if (writer_of(self._folder) or {}).get("nonce") != self._me["nonce"]:
-                    return False  # we were away for too long, and another process took over
+                if not self._has_lease():
+                    return False
                 self._renewed_at = time.monotonic()
                 os.utime(self._folder / LEASE)
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._place
 
+    def _has_lease(self) -> bool:
+        """Whether the lease is ours, and we were not away until another process took over."""
+        return self._has_taken and (writer_of(self._folder) or {}).get("nonce") == self._me["nonce"]
+
     def close(self, *, is_whole: bool, is_synced: bool = False) -> None:
         """Let others write, once; `is_whole`: all was written; `is_synced`: the disk has it."""
         if self._fd < 0:
             return
-        if is_whole and self._has_taken:
+        has_lease = self._has_lease()
+        if is_whole and has_lease:
             self._me["ended"], self._me["synced"] = True, is_synced
             self._say()
-        elif self._has_taken:  # the next writer checks everything
+        elif has_lease:  # the next writer checks everything
             (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)
         fd, self._fd = self._fd, -1

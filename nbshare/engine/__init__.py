@@ -86,6 +86,8 @@ board
     The state of a call in shared memory: which worker has which items, and what is done.
 call
     One run inside the engine: a request, its board, inputs, results and workers.
+claim
+    Items that one of several processes takes, if they share a run (`nbshare.checkpoint.sweep`).
 channel
     A socket between the owner and one worker, or the fork server; carries descriptors too.
 chunk
@@ -136,6 +138,8 @@ owner
     The process that has called nbshare.
 page
     The state of some items of a board: one page, or in an open call as many as needed.
+part
+    What one of several processes that share a run has stored.
 pool
     The workers, busy and idle.
 request

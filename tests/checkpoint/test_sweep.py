@@ -34,6 +34,11 @@ SHORT = "import sys; from nbshare.checkpoint import writer; writer.LEASE_S['part
 SHORT += "from nbshare.__main__ import main; sys.exit(main())"
 
 
+def slowly(value):
+    """Make a parameter that is for the slow tests."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 class Sweep:
     """Starts processes that share a run."""
 
@@ -122,18 +127,18 @@ def test_processes_share_the_items(shared):
 
 
 @pytest.mark.filterwarnings("ignore:results differ in kind")
-@pytest.mark.parametrize("function", ["mixed", "record", "row", "integer"])
+@pytest.mark.parametrize("function", ["mixed", *map(slowly, ["record", "row", "integer"])])
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
     """Also if the processes have stored them in other ways."""
     sweep = shared(function, 40)
-    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED.format(20, sweep.path))))
+    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED)))
     assert code == 75, text
     (part,) = (sweep.path / "parts").glob("*/index.npy")
     assert 0 < np.count_nonzero(np.load(part)["state"]) < 40
     code, text = sweep.ended(sweep.start())
     assert code == 0, text
     sweeps.noted(sweep.log)
-    call = partial(parallel_map, f"{sweeps.__file__}:{function}", np.arange(40))
+    call = partial(parallel_map, getattr(sweeps, function), np.arange(40))
     found = call(shared={"log": str(sweep.log)}, checkpoint=sweep.path)
     assert not sweeps.noted(sweep.log)
     expected = call(shared={"log": str(tmp_path / "other")})
@@ -150,14 +155,13 @@ import os, signal, sys, threading, time
 from nbshare.checkpoint import sweep
 claim = sweep.Sweep.claim
 def claim_few(self, wanted, least, first):
-    if first >= {}:
+    if first >= 20:
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.1)
     return claim(self, min(wanted, 5), 0, first)
 sweep.Sweep.claim = claim_few
 from nbshare.__main__ import main
 sys.exit(main())
-# {}
 """
 
 
@@ -190,7 +194,7 @@ def test_something_else_is_refused_meanwhile(shared, tmp_path):
         assert f"They run something else: {says}" in text or (says in text and given is other)
     options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path, "progress": False}
     with pytest.raises(CheckpointInUseError, match="is writing to this checkpoint"):
-        parallel_map(f"{sweeps.__file__}:gated", np.arange(12), **options)
+        parallel_map(sweeps.gated, np.arange(12), **options)
     (tmp_path / "gate").touch()
     assert sweep.ended(first)[0] == 0
     assert sweep.ran().tolist() == [1] * 12
@@ -207,7 +211,7 @@ def test_a_call_uses_what_killed_processes_have_stored(shared):
     sweeps.noted(sweep.log)
     (sweep.folder / "gate").touch()
     options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path}
-    found = parallel_map(f"{sweeps.__file__}:gated", np.arange(12), **options)
+    found = parallel_map(sweeps.gated, np.arange(12), **options)
     assert found.tolist() == TWICE
     assert sweeps.noted(sweep.log) == sorted(map(str, range(4, 12)))
     assert not (sweep.path / "parts").exists()
@@ -229,6 +233,58 @@ def test_damaged_results_of_a_part_run_again(shared):
     assert code == 0, text
     assert sweep.ran()[:4].tolist() == [1, 1, 2, 1]
     assert open_checkpoint(sweep.path).results().tolist() == TWICE
+
+
+# Ends like a machine that loses power at a call of the merge.
+DYING = """
+import os, signal, sys
+from nbshare.checkpoint import merging
+from nbshare.checkpoint.directory import Directory
+from nbshare.__main__ import main
+place = {"put_rows": Directory, "commit": Directory, "sync": Directory, "rmtree": merging.shutil}
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+merge = merging._merge
+def merge_and_die(*given):
+    setattr(place[sys.argv[1]], sys.argv[1], die)
+    return merge(*given)
+merging._merge = merge_and_die
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["commit", *map(slowly, ["put_rows", "sync", "rmtree"])])
+def test_a_merge_may_be_cut_short(shared, moment):
+    """The next process does it; no item runs again."""
+    sweep = shared("number", 40)
+    assert sweep.ended(sweep.start(begin=("-c", DYING, moment)))[0] == -signal.SIGKILL
+    code, text = sweep.ended(sweep.start())
+    assert code == 0, text
+    assert open_checkpoint(sweep.path).results().tolist() == [1.5 * i for i in range(40)]
+    assert sweep.ran().tolist() == [1] * 40
+    assert not list(sweep.path.glob("parts"))
+
+
+def has_handler(pid):
+    """Whether a process handles SIGUSR1."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [line.split()[1] for line in lines if line.startswith("SigCgt")]
+    return bool(int(mask, 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+@pytest.mark.slow
+def test_a_notice_while_others_run_all_that_is_left(shared):
+    """Exit 75 immediately, though there is nothing to stop."""
+    sweep = shared("gated", 6)
+    first = sweep.start()
+    sweep.await_done(4)
+    second = sweep.start()
+    wait_until(lambda: has_handler(second.pid))
+    second.send_signal(signal.SIGUSR1)
+    assert sweep.ended(second)[0] == 75
+    (sweep.folder / "gate").touch()
+    assert sweep.ended(first)[0] == 0
+    assert sweep.ran().tolist() == [1] * 6
 
 
 def test_an_attached_job_stops_all(shared):
@@ -280,6 +336,19 @@ def test_processes_of_another_container_are_known_by_their_lease(tmp_path):
     assert not writer.is_alive(tmp_path, other)
     assert writer.is_alive(tmp_path, other | {"role": "run"})
     assert writer.is_alive(tmp_path, {**me, "nonce": "", "ended": False})
+
+
+def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monkeypatch):
+    """It finds out when it renews the lease, and does not end that of another."""
+    monkeypatch.setitem(writer.LEASE_S, "run", 0.0)
+    before = writer.Writer(tmp_path)
+    before.take()
+    assert before.renew()
+    other = writer.writer_of(tmp_path) | {"nonce": "another"}
+    (tmp_path / "lease.json").write_text(json.dumps(other))
+    assert not before.renew()
+    before.close(is_whole=True)
+    assert writer.writer_of(tmp_path) == other
 
 
 # -------------------------------------------------------------------- on several machines
@@ -361,7 +430,7 @@ def test_fifty_kills(shared, tmp_path):
     for (before, _), (after, _) in itertools.pairwise(looks):
         assert after[before].all()
     found = open_checkpoint(sweep.path).results()
-    options = {"seed": 7, "max_workers": 64, "shared": {"log": str(tmp_path / "other")}}
+    options = {"seed": 7, "max_workers": 16, "shared": {"log": str(tmp_path / "other")}}
     expected = parallel_map(sweeps.dozing_drawn, np.arange(n), **options)
     assert np.array_equal(found, expected)
     nbshare.shutdown()
