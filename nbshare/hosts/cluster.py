@@ -429,7 +429,6 @@ def _settings(request: Request) -> dict[str, Any]:
     """Return the settings of this process that other hosts take over."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    plain = [f for f in given["warnings"] if f[2].__module__ == "builtins"]  # agents load them
-    same = {name: given[name] for name in ("cwd", "umask", "files", "overridden")}
+    same = {name: given[name] for name in ("cwd", "umask", "files", "overridden", "warnings")}
     others = {"affinity": None, "authkey": None, "is_elsewhere": True}
-    return {**same, **others, "path": own, "warnings": plain}
+    return {**same, **others, "path": own}
