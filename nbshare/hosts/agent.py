@@ -32,7 +32,7 @@ __all__ = ["main"]
 
 IDLE_S = 30.0  # without a carrier, before it ends
 TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
-NEWS_S = 0.5  # between replies about a block that takes long
+NEWS_S = 0.5  # between replies about a block that takes long; more, if blocks are long
 
 
 def main(fd: int) -> None:
@@ -186,6 +186,8 @@ class Agent:
         engine = dispatcher()
         call = call_of(block, self._inputs[fixed.key], self._sources_of(sources.key), engine)
         replies = Replies(call, self.host)
+        news_s = max(NEWS_S, block.budget_s / 2)
+        next_s = time.monotonic() + news_s
         until_s = time.monotonic() + block.budget_s
         self._calls[block.id] = block.common.call, call
         try:
@@ -197,7 +199,8 @@ class Agent:
                     call.stop()
                 if time.monotonic() >= until_s:
                     engine.cut_short(call)
-                if reply := replies.take(is_last=False):
+                if time.monotonic() >= next_s and (reply := replies.take(is_last=False)):
+                    next_s = time.monotonic() + news_s
                     self._line.send("news", block.id, reply)
         finally:
             del self._calls[block.id]

@@ -25,8 +25,12 @@ __all__ = ["carry", "is_of_this_user"]
 ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
 
+# Not a child of the process that starts it: Ray ends the children of its workers with them, but
+# the agent works for all of its host.
 _BOOT = f"""
-import sys
+import os, sys
+if os.fork():
+    os._exit(0)
 sys.path.append({dirname(dirname(dirname(__file__)))!r})
 from nbshare.hosts.agent import main
 """
@@ -100,4 +104,4 @@ def _start(boot: Boot, name: str) -> None:
         assert agent.stdin is not None
         agent.stdin.write(pickle.dumps(boot))
         agent.stdin.close()
-        _thread.start_new_thread(agent.wait, ())  # or it would stay in the list of processes
+        _thread.start_new_thread(agent.wait, ())  # it ends as soon as it has forked

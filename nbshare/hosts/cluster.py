@@ -7,7 +7,8 @@ One thread for each call::
     finish ◄── all done ◄── store what came, as a worker does ◄── queue ◄── replies, news, losses
 
 A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
-nothing. At the end blocks are smaller, so that all hosts finish together. How long items take is
+nothing. With more than a hundred workers blocks are longer, for one thread packs and stores all of
+them. At the end blocks are smaller, so that all hosts finish together. How long items take is
 unknown at first: a block that takes longer than planned returns the items that nobody has begun.
 """
 
@@ -53,13 +54,14 @@ from nbshare.wire.orders import nbytes_of
 __all__ = ["Cluster"]
 
 BLOCK_S = 0.5  # of work
+BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
 LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
 PROBE_S, PROBE_ITEMS = 0.2, 1024  # while nobody knows how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what nobody tells
 MOST_FAILED = 3  # as of workers of this machine
-MOST_GIVEN = 100  # times that an input is sent before it has come where it is needed
+MOST_GIVEN = 100  # times that an input is sent to a host before it has come there
 
 _ids = itertools.count(1)
 
@@ -106,8 +108,9 @@ class Cluster(Engine):
         self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._sent: dict[int, Sent] = {}
         self._returned: deque[range] = deque()  # items to be sent again
-        self._n_given: dict[str, int] = {}  # times, by key
-        self._giving: dict[str, Future] = {}
+        self._put: dict[str, Any] = {}  # inputs that are in the cluster, by key
+        self._n_given: dict[tuple[str, str], int] = {}  # times, by key and host
+        self._giving: dict[tuple[str, str], Future] = {}
         self._n_failed = 0  # tasks of the cluster, one after the other, that began nothing
         self._item_s = 0.0
         self._end_at = math.inf
@@ -170,6 +173,7 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
+        self._block_s = max(BLOCK_S, call.request.max_workers / BLOCKS_PER_S)
         # One block for each worker: a cluster's own queue may be in another order than the items.
         self._free_slots = list(range(call.request.max_workers))[::-1]
         try:
@@ -213,6 +217,7 @@ class Cluster(Engine):
             self._lines.inputs.pop(key, None)
         self._lines.send("end", self._common.call, list(self._placed))
         self._placed.clear()
+        self._put.clear()
 
     def _handle(self, what: str, *content: Any) -> None:
         """Act on an event."""
@@ -226,7 +231,7 @@ class Cluster(Engine):
                 self._take(block, reply)
             case "answer", block, future if block in self._sent:
                 self._answer(block, future)
-            case "given", key, future if self._giving.pop(key, None) is not None:
+            case "given", which, future if self._giving.pop(which, None) is not None:
                 _answer_of(future)
 
     # --------------------------------------------------------------------- what is sent
@@ -270,7 +275,7 @@ class Cluster(Engine):
         n_left = sum(map(len, self._returned)) + board.n_tasks - board.header[NEXT]
         by_time, share = float(PROBE_ITEMS), n_left / (2 * request.max_workers)
         if self._item_s:
-            by_time, share = BLOCK_S / self._item_s, max(share, LEAST_S / self._item_s)
+            by_time, share = self._block_s / self._item_s, max(share, LEAST_S / self._item_s)
         nbytes = nbytes_of(self._columns(range(first, first + 1)))
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
@@ -300,7 +305,7 @@ class Cluster(Engine):
             contents=arena.all_contents(),
             spec=call.results.spec,
             attempts=attempts,
-            budget_s=2 * BLOCK_S if self._item_s else PROBE_S,
+            budget_s=2 * self._block_s if self._item_s else PROBE_S,
         )
         put = self._events.put
         self._lines.waiting[block_id] = lambda line: put(("begun", block_id, line))
@@ -338,7 +343,9 @@ class Cluster(Engine):
             answer = _answer_of(future)
         except BaseException as error:  # noqa: BLE001 - each cluster has its own
             if self._lines.waiting.pop(block, None) is None:
-                self._lose(block, f"of the cluster ({type(error).__name__}: {error})")
+                line = self._sent[block].line
+                host = "of the cluster" if line is None else line.host
+                self._lose(block, f"{host} ({type(error).__name__}: {error})")
                 return
             self._return(self._forget(block).items)
             self._n_failed += 1
@@ -350,25 +357,27 @@ class Cluster(Engine):
         match answer:
             case Reply():
                 self._take(block, answer)
-            case Missing(_, keys, where):
+            case Missing(host, keys, where):
                 self._lines.waiting.pop(block, None)
                 self._returned.appendleft(self._forget(block).items)
                 for key in keys:
-                    self._give(key, where)
+                    self._give(key, host, where)
             case Refused(host):
                 line = self._sent[block].line
                 self._lose(block, host if line is None else line.host)
 
-    def _give(self, key: str, where: Any) -> None:
-        """Send an input to where it is missing."""
-        if key in self._giving:
+    def _give(self, key: str, host: str, where: Any) -> None:
+        """Send an input to a host that lacks it."""
+        if (which := (key, host)) in self._giving:
             return
-        self._n_given[key] = n = self._n_given.get(key, 0) + 1
+        self._n_given[which] = n = self._n_given.get(which, 0) + 1
         if n > MOST_GIVEN:
-            raise RuntimeError(f"an input has been sent {n} times and is still missing on a host")
-        data, message = bytes_of(self._placed[key]), pickle.dumps(Give(key), 5)
-        future = self._giving[key] = self._hosts.give(self._lines.boot, message, data, where)
-        future.add_done_callback(lambda done: self._events.put(("given", key, done)))
+            raise RuntimeError(f"an input was sent to host {host} {n} times and is still missing")
+        if key not in self._put:
+            self._put[key] = self._hosts.put(bytes_of(self._placed[key]))
+        message, content = pickle.dumps(Give(key), 5), self._put[key]
+        future = self._giving[which] = self._hosts.give(self._lines.boot, message, content, where)
+        future.add_done_callback(lambda done: self._events.put(("given", which, done)))
 
     def _take(self, block: int, reply: Reply) -> None:
         """Store what has become of a block."""

@@ -44,18 +44,18 @@ class DaskHosts:
 
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` on any worker."""
-        content = self._scattered(message)
+        content = self.put(message)
         return self._client.submit(_carry, boot, content, **_options(boot))  # type: ignore[no-any-return]
 
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` on one worker, which fetches the data from any that has them."""
-        content = self._scattered(data, workers=[place])
+    def put(self, data: bytes) -> Any:
+        """Bring data to a worker; others fetch them from any that has them."""
+        return self._client.scatter(data, hash=False) if len(data) > LARGE else data
+
+    def give(self, boot: Boot, message: bytes, content: Any, place: Any) -> Future:
+        """Run `carry` on one worker."""
         return self._client.submit(  # type: ignore[no-any-return]
             _carry, boot, message, content, workers=[place], **_options(boot)
         )
-
-    def _scattered(self, data: bytes, **where: Any) -> Any:
-        return self._client.scatter(data, hash=False, **where) if len(data) > LARGE else data
 
 
 def _options(boot: Boot) -> dict[str, Any]:

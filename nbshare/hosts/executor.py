@@ -46,7 +46,11 @@ class ExecutorHosts:
         """Run `carry` somewhere."""
         return self._executor.submit(carry, boot, message)
 
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
+    def put(self, data: bytes) -> Any:
+        """Agents fetch what they lack."""
+        raise NotImplementedError
+
+    def give(self, boot: Boot, message: bytes, content: Any, place: Any) -> Future:
         """Nobody can say where a task runs."""
         raise NotImplementedError
 

@@ -179,5 +179,8 @@ class Hosts(Protocol):
     def submit(self, boot: Boot, message: bytes) -> Future:
         """Run `carry` with a block, anywhere."""
 
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
-        """Run `carry` with an input, at the place of the carrier that lacks it."""
+    def put(self, data: bytes) -> Any:
+        """Bring an input to the cluster, whose tasks get it from each other."""
+
+    def give(self, boot: Boot, message: bytes, content: Any, place: Any) -> Future:
+        """Run `carry` with what `put` returned, at the place of the carrier that lacks it."""

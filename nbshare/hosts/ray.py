@@ -44,13 +44,17 @@ class RayHosts:
         """Run `carry` on any node."""
         return _Task(self._ray, self._carry.remote(boot, message))
 
-    def give(self, boot: Boot, message: bytes, data: bytes, place: Any) -> Future:
+    def put(self, data: bytes) -> Any:
+        """Put data into the memory of this node; others fetch them from any that has them."""
+        return self._ray.put(data)
+
+    def give(self, boot: Boot, message: bytes, content: Any, place: Any) -> Future:
         """Run `carry` on one node."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node_id=place, soft=False)
         run = self._carry.options(scheduling_strategy=there)
-        return _Task(self._ray, run.remote(boot, message, data))
+        return _Task(self._ray, run.remote(boot, message, content))
 
 
 class _Task:

@@ -14,6 +14,7 @@ from contract import BackendContract
 import nbshare
 from nbshare import last_job, parallel_map
 from nbshare.errors import WorkerDiedError
+from nbshare.hosts import cluster
 from nbshare.hosts.dask import DaskHosts
 
 pytestmark = pytest.mark.slow
@@ -26,8 +27,8 @@ def dask_client():
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
+        ) as local,
+        distributed.Client(local) as client,
     ):
         yield client
         nbshare.shutdown()
@@ -109,11 +110,8 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
 
 def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
     """From the client to one worker, or from another worker, and not again for a later block."""
-    given = []
-    give = DaskHosts.give
-    monkeypatch.setattr(
-        DaskHosts, "give", lambda *args: given.append((len(args[3]), args[4])) or give(*args)
-    )
+    put, given = farm.note_inputs(DaskHosts, monkeypatch)
+    monkeypatch.setattr(cluster, "MOST_GIVEN", 1)  # to each
     table = np.ones(1 << 18)
     found = parallel_map(
         farm.total,
@@ -124,5 +122,5 @@ def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
         progress=False,
     )
     assert found.tolist() == [float(table.size) + i for i in range(30)]
-    places = [place for nbytes, place in given if nbytes >= table.nbytes]
-    assert sorted(places) == sorted(two_hosts.nthreads())
+    assert len(put) == 1
+    assert sorted(given) == sorted(two_hosts.nthreads())
