@@ -233,6 +233,11 @@ def surroundings(name):
     return os.environ.get(name), os.getcwd(), list(sys.path), umask
 
 
+def is_imported(name):
+    """Tell whether a worker has imported a module."""
+    return name in sys.modules
+
+
 def file_of(name):
     """Tell where a module comes from that a worker imports."""
     return importlib.import_module(name).__file__

@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 IDLE_S = 30.0  # without a carrier, before it ends
 TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
-NEWS_S = 0.5  # between replies about a block that takes long
+NEWS_S = 0.5  # between replies about a block that takes long; more, if blocks are long
 
 
 def main(fd: int) -> None:
@@ -181,6 +181,8 @@ class Agent:
             call.start()
             if block.common.call in self._stopped:  # since it may begin
                 call.stop()
+            news_s = max(NEWS_S, block.budget_s / 2)
+            next_s = time.monotonic() + news_s
             left_s = block.budget_s
             while not call.await_end(min(NEWS_S, left_s if left_s > 0 else NEWS_S)):
                 if is_abandoned():
@@ -190,7 +192,8 @@ class Agent:
                 left_s = loaded_s + block.budget_s - time.monotonic()
                 if left_s <= 0:
                     engine.cut_short(call)
-                if reply := replies.take(is_last=False):
+                if time.monotonic() >= next_s and (reply := replies.take(is_last=False)):
+                    next_s = time.monotonic() + news_s
                     self._line.send("news", block.id, reply)
         finally:
             del self._calls[block.id]

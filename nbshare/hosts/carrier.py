@@ -48,9 +48,12 @@ KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
-# This nbshare, even if another is installed there.
+# Not a child of the process that starts it: Ray ends the children of its workers with them, but the
+# agent works for all of its host. And this nbshare, even if another is installed there.
 _AGENT = """
 import os, sys
+if os.fork():
+    os._exit(0)
 sys.path.append({numpy!r})
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -264,4 +267,4 @@ def _launch(boot: Boot, listener: socket.socket, path: str, *fds: int) -> None:
     assert agent.stdin is not None
     agent.stdin.write(pickle.dumps(tuple(boot)))
     agent.stdin.close()
-    _thread.start_new_thread(agent.wait, ())  # or it would stay in the list of processes
+    _thread.start_new_thread(agent.wait, ())  # it ends as soon as it has forked

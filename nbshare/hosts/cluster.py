@@ -7,7 +7,8 @@ One thread for each call::
     finish ◄── all done ◄── store what came, as a worker does ◄── queue ◄── replies, news, losses
 
 A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
-nothing. At the end blocks are smaller, so that all hosts finish together. How long items take is
+nothing. With more than 75 workers blocks are longer, for one thread packs and stores all of them.
+At the end blocks are smaller, so that all hosts finish together. How long items take is
 unknown at first: a block that takes longer than planned returns the items that nobody has begun.
 """
 
@@ -51,6 +52,7 @@ from nbshare.wire.orders import nbytes_of
 __all__ = ["Cluster"]
 
 BLOCK_S = 0.5  # of work
+BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
 LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
 PROBE_S, PROBE_ITEMS = 0.2, 1024  # while nobody knows how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
@@ -164,6 +166,7 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
+        self._block_s = max(BLOCK_S, call.request.max_workers / BLOCKS_PER_S)
         # One block for each worker: a cluster's own queue may be in another order than the items.
         self._free_slots = list(range(call.request.max_workers))[::-1]
         try:
@@ -262,7 +265,7 @@ class Cluster(Engine):
         n_left = sum(map(len, self._returned)) + board.n_tasks - board.header[NEXT]
         by_time, share = float(PROBE_ITEMS), n_left / (2 * request.max_workers)
         if self._item_s:
-            by_time, share = BLOCK_S / self._item_s, max(share, LEAST_S / self._item_s)
+            by_time, share = self._block_s / self._item_s, max(share, LEAST_S / self._item_s)
         nbytes = nbytes_of(self._columns(range(first, first + 1)))
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
@@ -292,7 +295,7 @@ class Cluster(Engine):
             contents=arena.all_contents(),
             spec=call.results.spec,
             attempts=attempts,
-            budget_s=2 * BLOCK_S if self._item_s else PROBE_S,
+            budget_s=2 * self._block_s if self._item_s else PROBE_S,
         )
         put = self._events.put
         self._lines.waiting[block_id] = lambda line: put(("begun", block_id, line))
@@ -330,7 +333,9 @@ class Cluster(Engine):
             answer = _answer_of(future)
         except BaseException as error:  # noqa: BLE001 - each cluster has its own
             if self._lines.waiting.pop(block, None) is None:
-                self._lose(block, f"of the cluster ({type(error).__name__}: {error})")
+                line = self._sent[block].line
+                host = "of the cluster" if line is None else line.host
+                self._lose(block, f"{host} ({type(error).__name__}: {error})")
                 return
             self._return(self._forget(block).items)
             self._n_failed += 1
@@ -405,7 +410,6 @@ def _settings(request: Request) -> dict[str, Any]:
     """Return the settings of this process that other hosts take over."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    plain = [f for f in given["warnings"] if f[2].__module__ == "builtins"]  # agents load them
-    same = {name: given[name] for name in ("cwd", "umask", "files", "overridden")}
+    same = {name: given[name] for name in ("cwd", "umask", "files", "overridden", "warnings")}
     others = {"affinity": None, "authkey": None, "is_elsewhere": True}
-    return {**same, **others, "path": own, "warnings": plain}
+    return {**same, **others, "path": own}

@@ -54,9 +54,7 @@ def current_context() -> Context:
 def _context(found: dict[str, Any]) -> Context:
     # '' means the present working directory; workers receive its path.
     path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
-    # A category defined in the notebook does not exist in a worker.
-    filters = [f for f in found["warnings"] if getattr(f[2], "__module__", "") != "__main__"]
-    settings = {**found, "path": path, "warnings": filters}
+    settings = {**found, "path": path}
     del settings["environ"]
     return Context(dict(os.environ), path, pickle.dumps(settings))
 
@@ -66,10 +64,29 @@ def settings() -> dict[str, Any]:
     return {
         "path": list(sys.path),
         "umask": _umask(),
-        "warnings": list(warnings.filters),
+        "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
         "cwd": _cwd(),
         "affinity": _affinity(),
     }
+
+
+def _name_of(category: Any) -> tuple[str, str]:
+    """Return a class by name: a worker need not import a library for the sake of a filter."""
+    return category.__module__, category.__qualname__
+
+
+def filter_warnings(named: list[Any]) -> None:
+    """Set warning filters, but those of categories whose modules have not been imported here."""
+    filters = []
+    for action, text, (module, name), *where in named:
+        category: Any = sys.modules.get(module)
+        for part in name.split("."):
+            category = getattr(category, part, None)
+        if category is not None:
+            filters.append((action, text, category, *where))
+    if warnings.filters != filters:
+        warnings.filters[:] = filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
 def encoded_environ() -> dict[Any, Any]:

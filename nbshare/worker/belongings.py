@@ -16,7 +16,6 @@ import pickle
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from traceback import walk_stack
@@ -101,12 +100,14 @@ class Belongings:
 
             multiprocessing.process.current_process().authkey = values["authkey"]
         os.umask(values["umask"])
-        if warnings.filters != values["warnings"]:
-            warnings.filters[:] = values["warnings"]  # type: ignore[index]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
+        context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:
             with suppress(OSError):  # the cpuset was changed in between
                 os.sched_setaffinity(0, values["affinity"])
+
+    def filter_warnings(self) -> None:
+        """Set the filters again, for categories of modules that were imported since."""
+        context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
 
     def _enter(self) -> None:
         """Change to the caller's directory, always: a new one may have the old one's name."""
@@ -134,6 +135,12 @@ class Belongings:
         self._handlers = [_signal.getsignal(number) for number in _SIGNALS]
         self._blocked = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._unused_timers = [timer for timer in _TIMERS if not any(signal.getitimer(timer))]
+
+
+def filter_warnings() -> None:
+    """Set the caller's filters when the function's modules have been imported."""
+    if _mine is not None:
+        _mine.filter_warnings()
 
 
 def show_crashes() -> None:

@@ -46,7 +46,7 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
-from nbshare.worker.belongings import initialize, loading
+from nbshare.worker.belongings import filter_warnings, initialize, loading
 from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Column, PassingStore, blocks_for
@@ -149,6 +149,7 @@ class Work:
                 self._func = inputs_of_all.load(fixed.func)
                 if fixed.shared is not None:
                     self._func = partial(self._func, **inputs_of_all.load(fixed.shared))
+                filter_warnings()
         finally:
             self._end_copy()
         self._fed = None

@@ -13,11 +13,15 @@ from pathlib import Path
 
 import duties
 import psutil
+from faultlab import wait_until
+
+from nbshare.hosts import line
 
 
 def be_host(name):
     """Make this process one of a host of its own; it has the client's memory by copies only."""
     os.environ["NBSHARE_HOST"] = name
+    os.environ["FARM_PROCESS"] = str(os.getpid())
 
 
 class Farm(Executor):
@@ -54,6 +58,20 @@ class Farm(Executor):
             pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
+def note_inputs(monkeypatch):
+    """Return a list that gets the size of each large input, each time it is sent to a host."""
+    sizes, bytes_of = [], line.bytes_of
+
+    def noted(placed):
+        data = bytes_of(placed)
+        if (nbytes := memoryview(data).nbytes) > 1 << 20:
+            sizes.append(nbytes)
+        return data
+
+    monkeypatch.setattr(line, "bytes_of", noted)
+    return sizes
+
+
 def agent():
     """Return the agent of the worker process that this is."""
     return psutil.Process().parent().parent()
@@ -74,7 +92,7 @@ def lose_machine_at(i, bad, folder):
     duties.note(f"{folder}/ran", str(i))
     if i in bad and not (marker := Path(folder, f"lost-{i}")).exists():
         marker.touch()
-        cluster = agent().parent()
+        cluster = psutil.Process(int(os.environ["FARM_PROCESS"]))
         for process in (cluster, agent()):
             process.kill()
         time.sleep(duties.ENOUGH_S)
@@ -122,3 +140,23 @@ def where(i):
     """Return the host that an item runs on."""
     time.sleep(0.02)
     return os.environ["NBSHARE_HOST"]
+
+
+def agent_of(i, table):
+    """Return an item, and the host and the agent that ran it."""
+    time.sleep(0.05)
+    assert table.all()
+    return i, os.environ["NBSHARE_HOST"], agent().pid
+
+
+def stay_on(i, host, folder):
+    """Take long in the first item on a host; say which process runs it. Others wait for it."""
+    duties.note(f"{folder}/ran", str(i))
+    marker = Path(folder, host)
+    if os.environ["NBSHARE_HOST"] != host:
+        wait_until(marker.exists, 60)
+    elif not marker.exists():
+        duties.note(f"{folder}/worker-{host}", str(os.getpid()))
+        marker.write_text(str(i))
+        time.sleep(duties.ENOUGH_S)
+    return float(i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import subprocess
@@ -311,6 +312,24 @@ def test_workers_use_the_callers_warning_filters():
             parallel_map(tasks.warn, ["careful"])
         warnings.simplefilter("ignore")
         assert parallel_map(tasks.warn, ["careful"]).tolist() == [0]
+
+
+def test_a_filter_of_a_library_s_warning_does_not_import_the_library(tmp_path, monkeypatch):
+    """It holds in workers whose function imports the library, and costs others nothing."""
+    (tmp_path / "library.py").write_text("class LibraryWarning(UserWarning): pass\n")
+    (tmp_path / "user_of_library.py").write_text(
+        "import warnings\n"
+        "from library import LibraryWarning\n\n"
+        "def warn(text):\n"
+        "    warnings.warn(text, LibraryWarning)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    library = importlib.import_module("library")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", library.LibraryWarning)
+        assert parallel_map(tasks.is_imported, ["library"], out="list") == [False]
+        with pytest.raises(library.LibraryWarning, match="careful"):
+            parallel_map(importlib.import_module("user_of_library").warn, ["careful"])
 
 
 def test_much_output_from_many_threads_does_not_block(script):
