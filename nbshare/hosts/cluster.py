@@ -238,7 +238,7 @@ class Cluster(Engine):
 
     def _send_blocks(self) -> None:
         call = self._call
-        while self._free_slots and not (self._giving or call.board.stopped):
+        while self._free_slots and not (self._giving or call.error or call.board.stopped):
             if not (items := self._claim()):
                 return
             try:
