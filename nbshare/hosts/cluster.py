@@ -228,7 +228,7 @@ class Cluster(Engine):
 
     def _send_blocks(self) -> None:
         call = self._call
-        while self._free_slots and not call.board.stopped:
+        while self._free_slots and not (call.error or call.board.stopped):
             if not (items := self._claim()):
                 return
             try:

@@ -268,3 +268,14 @@ nbshare.shutdown()
         subject.signal(signal.SIGKILL)
     subject.wait()
     wait_until(lab.nobody_left, what="processes are left")
+
+
+def test_after_a_failure_nothing_is_sent_any_more(hosts, tmp_path):
+    """The item that failed least of all."""
+    log, n_run = str(tmp_path / "log"), []
+    hosts.before_submit = lambda: n_run.append(len(duties.noted(log)))
+    with pytest.raises(ValueError, match="at 0"):
+        parallel_map(
+            duties.fail_first, range(1), shared={"bad": {0}, "log": log, "n": 9}, **options(hosts)
+        )
+    assert set(n_run) == {0}
