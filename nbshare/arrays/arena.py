@@ -20,6 +20,7 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -254,13 +255,16 @@ class Arena:
 
 def _culprit(obj: Any) -> str:
     """Return what cannot be pickled: of a function the variable, if one can be found."""
+    found: dict[str, Any] = {}
     if inspect.isfunction(obj):
-        found = inspect.getclosurevars(obj)
-        for name, value in (*found.nonlocals.items(), *found.globals.items()):
-            try:
-                dumps_apart(value, 0)
-            except Exception:  # noqa: BLE001 - whatever its __reduce__ does
-                return f"its variable {name!r}"
+        with suppress(ValueError):  # a variable that is not bound yet
+            used = inspect.getclosurevars(obj)
+            found = {**used.globals, **used.nonlocals}
+    for name, value in found.items():
+        try:
+            dumps_apart(None if value is obj else value, 0)
+        except Exception:  # noqa: BLE001 - whatever its __reduce__ does
+            return f"its variable {name!r}"
     return type(obj).__qualname__
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import threading
 
 import pytest
 
-from nbshare import Executor, map_async, parallel_map
+from nbshare import Executor, map_async, parallel_map, pipeline
 
 
 def two(a, b):
@@ -17,6 +18,17 @@ def two(a, b):
 
 def one(x):
     return x
+
+
+def locked(lock, *, is_bound):
+    """Return a function with a lock in its closure, and perhaps a variable that is not bound."""
+
+    def hold(x):
+        return (lock, later, x)
+
+    if is_bound:
+        later = 1
+    return hold
 
 
 # What is called, and what the message must tell.
@@ -30,6 +42,23 @@ WRONG_CALLS = {
     ),
     "count": (lambda: parallel_map(one, [1], max_workers=-1), ValueError, "None for all CPUs"),
     "loky": (lambda: parallel_map(one, [1], backend="loky"), ValueError, "allowed are None"),
+    "lock": (
+        lambda: parallel_map(locked(threading.Lock(), is_bound=True), [1]),
+        TypeError,
+        "its variable 'lock' cannot be pickled",
+    ),
+    "unbound": (
+        lambda: parallel_map(locked(threading.Lock(), is_bound=False), [1]),
+        TypeError,
+        "function cannot be pickled",
+    ),
+    "stages": (
+        lambda: pipeline(list, sum, shape=2, n_jobs=2),
+        TypeError,
+        "pipeline() has no n_jobs=: use workers=",
+    ),
+    "path": (lambda: parallel_map(one, [1], checkpoint=7), TypeError, "checkpoint=7: must be"),
+    "names": (lambda: parallel_map(one, [1], shared={1: 2}), TypeError, "not all strings: [1]"),
     "async": (lambda: map_async(one, [1], n_jobs=2), TypeError, "map_async() has no argument"),
     "executor": (lambda: Executor(n_jobs=2), TypeError, "max_workers="),
     "sent": (lambda: pickle.dumps(Executor()), TypeError, "make one there"),
@@ -57,6 +86,19 @@ def test_a_wrong_call_says_what_to_write(name):
     call, kind, cure = WRONG_CALLS[name]
     with pytest.raises(kind, match=re.escape(cure)):
         call()
+
+
+def break_down():
+    raise OSError("no licence")
+
+
+def test_a_note_is_shown_once():
+    """The error of an initializer says once by which one it was raised, and what it said."""
+    with pytest.raises(OSError, match="no licence") as caught:
+        parallel_map(one, [1], initializer=break_down)
+    notes = "\n".join(caught.value.__notes__)
+    assert notes.count("raised by the initializer break_down") == 1
+    assert notes.count("no licence") == 2  # in the line of the traceback, and as its message
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
