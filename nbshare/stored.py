@@ -144,11 +144,31 @@ class StoredRun:
     @property
     def rate(self) -> float:
         """Results per second that were stored in the last minute before the newest."""
-        times = self._load("times.npy").reshape(-1, 2)[:, 0]
+        times = self._times()[:, 0]
         times = np.sort(times[times > 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
         return (len(recent) - 1) / took_s if took_s else 0.0
+
+    def _times(self) -> npt.NDArray[np.float64]:
+        """Return when each row was stored, and the seconds that it took."""
+        return self._load("times.npy").reshape(-1, 2).astype(np.float64)
+
+    @property
+    def stats(self) -> dict[str, npt.NDArray[Any]]:
+        """What each item of the last call took, 0 where that is unknown.
+
+        Arrays of shape (n_tasks,): ``seconds``, ``attempts``, and ``stored_at`` in seconds since
+        1970. Tiny items that run together have the mean of their seconds. With pandas installed,
+        ``pandas.DataFrame(run.stats)`` makes a table.
+        """
+        order = self._index()[0]
+        times, attempts = self._times(), np.zeros(len(order), np.uint8)
+        if len(index := self._load("index.npy")):
+            attempts = index["attempts"][order]
+        if not len(times):  # stored by an older version, or nothing is stored yet
+            times = np.zeros((1 + int(order.max(initial=0)), 2))
+        return {"seconds": times[order, 1], "attempts": attempts, "stored_at": times[order, 0]}
 
     @property
     def errors(self) -> dict[int, str]:

@@ -71,7 +71,6 @@ __all__ = [
 FORMAT = 2
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
-MOST_BYTES = 64 << 20  # of rows that are checked at a time
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
 NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
@@ -272,7 +271,8 @@ class Directory:
         stored = np.flatnonzero(self.words["state"] == IN_OUTPUT)
         is_bad = np.zeros(len(self.words), np.bool_)
         if self._results is not None and self._results.n:
-            is_bad[stored] = _crcs(self._results.read(), stored) != self.words["crc"][stored]
+            found = checksums(self._results.read(), stored.tolist())
+            is_bad[stored] = found != self.words["crc"][stored]
         else:
             is_bad[stored] = True
         logged = np.flatnonzero(self.words["state"] == IN_LOG)
@@ -412,13 +412,3 @@ class Directory:
             for column in self._columns:
                 column.close()
             self._columns = []
-
-
-def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
-    """Return the checksums of some rows."""
-    if not values.nbytes:
-        return np.zeros(len(rows), np.uint32)
-    plain = np.asarray(values).reshape(len(values), -1).view(np.uint8)
-    step = max(1, MOST_BYTES // plain.shape[1])
-    parts = [checksums(plain[rows[k : k + step]]) for k in range(0, len(rows), step)]
-    return np.concatenate([np.zeros(0, np.uint32), *parts])
