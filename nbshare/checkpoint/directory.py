@@ -192,7 +192,7 @@ class Directory:
         if (spec := self.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [path.name.split(".")[1:-1] for path in self.path.glob("objects*.log")]
-        self._first_log = self._next_log = 1 + max((int(*n) for n in logs), default=0)
+        self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
         items = np.array(self._items.read())
         used = np.flatnonzero(items.any(axis=1))
         self._n_rows = int(used[-1]) + 1 if len(used) else 0
@@ -210,17 +210,18 @@ class Directory:
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
         self.commit(unsynced[self.words["state"][unsynced] > 0])
+        self._first_log = self._next_log  # of those that are written from now on
 
     def _has_logs(self) -> bool:
         """Whether the logs are as long as they should be."""
-        logged = np.flatnonzero(self.words["state"] == IN_LOG)
-        places = self.places(logged)
+        places = self.places(np.flatnonzero(self.words["state"] == IN_LOG))
         numbers, starts = np.divmod(places[:, 0], 1 << LOG_BIT)
-        sizes = np.zeros(self._next_log, np.int64)
-        for number in range(self._next_log) if len(logged) else ():
-            with suppress(FileNotFoundError):
-                sizes[number] = (self.path / log_file(number)).stat().st_size
-        return bool((starts + np.abs(places[:, 1]) <= sizes[numbers]).all())
+        ends = starts + np.abs(places[:, 1])
+        for number in np.unique(numbers).tolist():
+            path = self.path / log_file(number)
+            if ends[numbers == number].max() > (path.stat().st_size if path.exists() else 0):
+                return False
+        return True
 
     def _column(
         self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
