@@ -80,7 +80,8 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Any number of processes of one user may attach, at the same time. A run that is not detached can
     be watched like this, and stopped only in its own process. If several processes share the run
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
-    What each worker does is not stored.
+    What each worker does is not stored, so ``job.stats`` is empty; ``open_checkpoint(path).stats``
+    tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())

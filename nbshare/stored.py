@@ -26,7 +26,7 @@ from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import thawed, unpack
-from nbshare.wire.rows import TIMES_FILE, UNSYNCED
+from nbshare.wire.rows import UNSYNCED
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
@@ -164,11 +164,28 @@ class StoredRun:
     def rate(self) -> float:
         """Results per second that were stored in the last minute before the newest."""
         folders = self.path, *parts_of(self.path)
-        times = np.concatenate([loaded(folder / TIMES_FILE).reshape(-1, 2) for folder in folders])
-        times = np.sort(times[times[:, 0] > 0, 0])
+        times = np.concatenate([_times(folder)[:, 0] for folder in folders])
+        times = np.sort(times[times > 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
         return (len(recent) - 1) / took_s if took_s else 0.0
+
+    @property
+    def stats(self) -> dict[str, npt.NDArray[Any]]:
+        """What each item of the last call took, 0 where that is unknown.
+
+        Arrays of shape (n_tasks,): ``seconds``, ``attempts``, and ``stored_at`` in seconds since
+        1970. Tiny items that run together have the mean of their seconds. With pandas installed,
+        ``pandas.DataFrame(run.stats)`` makes a table.
+        """
+        n = len(self._index()[0])
+        attempts, times = np.zeros(n, np.uint8), np.zeros((n, 2))
+        for run, rows, states in self._sources():
+            is_there = states > 0
+            attempts[is_there] = run._load("index.npy")["attempts"][rows[is_there]]
+            if len(found := _times(run.path)):  # an older version stored none
+                times[is_there] = found[rows[is_there]]
+        return {"seconds": times[:, 1], "attempts": attempts, "stored_at": times[:, 0]}
 
     @property
     def errors(self) -> dict[int, str]:
@@ -271,6 +288,11 @@ class StoredRun:
         line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
         n_tasks = max(self.n_tasks, 1)
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
+
+
+def _times(folder: Path) -> npt.NDArray[np.float64]:
+    """Return when each row was stored, and the seconds that it took."""
+    return loaded(folder / TIMES_FILE).reshape(-1, 2).astype(np.float64)
 
 
 def _together(sources: list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]], n: int) -> Any:

@@ -112,7 +112,7 @@ class _Walk:
     def _put_parts(self, value: Any, kind: type, where: str) -> None:
         if kind in (list, tuple):
             self._put_all(kind.__name__, value, where)
-        elif kind is dict:
+        elif kind in (dict, types.MappingProxyType):
             self._put_pairs("dict", value, where)
         elif kind in (set, frozenset):
             self._tag("set", sorted(self._digests.of(each, where) for each in value))

@@ -73,7 +73,6 @@ FORMAT = 2
 FLUSH_S = 2.0  # between times when other machines see what is stored
 GROWTH = 1.5  # where nobody knows how many items will come
 LEAST_ROWS = 1024
-MOST_BYTES = 64 << 20  # of rows that are checked at a time
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
 NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver", PARTS}
@@ -191,7 +190,7 @@ class Directory:
         if (spec := self.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [path.name.split(".")[1:-1] for path in self.path.glob("objects*.log")]
-        self._first_log = self._next_log = 1 + max((int(*n) for n in logs), default=0)
+        self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
         items = np.array(self._items.read())
         used = np.flatnonzero(items.any(axis=1))
         self._n_rows = int(used[-1]) + 1 if len(used) else 0
@@ -209,17 +208,18 @@ class Directory:
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
         self.commit(unsynced[self.words["state"][unsynced] > 0])
+        self._first_log = self._next_log  # of those that are written from now on
 
     def _has_logs(self) -> bool:
         """Whether the logs are as long as they should be."""
-        logged = np.flatnonzero(self.words["state"] == IN_LOG)
-        places = self.places(logged)
+        places = self.places(np.flatnonzero(self.words["state"] == IN_LOG))
         numbers, starts = np.divmod(places[:, 0], 1 << LOG_BIT)
-        sizes = np.zeros(self._next_log, np.int64)
-        for number in range(self._next_log) if len(logged) else ():
-            with suppress(FileNotFoundError):
-                sizes[number] = (self.path / log_file(number)).stat().st_size
-        return bool((starts + np.abs(places[:, 1]) <= sizes[numbers]).all())
+        ends = starts + np.abs(places[:, 1])
+        for number in np.unique(numbers).tolist():
+            path = self.path / log_file(number)
+            if ends[numbers == number].max() > (path.stat().st_size if path.exists() else 0):
+                return False
+        return True
 
     def _merge(self) -> None:
         """Merge what processes that shared a run have stored, if none of them runs."""
@@ -284,7 +284,8 @@ class Directory:
         stored = np.flatnonzero(self.words["state"] == IN_OUTPUT)
         is_bad = np.zeros(len(self.words), np.bool_)
         if self._results is not None and self._results.n:
-            is_bad[stored] = _crcs(self._results.read(), stored) != self.words["crc"][stored]
+            found = checksums(self._results.read(), stored.tolist())
+            is_bad[stored] = found != self.words["crc"][stored]
         else:
             is_bad[stored] = True
         logged = np.flatnonzero(self.words["state"] == IN_LOG)
@@ -461,13 +462,3 @@ class Directory:
         for column in self._columns:
             column.close()
         self._columns = []
-
-
-def _crcs(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[np.uint32]:
-    """Return the checksums of some rows."""
-    if not values.nbytes:
-        return np.zeros(len(rows), np.uint32)
-    plain = np.asarray(values).reshape(len(values), -1).view(np.uint8)
-    step = max(1, MOST_BYTES // plain.shape[1])
-    parts = [checksums(plain[rows[k : k + step]]) for k in range(0, len(rows), step)]
-    return np.concatenate([np.zeros(0, np.uint32), *parts])

@@ -1,10 +1,10 @@
 """Starts a call with the stored results, and sees that new ones are stored.
 
 Workers write results to the files of the checkpoint, before the owner sees them: a killed owner
-loses nothing. Results in the order of the rows are only there, and the owner maps the file; others
-are also in memory as in any call. A thread of the owner reads the board now and then. It syncs what
-workers have written, with ``durability="power"``, and writes what they could not: results of other
-hosts, those that the disk has refused, and failures.
+loses nothing. Arrays in the order of the rows are only there, and the owner maps the file; other
+results are also in memory as in any call. A thread of the owner reads the board now and then. It
+syncs what workers have written, with ``durability="power"``, and writes what they could not:
+results of other hosts, those that the disk has refused, and failures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nbshare.functions.reference import label_of
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
-from nbshare.wire.results import ASK, OBJECTS, OutputSpec
+from nbshare.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
 from nbshare.wire.rows import FilePlace, RowWriter, attempts_of, runs_of
 
 __all__ = ["Checkpoint", "Keeper", "OnFull", "kept_in"]
@@ -149,7 +149,7 @@ class Keeper:
 
     def _allocate(self, spec: OutputSpec, n: int) -> Output:
         """Return the file as the output, if it can be; called with the first result."""
-        rows = self._order[0] if self._order else ()
+        rows = self._order[0] if self._order and spec not in KIND_OF else ()  # numbers are small
         if len(rows) == n and np.array_equal(rows, np.arange(n)):
             output = self._attempt(lambda: self._directory.output(spec))
             self._is_in_place = output is not None
@@ -303,7 +303,7 @@ class Keeper:
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         is_written = self._directory.states(page.rows[new]) == done[new]
-        new = np.sort(np.concatenate([new[is_written], *self._write(page, new[~is_written], done)]))
+        new = np.concatenate([new[is_written], *self._write(page, new[~is_written], done)])
         self._directory.commit(page.rows[new])
         is_saved[new] = True
 
@@ -312,25 +312,29 @@ class Keeper:
         results, board = self._call.results, self._call.board
         self._writer = writer = self._writer or RowWriter(self._directory.place())
         writer.code = self._directory.versions.number
-        in_output = new[done[new] == IN_OUTPUT]
-        for run in runs_of(in_output, page.rows[in_output]):
-            part = in_output[run]
+
+        def runs(places: Rows) -> Iterator[tuple[Rows, int, Rows]]:
+            for run in runs_of(places, page.rows[places]):
+                part = places[run]
+                yield part, int(page.rows[part[0]]), attempts_of(board, page, part, len(part))
+
+        for part, first, attempts in runs(new[done[new] == IN_OUTPUT]):
             values = results.rows(page.first, page.n)[part[0] : part[-1] + 1]
-            writer.put(page.rows[part], values, attempts_of(board, page, part), 0.0)
+            writer.put(first, values, attempts, 0.0)
             yield part
         together: dict[tuple[int, int], list[int]] = {}
         for k in new[done[new] == IN_LOG].tolist():
             entry = page.index[:, k].tolist()
             if results.logs.has(entry):  # its message comes after the ``done`` byte
                 together.setdefault((entry[0], entry[1]), []).append(k)
-        for part in map(np.array, together.values()):
-            record = results.logs.bytes_of(page.index[:, part[0]].tolist())
-            attempts = attempts_of(board, page, part)
-            writer.put_record(page.rows[part], record, page.index[2:, part].T, attempts, 0.0)
+        for places in map(np.array, together.values()):
+            record = results.logs.bytes_of(page.index[:, places[0]].tolist())
+            for part, first, attempts in runs(places):
+                writer.put_record(first, record, page.index[2:, part].T.tolist(), attempts, 0.0)
+                yield part
+        for part, first, attempts in runs(new[done[new] == FAILED]):
+            writer.commit(first, FAILED, attempts, 0 * part, 0.0)
             yield part
-        if len(failed := new[done[new] == FAILED]):
-            writer.commit(page.rows[failed], FAILED, attempts_of(board, page, failed), 0, 0.0)
-            yield failed
 
     # ------------------------------------------------------------------------ in the end
 

@@ -110,8 +110,7 @@ class _Part:
             some = items[k : k + step]
             values = results[some]
             self._directory.put(RESULTS_FILE, self._rows[some], values)
-            plain = values.reshape(len(some), -1).view(np.uint8)
-            self._is_whole[some] = checksums(plain) == self._words["crc"][some]
+            self._is_whole[some] = checksums(values, range(len(some))) == self._words["crc"][some]
 
     def _copy_places(self, items: npt.NDArray[np.int64]) -> None:
         """Take over the logs, and say where results are in them."""
@@ -138,12 +137,11 @@ class _Part:
         writer = RowWriter(self._directory.place()) if len(items) else None
         for i in items.tolist():
             assert writer is not None
-            value, rows = np.asarray(results[i]), self._rows[i : i + 1]
+            value, row = np.asarray(results[i]), int(self._rows[i])
             self._is_whole[i] = False
             if zlib.crc32(value.tobytes()) == words["crc"][i]:
                 whole = np.array(value)[()] if spec.number is None else spec.number(value)
                 record = memoryview(pickle.dumps(whole, 5))
                 writer.code = int(words["code"][i])
-                writer.put_record(
-                    rows, record, np.array([[len(record), ALONE]]), words["attempts"][i], 0.0
-                )
+                attempts = words["attempts"][i : i + 1].astype(np.int64)
+                writer.put_record(row, record, [[len(record), ALONE]], attempts, 0.0)

@@ -7,13 +7,12 @@ its own; nobody waits for another.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
+import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +32,9 @@ RESULTS_FILE, PLACES_FILE, TIMES_FILE, INDEX_FILE = (
     "results.npy", "objects.npy", "times.npy", "index.npy",
 )  # fmt: skip
 INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
+PLACE, TIMES = struct.Struct("<qqq"), struct.Struct("<dd")
 UNSYNCED = 128  # added to a state, until the disk has the result
 LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
-SHORT = 16  # bytes of a row whose checksum is looked up
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -67,39 +66,23 @@ def runs_of(*numbers: RowNumbers) -> Iterator[slice]:
             yield slice(start, stop)
 
 
-def checksums(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Return the CRC-32 of each row of bytes."""
-    n, nbytes = rows.shape
-    if not nbytes or nbytes > SHORT or n == 1:
-        return np.array([zlib.crc32(row.data) for row in rows], np.uint32)
-    tables = _tables(nbytes)
-    found = np.full(n, zlib.crc32(bytes(nbytes)), np.uint32)
-    for k in range(nbytes):
-        found ^= tables[k][rows[:, k]]
-    return found
+def checksums(values: npt.NDArray[Any], rows: Iterable[int]) -> npt.NDArray[np.uint32]:
+    """Return the CRC-32 of some rows of an array."""
+    nbytes = values.nbytes // max(1, len(values))
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    return np.array([zlib.crc32(data[k * nbytes : (k + 1) * nbytes]) for k in rows], np.uint32)
 
 
-@cache
-def _tables(nbytes: int) -> npt.NDArray[np.uint32]:
-    """Return what each value of each byte of a row changes in its checksum, which is linear."""
-    zero = zlib.crc32(bytes(nbytes))
-    rows = [
-        [
-            zlib.crc32(bytes([*bytes(k), value, *bytes(nbytes - k - 1)])) ^ zero
-            for value in range(256)
-        ]
-        for k in range(nbytes)
-    ]
-    return np.array(rows, np.uint32)
-
-
-def attempts_of(board: Board, page: Page, places: Any) -> Any:
-    """Return how often some items have run so far, with this time."""
-    return 1 + (page.attempts[places] & ATTEMPTS if board.header[HURT] else 0)
+def attempts_of(board: Board, page: Page, places: Any, n: int) -> RowNumbers:
+    """Return how often `n` items have run so far, with this time."""
+    if not board.header[HURT]:
+        return np.ones(n, np.int64)
+    counts: RowNumbers = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255).astype(np.int64)
+    return counts
 
 
 class RowWriter:
-    """Writes rows.
+    """Writes consecutive rows.
 
     Parameters
     ----------
@@ -110,6 +93,10 @@ class RowWriter:
     ----------
     code : int
         The version of the code of what is written next.
+
+    Notes
+    -----
+    All methods raise OSError if the disk is full, or fails.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -117,61 +104,48 @@ class RowWriter:
         self._files: dict[str, Descriptor] = {}
         self._log_end = 0
 
-    def put(self, rows: RowNumbers, values: npt.NDArray[Any], attempts: Any, took_s: float) -> None:
-        """Write results that fit the array.
-
-        Raises
-        ------
-        OSError
-            The disk is full, or fails.
-        """
-        plain = np.empty((len(rows), 0), np.uint8)
+    def put(
+        self, first: int, values: npt.NDArray[Any], attempts: RowNumbers, took_s: float
+    ) -> None:
+        """Write results that fit the array, from a row on."""
+        n = len(attempts)
         if values.nbytes:
-            plain = np.ascontiguousarray(values).reshape(len(rows), -1).view(np.uint8)
-            self._write(RESULTS_FILE, rows, plain)
-        self.commit(rows, IN_OUTPUT, attempts, checksums(plain), took_s)
+            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            self._write(RESULTS_FILE, first, n, data)
+        self.commit(first, IN_OUTPUT, attempts, checksums(values, range(n)), took_s)
 
     def put_record(
         self,
-        rows: RowNumbers,
+        first: int,
         record: memoryview,
-        entries: RowNumbers,
-        attempts: Any,
+        entries: list[list[int]],
+        attempts: RowNumbers,
         took_s: float,
     ) -> None:
-        """Write results that are together in a record; `entries`: size and place of each in it.
-
-        Raises
-        ------
-        OSError
-            The disk is full, or fails.
-        """
-        fd, start = self._fd(log_file(self._place.log)), self._log_end
-        disk.write_all(fd, record, start)
+        """Write results that are together in a record; `entries`: size and place of each in it."""
+        start = self._log_end
+        disk.write_all(self._fd(log_file(self._place.log)), record, start)
         self._log_end = aligned(start + record.nbytes)
-        places = np.empty((len(rows), 3), "<i8")
-        places[:, 0] = start | self._place.log << LOG_BIT
-        places[:, 1:] = entries
-        self._write(PLACES_FILE, rows, plain := places.view(np.uint8))
+        start |= self._place.log << LOG_BIT
+        places = [PLACE.pack(start, *entry) for entry in entries]
+        self._write(PLACES_FILE, first, len(places), b"".join(places))
         crc = zlib.crc32(record)
-        crcs = np.array([zlib.crc32(each.data, crc) for each in plain], np.uint32)
-        self.commit(rows, IN_LOG, attempts, crcs, took_s)
+        crcs = [zlib.crc32(place, crc) for place in places]
+        self.commit(first, IN_LOG, attempts, crcs, took_s)
 
-    def commit(self, rows: RowNumbers, state: int, attempts: Any, crcs: Any, took_s: float) -> None:
+    def commit(
+        self, first: int, state: int, attempts: RowNumbers, crcs: Any, took_s: float
+    ) -> None:
         """Write when results were stored, and last their index words."""
-        times = np.full((len(rows), 2), (time.time(), took_s))
-        self._write(TIMES_FILE, rows, times.view(np.uint8))
-        words = np.empty(len(rows), INDEX)
-        words["state"], words["attempts"] = state | self._place.mark, np.minimum(attempts, 255)
-        words["code"], words["crc"] = self.code, crcs
-        self._write(INDEX_FILE, rows, words.view(np.uint8).reshape(-1, INDEX.itemsize))
+        n = len(attempts)
+        self._write(TIMES_FILE, first, n, TIMES.pack(time.time(), took_s) * n)
+        words = np.asarray(crcs, "<i8") << 32 | attempts << 8  # as INDEX, which would be slower
+        words |= state | self._place.mark | self.code << 16
+        self._write(INDEX_FILE, first, n, words.astype("<i8", copy=False))
 
-    def _write(self, name: str, rows: RowNumbers, data: npt.NDArray[np.uint8]) -> None:
-        if rows[0] < 0:
-            raise FileNotFoundError(errno.ENOENT, "the rows of these items are not known")
-        fd, start, step = self._fd(name), self._place.starts[name], data.shape[1]
-        for run in runs_of(rows):
-            disk.write_all(fd, data[run].reshape(-1), start + int(rows[run.start]) * step)
+    def _write(self, name: str, first: int, n: int, data: Any) -> None:
+        step = memoryview(data).nbytes // n
+        disk.write_all(self._fd(name), data, self._place.starts[name] + first * step)
 
     def _fd(self, name: str) -> int:
         if name not in self._files:

@@ -13,7 +13,7 @@ import os
 import pickle
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ from nbshare.wire.results import (
     parts_of,
     spec_for,
 )
-from nbshare.wire.rows import RowWriter, attempts_of
+from nbshare.wire.rows import RowWriter, attempts_of, runs_of
 from nbshare.worker.items import SCALARS
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
@@ -160,6 +160,11 @@ class ResultStore:
             self._out = self._rows(page.first, page.n)
 
     @property
+    def is_slow(self) -> bool:
+        """Whether each result takes some time to store, which several may share."""
+        return self.takes_objects or self._writer is not None
+
+    @property
     def number_places(self) -> tuple[type | None, Any, Any]:
         """The class of results that fit the output, and their places in it and in ``done``.
 
@@ -168,9 +173,8 @@ class ResultStore:
         A fast path around `put`; None if each result has to be checked.
         """
         number, spec = self.number, self._spec
-        if number is None or not (spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW):
-            return None, None, None
-        if self._writer is not None:
+        is_plain = spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW
+        if number is None or not is_plain or self._writer is not None:
             return None, None, None
         return number, self._out.data, self._page.done.data
 
@@ -181,10 +185,11 @@ class ResultStore:
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store several results that are such numbers, if the dtype can hold all."""
-        spec = self._spec or self._settle(spec_for(values[0]))
+        if self._spec is None:
+            self._settle(spec_for(values[0]))
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
-        out: Any = np.empty(len(values), spec.dtype) if self._out is None else self._out[places]
+        out = self._out[places]
         try:
             # An assignment would look up the dtype of each value: two or three times as slow.
             if out.dtype.char in IN_MEMORYVIEW:
@@ -193,8 +198,7 @@ class ResultStore:
                 out[:] = np.fromiter(values, out.dtype, len(values))
         except (OverflowError, struct.error):  # an int too large for the dtype of earlier ones
             return False
-        if not self._write(places, out):
-            return False
+        self._write(places, out)
         self._page.done[places] = IN_OUTPUT
         return True
 
@@ -202,6 +206,7 @@ class ResultStore:
         """Store the result of item `i`, then mark it as done."""
         spec = self._spec or self._settle(spec_for(value))
         place = i - self._page.first
+        at = slice(place, place + 1)
         if spec.is_given:
             fill_row(self._out, place, value)
         elif not spec.holds(value):
@@ -209,35 +214,39 @@ class ResultStore:
         elif self._out is not None:
             self._out[place] = value
         if self._writer is not None:
-            row = (
-                np.asarray(value, spec.dtype)[None] if self._out is None else self._out[place:][:1]
-            )
-            if not self._write(slice(place, place + 1), row):
+            row = np.asarray(value, spec.dtype)[None] if self._out is None else self._out[at]
+            if not self._write(at, row):
                 return self._append(place, value)
         self._page.done[place] = IN_OUTPUT
         return None
 
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
         """Write results to the files, if there are any; return whether they are anywhere."""
-        if self._writer is None:
+        if (writer := self._writer) is None:
             return True
         try:
-            self._writer.put(self._page.rows[places], values, *self._told(places))
+            for part, first, attempts, took_s in self._runs(places):
+                writer.put(first, values[part], attempts, took_s)
         except OSError:  # not the items' fault: the owner tries again, and tells
             return self._out is not None
         return True
 
     def _write_record(self, places: slice) -> None:
         """Write the last entry of the log to the files, too."""
-        if self._writer is not None:
-            rows, entries = self._page.rows[places], self._page.index[2:, places].T
+        if (writer := self._writer) is not None:
+            entries = self._page.index[2:, places].T.tolist()
             with suppress(OSError):
-                self._writer.put_record(rows, self._log.last(), entries, *self._told(places))
+                for part, first, attempts, took_s in self._runs(places):
+                    writer.put_record(first, self._log.last(), entries[part], attempts, took_s)
 
-    def _told(self, places: slice) -> tuple[Any, float]:
-        """Return how often items have run, and how many seconds each took."""
-        took_ns = (time.monotonic_ns() - self._slot[SINCE]) / (places.stop - places.start)
-        return attempts_of(self._board, self._page, places), took_ns / 1e9
+    def _runs(self, places: slice) -> Iterator[tuple[slice, int, npt.NDArray[Any], float]]:
+        """Yield which results have rows one after the other, the first row, attempts and time."""
+        rows, n = self._page.rows[places], places.stop - places.start
+        took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
+        attempts = attempts_of(self._board, self._page, places, n)
+        for part in [slice(0, 1)] if n == 1 else runs_of(rows):
+            if (first := int(rows[part.start])) >= 0:
+                yield part, first, attempts[part], took_s
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go."""

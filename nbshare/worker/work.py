@@ -55,7 +55,7 @@ from nbshare.worker.store import Decided, ResultStore
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known; then they run one by one.
 TINY_S = 20e-6
-TINY_OBJECT_S = 100e-6  # of results that are objects: to store one by itself takes some 15 µs
+SLOW_TINY_S = 250e-6  # if results are objects or go to files: to store one takes some 15 µs
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no call of a function takes less, though a clock may say so
@@ -266,7 +266,7 @@ class Work:
         store = self._store
         if store.number is None and not store.takes_objects:
             return 0
-        tiny_s = TINY_OBJECT_S if store.takes_objects else TINY_S
+        tiny_s = SLOW_TINY_S if store.is_slow else TINY_S
         if not 0 < self._item_s < tiny_s or self._is_odd or streams.is_marking():
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))

@@ -308,6 +308,20 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == sweeps.CALLS
 
 
+def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
+    """As after a power failure: its name was in no folder yet."""
+    path = tmp_path / "run"
+    expected = plain(run(sweeps.objects, path)[0])
+    for log in path.glob("objects*.log"):
+        log.unlink()
+    with pytest.warns(CheckpointWarning, match="their items run again"):
+        results = parallel_map(
+            sweeps.objects, range(N), checkpoint=path, backend="serial", version=""
+        )
+    assert plain(results) == expected
+    assert run(sweeps.objects, path)[1] == []
+
+
 # ---------------------------------------------------------------------------- one writer
 
 

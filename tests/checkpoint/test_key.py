@@ -287,6 +287,38 @@ def test_an_edit_of_a_class_in_a_cell_is_seen(edit):
     assert parts_of(cell(BY_VALUE, "h")) != parts_of(cell(BY_VALUE.replace(*edit), "h"))
 
 
+OF_A_DATACLASS = """
+from dataclasses import dataclass, field
+@dataclass
+class P:
+    a: int = 1
+    b: list = field(default_factory=list)
+    def area(self):
+        return self.a * 2
+p = P(3)
+def f(x):
+    return p.area() * x
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("a * 2", "a * 3"),
+        ("int = 1", "int = 2"),
+        ("=list", "=set"),
+        ("P(3)", "P(4)"),
+        ("    ", "  "),
+    ],
+)
+def test_an_instance_of_a_dataclass_in_a_cell_counts_by_what_it_is(edit):
+    """Method, defaults and values; not how it is written."""
+    before, after = (
+        parts_of(cell(text)) for text in (OF_A_DATACLASS, OF_A_DATACLASS.replace(*edit))
+    )
+    assert (before == after) == (edit == ("    ", "  "))
+
+
 @pytest.mark.parametrize(
     "edit",
     [

@@ -55,6 +55,27 @@ def test_a_run_that_is_on_can_be_looked_at(tmp_path):
     assert f"{job.n_done} of 400" in run._repr_html_()
 
 
+@pytest.mark.parametrize("func", [sweeps.slow, sweeps.slow_record], ids=lambda f: f.__name__)
+def test_stats_tell_what_each_item_took(tmp_path, func):
+    """Of all runs so far, in the order of the items of the last one; an older format told less."""
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    parallel_map(func, [1, 2], shared=shared, checkpoint=path)
+    parallel_map(func, [3, 2, 1], shared=shared, checkpoint=path)
+    stats = open_checkpoint(path).stats
+    assert ((stats["seconds"] >= 0.009) & (stats["seconds"] < 10)).all()
+    assert stats["attempts"].tolist() == [1, 1, 1]
+    assert np.argmax(stats["stored_at"]) == 0
+    (path / "times.npy").unlink()
+    assert open_checkpoint(path).stats["seconds"].tolist() == [0, 0, 0]
+
+
+def test_stats_count_attempts(tmp_path):
+    """An item whose worker died the first time has two."""
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    parallel_map(sweeps.deadly, range(5), shared=shared, checkpoint=path, retries=1)
+    assert open_checkpoint(path).stats["attempts"].tolist() == [1, 1, 1, 2, 1]
+
+
 def test_objects_that_are_missing_are_gaps(tmp_path):
     """In the list of a run that was stopped."""
     path = tmp_path / "run"
