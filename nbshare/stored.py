@@ -26,7 +26,7 @@ from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import thawed, unpack
-from nbshare.wire.rows import UNSYNCED
+from nbshare.wire.rows import TIMES_FILE, UNSYNCED
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 

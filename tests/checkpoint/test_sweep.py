@@ -241,19 +241,19 @@ import os, signal, sys
 from nbshare.checkpoint import merging
 from nbshare.checkpoint.directory import Directory
 from nbshare.__main__ import main
-place = {"put_rows": Directory, "commit": Directory, "sync": Directory, "rmtree": merging.shutil}
+place = merging.shutil if sys.argv[1] == "rmtree" else Directory
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-merge = merging._merge
-def merge_and_die(*given):
-    setattr(place[sys.argv[1]], sys.argv[1], die)
-    return merge(*given)
-merging._merge = merge_and_die
+merge = merging._Part.merge
+def merge_and_die(part):
+    setattr(place, sys.argv[1], die)
+    return merge(part)
+merging._Part.merge = merge_and_die
 sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("moment", ["commit", *map(slowly, ["put_rows", "sync", "rmtree"])])
+@pytest.mark.parametrize("moment", ["put_words", *map(slowly, ["put", "commit", "sync", "rmtree"])])
 def test_a_merge_may_be_cut_short(shared, moment):
     """The next process does it; no item runs again."""
     sweep = shared("number", 40)
