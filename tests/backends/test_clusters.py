@@ -10,6 +10,7 @@ import farm
 import numpy as np
 import pytest
 from contract import BackendContract
+from faultlab import wait_until
 
 import nbshare
 from nbshare import last_job, parallel_map
@@ -73,10 +74,10 @@ def two_hosts(dask_client):
     def be_host(dask_worker):
         farm.be_host(dask_worker.address)
 
-    dask_client.wait_for_workers(2)
-    dask_client.run(be_host)
+    # The scheduler may still count a worker that has just been killed.
+    wait_until(lambda: len(dask_client.run(be_host, on_error="ignore")) == 2, 60)
     yield dask_client
-    dask_client.run(os.environ.pop, "NBSHARE_HOST", "")
+    dask_client.run(os.environ.pop, "NBSHARE_HOST", "", on_error="ignore")
     nbshare.shutdown()
 
 
