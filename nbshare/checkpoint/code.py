@@ -13,8 +13,6 @@ from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import Sources
 from nbshare.functions.pickling import MAINS
 
-__all__ = ["Code"]
-
 CO_HAS_DOCSTRING = getattr(inspect, "CO_HAS_DOCSTRING", 0)  # since Python 3.14
 # Attributes that Python adds to a class, and that do not change what it does.
 NOT_OF_A_CLASS = {

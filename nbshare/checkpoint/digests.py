@@ -25,8 +25,6 @@ from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import CheckpointError, cut
 
-__all__ = ["SIZE", "Digests", "digest"]
-
 SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces

@@ -61,14 +61,6 @@ from nbshare.wire.rows import (
     runs_of,
 )
 
-__all__ = [
-    "Directory",
-    "Durability",
-    "IfChanged",
-    "Rows",
-    "check_place",
-]
-
 FORMAT = 2
 FLUSH_S = 2.0  # between times when other machines see what is stored
 GROWTH = 1.5  # where nobody knows how many items will come

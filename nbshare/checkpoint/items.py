@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.digests import SIZE, Digests, digest
 
-__all__ = ["ItemDigests", "Lookup", "Pairs", "Positions", "as_bytes"]
-
 Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 

@@ -35,8 +35,6 @@ from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
 from nbshare.wire.rows import FilePlace, RowWriter, attempts_of, runs_of
 
-__all__ = ["Checkpoint", "Keeper", "OnFull", "kept_in"]
-
 LOOK_S = {"process": 0.2, "power": 2.0}  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 MOST_BYTES = 64 << 20  # of rows that are made there at a time

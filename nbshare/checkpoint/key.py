@@ -10,8 +10,6 @@ from nbshare.checkpoint.items import ItemDigests
 from nbshare.checkpoint.sources import Sources
 from nbshare.engine.run import Request
 
-__all__ = ["Key", "differences", "key_of"]
-
 MOST_NAMED = 6  # differences in a message
 
 Parts = Mapping[str, str]  # digests, by what messages call the parts

@@ -24,8 +24,6 @@ from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import is_installed
 
-__all__ = ["Sources", "parsed"]
-
 DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
 IMPORTING = {"__import__", "import_module"}  # may import any file
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}

@@ -49,8 +49,6 @@ from nbshare.functions.reference import label_of
 from nbshare.wire.board import IN_LOG, IN_OUTPUT, LOW, N_THERE
 from nbshare.wire.rows import UNSYNCED, runs_of
 
-__all__ = ["STOP", "Sweep"]
-
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
 LOOK_S = 0.5  # between looks at what others do
 OPENING_S = 0.05  # between looks whether another process has opened the checkpoint

@@ -24,8 +24,6 @@ from nbshare.checkpoint.key import Key, Parts, differences
 from nbshare.checkpoint.sources import parsed
 from nbshare.functions.freshness import Stamp, stamp_of
 
-__all__ = ["Versions"]
-
 LARGEST = 1 << 20  # bytes of a source that is stored
 
 

@@ -23,20 +23,6 @@ from nbshare.memory import disk, has_ended, identity
 with suppress(ImportError):  # not on every system
     import fcntl
 
-__all__ = [
-    "LEASE",
-    "PARTS",
-    "Role",
-    "Writer",
-    "boot_id",
-    "check_free",
-    "is_alive",
-    "parts_of",
-    "running_writer_of",
-    "this_process",
-    "writer_of",
-]
-
 # Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
 # them that begins the run or merges its parts.
 Role = Literal["run", "part", "opener"]

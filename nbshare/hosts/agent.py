@@ -29,8 +29,6 @@ from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import Segment, open_handle
 from nbshare.wire.board import LOADED
 
-__all__ = ["main"]
-
 IDLE_S = 30.0  # without a carrier, before it ends
 TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
 NEWS_S = 0.5  # between replies about a block that takes long; more, if blocks are long

@@ -24,19 +24,6 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Boot",
-    "Carry",
-    "carry",
-    "dial",
-    "digest_of",
-    "fetch",
-    "is_of_this_user",
-    "kept_alive",
-    "library_files",
-    "versions",
-]
-
 ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
 CONNECT_S = 10.0

@@ -8,8 +8,6 @@ from typing import Any
 from nbshare.hosts.protocol import Hosts
 from nbshare.memory import need_linux
 
-__all__ = ["hosts_for"]
-
 
 def hosts_for(backend: Any) -> Hosts | None:
     """Return the hosts that a value of ``backend=`` means; None if it means none.

@@ -49,8 +49,6 @@ from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NEXT, NO_ITEM, RESTORED, SINCE
 from nbshare.wire.orders import nbytes_of
 
-__all__ = ["Cluster"]
-
 BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
 LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms

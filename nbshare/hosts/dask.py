@@ -10,8 +10,6 @@ from nbshare.hosts.executor import outward_address
 from nbshare.hosts.protocol import Future
 from nbshare.hosts.travel import traveller
 
-__all__ = ["DaskHosts"]
-
 LARGE = 1 << 20  # bytes; larger messages do not go into the task graph
 
 _numbers = itertools.count()

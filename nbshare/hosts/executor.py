@@ -11,8 +11,6 @@ from nbshare.hosts.protocol import Future
 from nbshare.hosts.travel import traveller
 from nbshare.memory import usable_cpus
 
-__all__ = ["ExecutorHosts", "outward_address"]
-
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib", "nbshare")
 

@@ -34,8 +34,6 @@ from nbshare.wire.board import (
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker.store import Decided, LogWriter, ResultStore
 
-__all__ = ["Inbox"]
-
 
 class Inbox:
     """Takes replies about the blocks of a call.

@@ -21,8 +21,6 @@ from nbshare.engine.preparing import Placed
 from nbshare.hosts.carrier import kept_alive
 from nbshare.hosts.travel import boot_at, packed_library
 
-__all__ = ["Line", "Lines", "bytes_of", "lines_at"]
-
 
 class Line:
     """One end of a line, for several threads that send and one that receives."""

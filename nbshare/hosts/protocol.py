@@ -14,18 +14,6 @@ from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import Fixed, Policy
 from nbshare.wire.results import LogKey, OutputSpec
 
-__all__ = [
-    "Block",
-    "Common",
-    "Future",
-    "Hosts",
-    "Input",
-    "Refused",
-    "Reply",
-    "ReportedError",
-]
-
-
 # --------------------------------------------------------------------------- to an agent
 
 

@@ -9,8 +9,6 @@ from nbshare.hosts.carrier import Boot
 from nbshare.hosts.protocol import Future
 from nbshare.hosts.travel import traveller
 
-__all__ = ["RayHosts"]
-
 
 class RayHosts:
     """The nodes of the cluster that this process is connected to.

@@ -30,8 +30,6 @@ from nbshare.wire.board import (
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure, Lateness
 
-__all__ = ["RemoteCall", "Replies", "call_of"]
-
 
 class RemoteCall(Call):
     """A call whose failures are reported as they are described."""

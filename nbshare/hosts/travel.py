@@ -10,8 +10,6 @@ from functools import cache
 
 from nbshare.hosts import carrier
 
-__all__ = ["boot_at", "packed_library", "traveller"]
-
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 

@@ -23,11 +23,6 @@ from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
 
-__all__ = [
-    "INDEX", "INDEX_FILE", "LOG_BIT", "PLACES_FILE", "RESULTS_FILE", "TIMES_FILE", "UNSYNCED",
-    "FilePlace", "RowNumbers", "RowWriter", "attempts_of", "checksums", "log_file", "runs_of",
-]  # fmt: skip
-
 RESULTS_FILE, PLACES_FILE, TIMES_FILE, INDEX_FILE = (
     "results.npy", "objects.npy", "times.npy", "index.npy",
 )  # fmt: skip
