@@ -309,9 +309,9 @@ def _wind_up(number: int, grace: float, notices: list[int]) -> None:
     notices.append(number)
     if not (running := jobs()):
         raise KeyboardInterrupt
-    name = signal.Signals(number).name
-    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
     for job in running:
         job._run.halt()
+    name = signal.Signals(number).name
+    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
     signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
     signal.setitimer(signal.ITIMER_REAL, grace)

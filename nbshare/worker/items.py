@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pickle
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from gc import is_tracked
 from itertools import chain, groupby, islice
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Seed, generator
 from nbshare.wire.results import OUT_OF_BAND
 
-CLOCK_EVERY = 64  # items between looks at the clock: tiny ones, so it is late by 1 ms or so
+MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
 # References to an object that only a variable has, and the argument of `getrefcount`; Python 3.14
 # counts otherwise, so there plain results are copied.
@@ -37,6 +36,21 @@ SCALARS = frozenset(
         *(np.dtype(t).type for t in "?bhilqBHILQfd"),
     }
 )
+
+
+class Pace(NamedTuple):
+    """When a batch looks whether to go on.
+
+    Attributes
+    ----------
+    every : int
+        Number of items between looks.
+    goes_on : callable
+        Returns whether to.
+    """
+
+    every: int
+    goes_on: Callable[[], bool]
 
 
 class Source:
@@ -127,9 +141,9 @@ def _packed_block(step: int, i: int) -> range:
 
 
 def gather(
-    results: Iterable[Any], number: type, values: list[Any], odd: list[Any], until_s: float
+    results: Iterable[Any], number: type, values: list[Any], odd: list[Any], pace: Pace
 ) -> bool:
-    """Append results to `values` until time is up, or until one is not a `number`.
+    """Append results to `values` until it is time to stop, or until one is not a `number`.
 
     That one is put into `odd`: it must be stored before the next item runs, since the function may
     change it and return it again. Return whether no items are left.
@@ -139,34 +153,33 @@ def gather(
         if kind is not number:
             odd.append(next(group))
             return False
-        if not _take(group, values, until_s):
+        if not _take(group, values, pace):
             return False
     return True
 
 
-def gather_objects(
-    results: Iterable[Any], values: list[Any], odd: list[Any], until_s: float
-) -> bool:
-    """Append frozen results until time is up, or until one cannot be frozen quickly.
+def gather_objects(results: Iterable[Any], values: list[Any], odd: list[Any], pace: Pace) -> bool:
+    """Append frozen results until it is time to stop, or until one cannot be frozen quickly.
 
     That one is put into `odd`. Each is frozen separately, before the next item runs: two items may
     return the same object, and change it. Return whether no items are left.
     """
     try:
-        return _take(_frozen(results), values, until_s)
+        return _take(_frozen(results), values, pace)
     except _UnfitError as unfit:
         odd += unfit.args
         return False
 
 
-def _take(results: Iterator[Any], values: list[Any], until_s: float) -> bool:
-    """Append results until time is up; return whether no items are left."""
+def _take(results: Iterator[Any], values: list[Any], pace: Pace) -> bool:
+    """Append results until it is time to stop; return whether no items are left."""
+    every, goes_on = pace
     while True:
         n_before = len(values)
-        values.extend(islice(results, CLOCK_EVERY))
-        if len(values) - n_before < CLOCK_EVERY:
+        values.extend(islice(results, every))
+        if len(values) - n_before < every:
             return True
-        if time.monotonic() > until_s:
+        if not goes_on():
             return False
 
 

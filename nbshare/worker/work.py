@@ -47,7 +47,15 @@ from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.belongings import filter_warnings, initialize, loading
-from nbshare.worker.items import CLOCK_EVERY, Source, gather, gather_objects, indices_of, seeded
+from nbshare.worker.items import (
+    MOST_UNSEEN,
+    Pace,
+    Source,
+    gather,
+    gather_objects,
+    indices_of,
+    seeded,
+)
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Column, PassingStore, blocks_for
 from nbshare.worker.store import Decided, ResultStore
@@ -342,16 +350,20 @@ class Work:
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
         values: list[Any] = []  # numbers, or frozen objects
         odd: list[Any] = []
-        store, until_s = self._store, time.monotonic() + 2 * TOGETHER_S
+        store, header, clock = self._store, self._board.header, time.monotonic
+        until_s = clock() + 2 * TOGETHER_S
+        # After each 20 µs or so: a long item may follow, and no other may begin after a stop.
+        every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
+        pace = Pace(every, lambda: clock() < until_s and not header[STOP])
         are_objects = store.takes_objects
         try:
             results = map(self._func, *columns)
             try:
                 if are_objects:
-                    is_end = gather_objects(results, values, odd, until_s)
+                    is_end = gather_objects(results, values, odd, pace)
                 else:
                     assert store.number is not None
-                    is_end = gather(results, store.number, values, odd, until_s)
+                    is_end = gather(results, store.number, values, odd, pace)
             finally:
                 self._end_copy()
                 self._tell_imports()
@@ -366,7 +378,7 @@ class Work:
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
-            self._is_odd = are_objects and bool(odd) and n < CLOCK_EVERY
+            self._is_odd = are_objects and bool(odd) and n < MOST_UNSEEN
             n_more = self._store_singly(items[n:], odd, store.put)
         return None if n_more is None else n + n_more
 

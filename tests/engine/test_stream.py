@@ -358,7 +358,8 @@ def test_failures_are_returned_in_their_places():
 def test_nothing_but_failures():
     """No result says what the output is like, and the run ends all the same."""
     found = pair(streams.fail_at, items(50), shared={"bad": range(50)}, on_error="return")
-    assert [str(error) for error in found] == [f"no {i}" for i in range(50)]
+    assert np.ma.getmaskarray(found).tolist() == [True] * 50
+    assert [str(last_job().errors[i]) for i in range(50)] == [f"no {i}" for i in range(50)]
 
 
 def test_dead_workers_are_made_up_for(tmp_path):

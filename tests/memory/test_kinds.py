@@ -300,7 +300,8 @@ except PermissionError:
     print(bytes(segment[:8]))
 for array in (np.ones(1 << 20), nbshare.full(1 << 20, 1.0)):
     shared, quiet = {"table": array}, {"progress": False, "on_error": "return"}
-    (error,) = nbshare.parallel_map(tasks.make_writable, [0], shared=shared, **quiet)
+    nbshare.parallel_map(tasks.make_writable, [0], shared=shared, **quiet)
+    (error,) = nbshare.last_job().errors.values()
     print(type(error).__name__, array[-1])
 """,
         NO_PROC,

@@ -549,7 +549,7 @@ def test_other_plots_are_refused(plot, error, message):
         ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
         ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
         ({"value": 3}, TypeError, "a function of one result"),
-        ({"reduction": "median"}, ValueError, "none of mean, sum, min, max, last"),
+        ({"reduction": "median"}, ValueError, "'median': allowed are mean, sum, min, max, last"),
         ({"bins": 0}, ValueError, "from 1 to 1000"),
         ({"interval": 0}, ValueError, "more than 0"),
         ({"interval": float("nan")}, ValueError, "more than 0"),
