@@ -63,7 +63,7 @@ from nbshare.worker.store import Decided, ResultStore
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known; then they run one by one.
 TINY_S = 20e-6
-SLOW_TINY_S = 250e-6  # if results are objects or go to files: to store one takes some 15 µs
+SLOW_TINY_S = 100e-6  # if results are objects or go to files: to store one takes some 15 µs
 TOGETHER_S = 1e-3
 WINDOW = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no call of a function takes less, though a clock may say so
