@@ -226,6 +226,10 @@ class Board:
         k = i // self.page_items
         return self._pages.get(k) or self._map_page(k)
 
+    def newest_page(self) -> Page:
+        """Return the page of the last item so far; others may have been freed."""
+        return self.page(max(0, self.n_there - 1))
+
     def _map_page(self, k: int) -> Page:
         nbytes = page_layout(self.page_items)[1]
         start = self._places[-1] + k * nbytes
@@ -266,6 +270,7 @@ class Board:
         k = page.first // self.page_items
         nbytes = page_layout(self.page_items)[1]
         del self._pages[k]
+        page.done[:] = 0  # a thread that begins to work just now may map it again
         self._n_pages_gone += 1
         if not self.segment.is_private:
             with suppress(OSError):  # not possible for every kind of memory

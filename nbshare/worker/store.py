@@ -145,7 +145,7 @@ class ResultStore:
         self._ask = ask
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
-        self._page = board.page(0)
+        self._page = board.newest_page()
         self._rows: Rows | None = None
         self._writer: RowWriter | None = None  # with a checkpoint
         self._out: Any = None  # the rows of the page

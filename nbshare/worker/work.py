@@ -172,7 +172,7 @@ class Work:
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
         self._slowest = [(0, 0)] * N_SLOWEST  # a heap of (ns, index)
-        self._page = board.page(0)
+        self._page = board.newest_page()
         block_ofs = (source.block_of for source in self._sources)
         self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
         # Not a method: a cycle would keep the inputs until the garbage collector runs.
