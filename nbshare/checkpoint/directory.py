@@ -150,6 +150,7 @@ class Directory:
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self._writer = Writer(path, role)
+        self._mark = UNSYNCED if durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
@@ -362,8 +363,12 @@ class Directory:
 
     def take_log(self, path: Path) -> int:
         """Take over the log of another checkpoint; return its number here."""
+        number = self._new_log()
+        os.link(path, self.path / log_file(number))
+        return number
+
+    def _new_log(self) -> int:
         self._next_log += 1
-        os.link(path, self.path / log_file(self._next_log - 1))
         return self._next_log - 1
 
     def output(self, spec: OutputSpec) -> Output:
@@ -375,9 +380,8 @@ class Directory:
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
         starts = {column.path.name: column.start for column in self._columns}
-        mark = UNSYNCED if self._durability == "power" else 0
-        self._next_log += 1
-        return FilePlace(str(self.path), starts, self.versions.number, self._next_log - 1, mark)
+        number = self.versions.number
+        return FilePlace(str(self.path), starts, number, self._new_log(), self._mark)
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return the states of some rows."""
@@ -386,7 +390,7 @@ class Directory:
     def put_words(self, rows: Rows, words: npt.NDArray[Any]) -> None:
         """Write index words of results that were stored elsewhere, and copied."""
         marked = words.copy()
-        marked["state"] |= UNSYNCED if self._durability == "power" else 0
+        marked["state"] |= self._mark
         self.put(INDEX_FILE, rows, marked)
 
     def commit(self, rows: Rows) -> None:
