@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from gc import is_tracked
@@ -21,9 +20,8 @@ from nbshare.wire.results import OUT_OF_BAND
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
-# References to an object that only a variable has, and the argument of `getrefcount`; Python 3.14
-# counts otherwise, so there plain results are copied.
-SOLE = 2 if sys.version_info < (3, 14) else 0
+# References to a dict that only `groupby` has; versions of Python count differently.
+SOLE = next(groupby(map(dict, [()]), getrefcount))[0]
 SCALARS = frozenset(
     {
         type(None),
@@ -165,7 +163,7 @@ def gather_objects(results: Iterable[Any], values: list[Any], odd: list[Any], pa
     return the same object, and change it. Return whether no items are left.
     """
     try:
-        return _take(_frozen(results), values, pace)
+        return _take(chain.from_iterable(_frozen(results)), values, pace)
     except _UnfitError as unfit:
         odd += unfit.args
         return False
@@ -187,33 +185,45 @@ class _UnfitError(Exception):
     """A result, the only argument, that must be pickled with more care."""
 
 
-def _frozen(results: Iterable[Any]) -> Iterator[Any]:
-    """Yield each result frozen: plain values that cannot change, or a pickle of it.
+def _frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
+    """Yield results frozen, several at a time: plain values that cannot change, or their pickles.
 
     Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
-    The keys of dicts cannot change, so the pickler checks them. If a dict has plain values only,
-    the next one is taken to have such values too unless the garbage collector tracks it, as it does
-    if any part is a container: to look at each value would take as long as to pickle it.
     """
-    is_alike = False
-    for value in results:
-        kind = type(value)
-        if kind is dict and is_alike and not is_tracked(value):
-            yield value if getrefcount(value) == SOLE else value.copy()
-            continue
-        if kind is dict or kind is tuple or kind is list:
-            for part in value.values() if kind is dict else value:
-                if type(part) not in SCALARS:
-                    break
-            else:
-                is_alike = kind is dict
-                is_sole = kind is tuple or getrefcount(value) == SOLE
-                yield value if is_sole else value.copy()
-                continue
-        elif kind in SCALARS:
-            yield value
-            continue
-        yield _pickled(value)
+    # Grouped in C: a look in Python at each result would take as long as to pickle it.
+    for kind, same in groupby(results, type):
+        if kind in SCALARS:
+            yield same
+        elif kind is dict:
+            yield from _frozen_dicts(same)
+        else:
+            yield map(_freeze, same)
+
+
+def _frozen_dicts(dicts: Iterable[dict[Any, Any]]) -> Iterator[Iterable[Any]]:
+    """Yield the same for dicts.
+
+    The keys of dicts cannot change, so the pickler checks them. If a dict has plain values only,
+    the next ones are taken to have such values too unless the garbage collector tracks them, as it
+    does if any part is a container.
+    """
+    for n_references, same in groupby(dicts, getrefcount):
+        for has_containers, alike in groupby(same, is_tracked):
+            first = _freeze(next(alike))
+            yield (first,)
+            is_frozen = type(first) is dict and not has_containers and n_references == SOLE
+            yield alike if is_frozen else map(_freeze, alike)  # noqa: B031 - either
+
+
+def _freeze(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict or kind is tuple or kind is list:
+        for part in value.values() if kind is dict else value:
+            if type(part) not in SCALARS:
+                break
+        else:
+            return value if kind is tuple else value.copy()
+    return _pickled(value)
 
 
 def _pickled(value: Any) -> bytearray:
