@@ -12,7 +12,7 @@ A function of about 0.1 µs takes as long as pickling its item: packing a whole 
 leave the other CPUs idle for half of the run. And the end of a generator is unknown.
 
 A block is a few items that are pickled together: a header, a pickle per column, and large buffers
-next to them. The board has the place of each item's block. The segment is made larger when it is
+next to them. The board has the place of each block. The segment is made larger when it is
 full; a worker that needs a part beyond its mapping maps it again. When the items of a block are
 done, its space is reused, unless a worker may still see an array in it.
 
@@ -159,8 +159,8 @@ class ItemFeed:
         self.nbytes += nbytes
         self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
         for block, where in zip(added, wheres, strict=True):
-            for page, low, high in board.parts(block.first, block.first + block.n):
-                page.where[low:high] = base + where
+            for page, low, _ in board.parts(block.first, block.first + block.n):
+                page.add_block(page.first + low, base + where)
             self._blocks[block.first] = block._replace(
                 start=base + block.start, stop=base + block.stop
             )
@@ -257,7 +257,7 @@ class FedItems:
         """Return the items that are loaded together with item `i`."""
         if i in self._block:
             return self._block
-        first, n, *_ = self._words(self._start_of(i), N_WORDS).tolist()
+        first, n, *_ = self._words(self._board.page(i).offset_of_block(i), N_WORDS).tolist()
         return range(first, first + n)
 
     def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
@@ -269,7 +269,7 @@ class FedItems:
         return self._of_block, Packed(span, ()) if nbytes >= 0 else self._of_block.packed(span)
 
     def _turn_to(self, i: int) -> None:
-        start = self._start_of(i)
+        start = self._board.page(i).offset_of_block(i)
         words = self._words(start, N_WORDS + 2 * self._n_columns)
         first, n, has_views, offset = words[:N_WORDS].tolist()
         view = View(self._inputs.bytes(start - offset, offset))
@@ -295,10 +295,6 @@ class FedItems:
                 self._may_be_seen.append((ref, page, place))
             elif page.views[place] == SEEN:
                 page.views[place] = LEFT
-
-    def _start_of(self, i: int) -> int:
-        page = self._board.page(i)
-        return int(page.where[i - page.first])
 
     def _words(self, start: int, n: int) -> Any:
         self._inputs.reach(start + n * WORD)
