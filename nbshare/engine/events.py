@@ -24,7 +24,7 @@ class WorkerEvent:
     Attributes
     ----------
     fd : int
-        A descriptor that processes wait for; closed with this object, so that who sets it has it.
+        A descriptor that processes wait for; closed with this object, so it is open while one sets it.
     set_at : float
         When it was set last, on the monotonic clock.
 

@@ -183,7 +183,7 @@ class _Pipe:
         return len(data) == PIPE_BYTES
 
     def end_line(self) -> None:
-        """Let go of the beginning of a line: its end will not come."""
+        """Add the beginning of a line: its end will not come."""
         if self._rest:
             self.prints.add(self.name, self._rest + "\n")
             self._rest = ""
@@ -200,7 +200,7 @@ class PrintPipes:
     Attributes
     ----------
     is_reading : bool
-        Whether something may have been taken out of a pipe, and not added to its map's prints yet.
+        Whether something may have been taken out of a pipe, and not added to its run's prints yet.
 
     Notes
     -----
@@ -225,7 +225,7 @@ class PrintPipes:
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def turn(self, worker: WorkerProcess, prints: Prints) -> None:
-        """Take what a worker prints from now on as that of another map."""
+        """Add what a worker prints from now on to the prints of another run."""
         for fd in worker.output_fds:
             pipe = self._pipes[fd]
             if pipe.prints is not prints:
@@ -256,7 +256,7 @@ class PrintPipes:
         self.is_reading = False
 
     def end_lines(self, prints: Prints) -> None:
-        """Drop the beginnings of lines of a run that is over."""
+        """Add the beginnings of lines of a run that is over."""
         if prints.is_any:
             for pipe in self._pipes.values():
                 if pipe.prints is prints:

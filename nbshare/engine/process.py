@@ -286,7 +286,7 @@ class WorkerStarter:
         self._lock.close()
 
     def forget(self) -> None:
-        """Let go of what a forked child of the owner has inherited."""
+        """Close what a forked child of the owner has inherited."""
         self._life_write.close()
 
     def warm_up(self) -> None:

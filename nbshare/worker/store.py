@@ -54,7 +54,7 @@ PLAIN = SCALARS | _DTYPES | {type(np.dtype), type(len)}
 _log_numbers = itertools.count()
 
 Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
-# What results look like; where they go, None if nowhere but to logs or files; who writes files.
+# What results look like; where they go, None if only to logs or files; what writes files.
 Decided = tuple[OutputSpec, Rows | None, RowWriter | None]
 
 
