@@ -24,7 +24,7 @@ class WorkerEvent:
     Attributes
     ----------
     fd : int
-        A descriptor that processes wait for; closed with this object, so it is open while one sets it.
+        A descriptor that processes wait for. It closes with this object, so a setter keeps it open.
     set_at : float
         When it was set last, on the monotonic clock.
 
