@@ -68,12 +68,20 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
 
     Examples
     --------
+    The results of a detached run:
+
     >>> import math, tempfile
     >>> import nbshare
     >>> folder = tempfile.mkdtemp()
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
     >>> nbshare.attach(folder).result()
     array([1., 2.])
+
+    After a restart of the kernel, how did it end, and what failed?
+
+    >>> job = nbshare.attach(folder)
+    >>> job.wait(), job.state, job.errors
+    (True, 'done', {})
 
     Notes
     -----

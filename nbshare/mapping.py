@@ -173,8 +173,8 @@ def parallel_map(
         failed; if all did, it has the shape ``(n,)``. With ``out="stack"`` a tuple of arrays. With
         0 items ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. After Stop, the finished
         results: a masked array, or a list with `nbshare.MISSING` in its gaps. With `checkpoint`,
-        results that are arrays are an ndarray that is mapped from the file, so it may be larger
-        than memory; changes to it stay in this process.
+        arrays (not numbers) as results come as an ndarray that is mapped from the file, so it may
+        be larger than memory; changes to it stay in this process.
 
     Raises
     ------
@@ -216,6 +216,8 @@ def parallel_map(
 
     Examples
     --------
+    The results form an array:
+
     >>> import math
     >>> import numpy as np
     >>> from nbshare import parallel_map
@@ -373,6 +375,8 @@ def map_async(
 
     Examples
     --------
+    Start a run, and wait for its results:
+
     >>> import math
     >>> import nbshare
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])

@@ -143,15 +143,31 @@ class SharedLock(ByReference):
 
     Examples
     --------
+    Hold it in a ``with`` block:
+
     >>> import nbshare
     >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1, int)
     >>> with lock:
     ...     total += 1
+
+    Wait for half a second at most:
+
     >>> lock.acquire(timeout=0.5)
     True
     >>> lock
     <SharedLock held by this thread>
     >>> lock.release()
+
+    Workers that add to the same number:
+
+    >>> import functools
+    >>> def add(n_photons, total, lock):
+    ...     with lock:
+    ...         total += n_photons
+    >>> function = functools.partial(add, total=total, lock=lock)
+    >>> done = nbshare.parallel_map(function, [10, 20, 30])
+    >>> total
+    SharedArray([61])
 
     Notes
     -----

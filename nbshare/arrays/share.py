@@ -31,11 +31,23 @@ class SharedObject(ByReference):
 
     Examples
     --------
+    A dict with an array, once in memory:
+
     >>> import numpy as np
     >>> import nbshare
     >>> wrapped = nbshare.share({"a": np.arange(3), "b": "text"}, wrap=True)
     >>> wrapped.get()
     {'a': array([0, 1, 2]), 'b': 'text'}
+
+    The pools and queues of `multiprocessing` send a reference, whatever the size:
+
+    >>> from multiprocessing.reduction import ForkingPickler
+    >>> survey = nbshare.share({"map": np.zeros((1000, 1000)), "band": "V"}, wrap=True)
+    >>> sent = ForkingPickler.dumps(survey)
+    >>> len(sent) < 1000, survey.nbytes >= 8_000_000
+    (True, True)
+    >>> ForkingPickler.loads(sent).get()["band"]
+    'V'
 
     Notes
     -----
@@ -134,6 +146,8 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
 
     Examples
     --------
+    An array, and a dict with one:
+
     >>> import numpy as np
     >>> import nbshare
     >>> nbshare.share(np.arange(4, dtype="float16"))
