@@ -156,7 +156,7 @@ class AttachedRun(Run):
 
     @property
     def n_done(self) -> int:
-        """Number of items that are through."""
+        """Number of items that are finished."""
         return self.stored.n_done + len(self.errors)
 
     @property
@@ -166,11 +166,11 @@ class AttachedRun(Run):
         return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
+        """Return which results are stored."""
         return self.stored.present
 
     def partial(self) -> Any:
-        """Return the results that are there."""
+        """Return the results that are stored."""
         return as_masked(self.stored.results()) if self.stored.n_done else None
 
     def final(self) -> Any:

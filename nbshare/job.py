@@ -608,7 +608,7 @@ class Job:
         Exception
             Whatever the run failed with.
         """
-        look_s = 0.0  # first: from then on the source waits for who iterates
+        look_s = 0.0  # first: from then on the source waits for the loop over it
         while True:
             with self._telling_that_it_goes_on():
                 is_over = self._tick(look_s)  # before looking: what is done then is all
@@ -653,7 +653,7 @@ class Job:
         """
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
 
-    # -------------------------------------------------------------- for who runs it
+    # -------------------------------------------------------------- for the code that runs it
 
     def _start(self) -> None:
         """Hand the run to the workers."""

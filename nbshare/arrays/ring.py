@@ -358,7 +358,7 @@ class RingBuffer(ByReference):
 
         Examples
         --------
-        Everybody who uses the ring gets the error:
+        All users of the ring get the error:
 
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 1)

@@ -176,7 +176,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Sharing an array and using it in one call takes as long as passing the array to the call; each
     later call saves the copy.
 
-    Of an object, the buffers that pickle can hand out go to shared memory: arrays of any stride,
+    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
     masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
     protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
     process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas
