@@ -9,7 +9,7 @@
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
-    ├── RingClosedError      (EOFError)              a ring buffer has come to its end
+    ├── RingClosedError      (EOFError)              a ring buffer is closed, and empty
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
     ├── RingTimeoutError     (TimeoutError)          no slot in time
     ├── CheckpointError      (ValueError)            a checkpoint that does not fit the call
@@ -488,7 +488,7 @@ class TaskTimeoutError(NbshareError, TimeoutError):
     >>> import time
     >>> import nbshare
     >>> try:
-    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.1)
+    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.3)
     ... except TimeoutError as error:
     ...     print(error.index)
     1
@@ -498,7 +498,7 @@ class TaskTimeoutError(NbshareError, TimeoutError):
     >>> def period_h(star):
     ...     time.sleep(60 if star == "Mira" else 0)
     ...     return 12.5
-    >>> nbshare.parallel_map(period_h, ["Vega", "Mira"], timeout=0.1, on_error="return")
+    >>> nbshare.parallel_map(period_h, ["Vega", "Mira"], timeout=0.3, on_error="return")
     masked_array(data=[12.5, --],
                  mask=[False,  True],
            fill_value=1e+20)
@@ -518,13 +518,18 @@ class MapInterrupted(KeyboardInterrupt):
 
     Examples
     --------
-    An interrupt after 0.1 s, as the kernel's ■ or Ctrl-C sends it:
+    The second item sends the signal that the kernel's ■ and Ctrl-C send:
 
-    >>> import signal, threading, time
+    >>> import os, signal, time
     >>> import nbshare
-    >>> threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+    >>> def expose(i, kernel):
+    ...     if i == 1:
+    ...         os.kill(kernel, signal.SIGINT)
+    ...         time.sleep(60)
+    ...     return 0.5
+    >>> options = {"shared": {"kernel": os.getpid()}, "max_workers": 1, "chunksize": 1}
     >>> try:
-    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0])
+    ...     nbshare.parallel_map(expose, [0, 1], **options)
     ... except nbshare.MapInterrupted as error:
     ...     print(error)
     1 of 2 items done, kept in nbshare.last_job().partial()

@@ -485,7 +485,7 @@ class Job:
         ... except TimeoutError:
         ...     print("still running")
         still running
-        >>> job.cancel()
+        >>> job.cancel() and job.wait()
         True
         """
         self._await_end(timeout)

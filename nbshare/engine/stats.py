@@ -43,11 +43,11 @@ class SlowItem:
 
     >>> import time
     >>> import nbshare
-    >>> job = nbshare.map_async(time.sleep, [0.01, 0.03], max_workers=1)
+    >>> job = nbshare.map_async(time.sleep, [0.01, 0.06], max_workers=1)
     >>> job.wait()
     True
     >>> [(item.index, item.item) for item in job.stats[0].slowest]
-    [(1, '0.03'), (0, '0.01')]
+    [(1, '0.06'), (0, '0.01')]
 
     The slowest item of all workers:
 
