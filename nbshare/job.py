@@ -650,6 +650,24 @@ class Job:
         ------
         TypeError, ValueError
             As for `nbshare.explore`, which has the details.
+
+        Examples
+        --------
+        Follow a running job, in a notebook:
+
+        >>> import numpy as np
+        >>> import nbshare
+        >>> def field(phase):
+        ...     return np.sin(np.linspace(0, 6, 100) + phase)
+        >>> job = nbshare.map_async(field, np.linspace(0, 3, 31))
+        >>> job.explore()  # doctest: +SKIP
+
+        With the name of the axis, and a unit:
+
+        >>> plot = nbshare.LivePlot(label="field", unit="V/m", xlabel="sample")
+        >>> job.explore(axes={"phase": np.linspace(0, 3, 31)}, plot=plot)  # doctest: +SKIP
+        >>> job.wait()
+        True
         """
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
 

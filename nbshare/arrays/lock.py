@@ -221,6 +221,28 @@ class SharedLock(ByReference):
             If this thread, which holds it already, would wait for itself.
         ValueError, OverflowError
             For time-outs that `threading.Lock` refuses too.
+
+        Examples
+        --------
+        Take it, and release it whatever happens:
+
+        >>> import nbshare
+        >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1)
+        >>> if lock.acquire():
+        ...     try:
+        ...         total += 1
+        ...     finally:
+        ...         lock.release()
+
+        Do not wait for a lock that another process holds:
+
+        >>> if lock.acquire(blocking=False):
+        ...     total += 1
+        ...     lock.release()
+        ... else:
+        ...     print("later")
+        >>> total
+        SharedArray([2.])
         """
         if blocking is not True or timeout != -1:
             allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
