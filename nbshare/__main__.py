@@ -117,7 +117,7 @@ def _add_run(commands: Any) -> None:
     add("--shared", type=_name_and_file, metavar="NAME=FILE", help=SHARED, **several)
     add("--checkpoint", required=True, metavar="DIR", help="folder of the results")
     add("--max-workers", type=int, metavar="N", help="number of workers (default: usable CPUs)")
-    add("--seed", type=int, help="give each call its own random generator, rng=")
+    add("--seed", type=int, help="pass each call its own random generator, rng=")
     add("--retries", type=int, metavar="N", help="extra attempts of an item that failed")
     add("--timeout", type=float, metavar="S", help="seconds that an item may take")
     add("--out", choices=["list", "stack"], help="form of the results (default: by the first)")

@@ -68,12 +68,20 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
 
     Examples
     --------
+    The results of a detached run:
+
     >>> import math, tempfile
     >>> import nbshare
     >>> folder = tempfile.mkdtemp()
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
     >>> nbshare.attach(folder).result()
     array([1., 2.])
+
+    After a restart of the kernel, how did it end, and what failed?
+
+    >>> job = nbshare.attach(folder)
+    >>> job.wait(), job.state, job.errors
+    (True, 'done', {})
 
     Notes
     -----
@@ -148,7 +156,7 @@ class AttachedRun(Run):
 
     @property
     def n_done(self) -> int:
-        """Number of items that are through."""
+        """Number of items that are finished."""
         return self.stored.n_done + len(self.errors)
 
     @property
@@ -158,11 +166,11 @@ class AttachedRun(Run):
         return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are there."""
+        """Return which results are stored."""
         return self.stored.present
 
     def partial(self) -> Any:
-        """Return the results that are there."""
+        """Return the results that are stored."""
         return as_masked(self.stored.results()) if self.stored.n_done else None
 
     def final(self) -> Any:

@@ -13,12 +13,27 @@ class NbshareError(Exception):
 
     Examples
     --------
+    Each is also the built-in exception of its kind:
+
     >>> import nbshare
     >>> try:
-    ...     nbshare.share([1, object()], mode="x")
-    ... except ValueError as error:
-    ...     print(error)
-    mode='x': allowed are 'r+', 'r' and 'c'
+    ...     nbshare.zeros(10**15)
+    ... except MemoryError as error:
+    ...     print(isinstance(error, nbshare.errors.NbshareError))
+    True
+
+    Tell what nbshare refuses from errors of your own function:
+
+    >>> import math, threading
+    >>> def try_it(items):
+    ...     try:
+    ...         return nbshare.parallel_map(math.sqrt, items)
+    ...     except nbshare.errors.NbshareError as error:
+    ...         return f"refused: {type(error).__name__}"
+    ...     except Exception as error:
+    ...         return f"failed: {error}"
+    >>> try_it([threading.Lock()]), try_it([-1.0])
+    ('refused: UnsendableError', 'failed: math domain error')
     """
 
     __module__ = "nbshare.errors"

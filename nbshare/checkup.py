@@ -153,12 +153,19 @@ def doctor() -> Report:
 
     Examples
     --------
+    Does nbshare work here?
+
     >>> import nbshare
     >>> report = nbshare.doctor()
     >>> report.ok
     True
+
+    What it tried, and what it found:
+
     >>> [step.name for step in report.steps][:3]
     ['share an array', 'start workers', 'run a parallel map']
+    >>> "CPUs" in report.found, "memory" in report.found
+    (True, True)
     """
     return Report({name: _answer(ask) for name, ask in _QUESTIONS.items()}, self_test())
 

@@ -172,9 +172,9 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     """
     Angle at which the horizon stands in one direction, seen from every cell of a map.
 
-    From all cells at once we walk along the azimuth, one step of 40 m after the other, and keep
+    From all cells together we walk along the azimuth, one step of 40 m after the other, and keep
     the steepest line of sight. The height between four cells is interpolated (bilinear). Beyond
-    the edge of the map lies a plain at its lowest height, which hides nothing.
+    the edge of the map is a plain at its lowest height, which hides nothing.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@
 Processes of ``run`` with one checkpoint share its items (`nbshare.checkpoint.sweep`).
 
 The folder ``driver`` of the checkpoint has ``call.pickle`` (the function, its arguments, and how to
-import), ``run.json`` (who drives, since when, and how it ended) and ``log.txt`` (what was printed).
+import), ``run.json`` (the driver, its start, and how it ended) and ``log.txt`` (what was printed).
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _run_together(
 
 
 def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> int:
-    """Run a parallel map; tell in a file who drives it and how it ended."""
+    """Run a parallel map; write to a file which process drives it and how it ended."""
     path = Path(options["checkpoint"]).expanduser().absolute()
     told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
     record = {**this_process(), **told, "began_at": None, "ended_at": None}

@@ -26,6 +26,8 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
 
     Examples
     --------
+    Which item was it?
+
     >>> import os
     >>> import nbshare
     >>> try:
@@ -33,6 +35,16 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
     ... except nbshare.errors.WorkerDiedError as error:
     ...     print(error.index)
     0
+
+    Keep the other results of a function that crashes for some items:
+
+    >>> def crashes(x):
+    ...     if x < 0:
+    ...         os.abort()
+    ...     return x**0.5
+    >>> roots = nbshare.parallel_map(crashes, [4.0, -1.0, 9.0], on_error="return")
+    >>> roots.tolist(), "SIGABRT" in str(nbshare.last_job().errors[1])
+    ([2.0, None, 3.0], True)
     """
 
     __module__ = "nbshare.errors"

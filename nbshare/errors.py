@@ -9,7 +9,7 @@
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
     ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
-    ├── RingClosedError      (EOFError)              a ring buffer has come to its end
+    ├── RingClosedError      (EOFError)              a ring buffer is closed, and empty
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
     ├── RingTimeoutError     (TimeoutError)          no slot in time
     ├── CheckpointError      (ValueError)            a checkpoint that does not fit the call
@@ -116,6 +116,24 @@ class NotBuiltYetError(NbshareError, NotImplementedError):
     """An argument, or a platform, that is planned but not built yet.
 
     Leave the argument out; the message says what is allowed today.
+
+    Examples
+    --------
+    Catch it by its built-in name:
+
+    >>> import nbshare
+    >>> issubclass(nbshare.errors.NotBuiltYetError, NotImplementedError)
+    True
+
+    A script for all systems, which uses threads where worker processes are not built yet:
+
+    >>> import math
+    >>> try:
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
+    ... except NotImplementedError:
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], backend="threads")
+    >>> roots
+    SharedArray([1., 2.])
     """
 
 
@@ -128,6 +146,8 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
 
     Examples
     --------
+    The message names what cannot be sent:
+
     >>> import threading
     >>> import nbshare
     >>> try:
@@ -135,6 +155,15 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
     ... except nbshare.errors.UnsendableError as error:
     ...     print(str(error)[:40])
     item 0 cannot be sent to another process
+
+    Send what the object is made from, and make it in the function:
+
+    >>> import numpy as np
+    >>> def draw(seed):
+    ...     noise = np.random.default_rng(seed)
+    ...     return noise.normal(loc=20.0)
+    >>> nbshare.parallel_map(draw, [1, 2]).round(1)
+    array([20.3, 20.2])
     """
 
 
@@ -147,12 +176,24 @@ class OutOfMemoryError(NbshareError, MemoryError):
 
     Examples
     --------
+    Catch it by its built-in name:
+
     >>> import nbshare
     >>> try:
     ...     nbshare.zeros(10**15)
     ... except MemoryError as error:
     ...     print(type(error).__name__)
     OutOfMemoryError
+
+    Use a coarser grid if the fine one does not fit:
+
+    >>> shape = (100_000, 100_000, 100_000)
+    >>> try:
+    ...     cube = nbshare.zeros(shape)
+    ... except nbshare.errors.OutOfMemoryError:
+    ...     cube = nbshare.zeros([n // 1000 for n in shape])
+    >>> cube.shape
+    (100, 100, 100)
     """
 
 
@@ -161,6 +202,20 @@ class TooManyFilesError(NbshareError, OSError):
 
     Large shared arrays take one file descriptor each. Delete arrays that are no longer used, put
     many arrays into one (``np.stack``), or raise the limit: ``ulimit -n``.
+
+    Examples
+    --------
+    Catch it by its built-in name:
+
+    >>> import nbshare
+    >>> issubclass(nbshare.errors.TooManyFilesError, OSError)
+    True
+
+    One array for a thousand frames takes one descriptor, where a thousand arrays take a thousand:
+
+    >>> frames = nbshare.zeros((1000, 64, 64), "uint8")
+    >>> frames[7].shape, type(frames[7]).__name__
+    ((64, 64), 'SharedArray')
     """
 
 
@@ -170,6 +225,32 @@ class StaleReferenceError(NbshareError, LookupError):
     The process that sent it has ended, belongs to another user, or runs in another container. Keep
     the array in the sender until the receiver has it; between machines send values:
     ``np.asarray(x).copy()``.
+
+    Examples
+    --------
+    Another program sends an array, and ends:
+
+    >>> import subprocess, sys
+    >>> from multiprocessing.reduction import ForkingPickler
+    >>> import nbshare
+    >>> code = '''
+    ... import nbshare
+    ... from multiprocessing.reduction import ForkingPickler
+    ... print(bytes(ForkingPickler.dumps(nbshare.zeros(3))).hex())
+    ... '''
+    >>> sent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    >>> try:
+    ...     ForkingPickler.loads(bytes.fromhex(sent))
+    ... except nbshare.errors.StaleReferenceError as error:
+    ...     print(str(error).split(".")[1].strip())
+    Keep the array in the sender until it has been received, or send a copy: numpy
+
+    A copy holds the values, and needs no sender:
+
+    >>> import numpy as np
+    >>> sent = ForkingPickler.dumps(np.array(nbshare.ones(3)))
+    >>> ForkingPickler.loads(sent)
+    array([1., 1., 1.])
     """
 
 
@@ -177,6 +258,34 @@ class RingClosedError(NbshareError, EOFError):
     """A `RingBuffer` is closed: put after `close`, or get when nothing more will come.
 
     ``for slot in ring`` ends instead of raising it.
+
+    Examples
+    --------
+    All slots are read, and no more will come:
+
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> ring.close()
+    >>> with ring.get() as slot:
+    ...     print(slot)
+    Traceback (most recent call last):
+    nbshare.errors.RingClosedError: the ring buffer is closed, and all that was put is taken
+
+    A consumer that reads pairs of frames, and may find a single one at the end:
+
+    >>> ring = nbshare.RingBuffer(4, 1)
+    >>> for number in (1, 2, 3):
+    ...     with ring.put() as slot:
+    ...         slot[...] = number
+    >>> ring.close()
+    >>> for dark in ring:
+    ...     try:
+    ...         with ring.get() as bright:
+    ...             print(f"difference {bright[0] - dark[0]}")
+    ...     except EOFError:
+    ...         print("the last frame has no partner")
+    difference 1.0
+    the last frame has no partner
     """
 
 
@@ -187,6 +296,40 @@ class RingAbortedError(NbshareError, RuntimeError):
     ----------
     reason : str
         The argument of `abort`; empty if none was given.
+
+    Examples
+    --------
+    The reason is an attribute:
+
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> ring.abort("the shutter is closed")
+    >>> try:
+    ...     with ring.get() as slot:
+    ...         print(slot)
+    ... except nbshare.errors.RingAbortedError as error:
+    ...     print(error.reason)
+    the shutter is closed
+
+    A consumer that ends a recording early, and a producer that notices it:
+
+    >>> import threading
+    >>> ring, log = nbshare.RingBuffer(2, 1), []
+    >>> def record():
+    ...     try:
+    ...         while True:
+    ...             with ring.put() as slot:
+    ...                 slot[...] = 20.5
+    ...     except nbshare.errors.RingAbortedError as error:
+    ...         log.append(f"recording ended: {error.reason}")
+    >>> recorder = threading.Thread(target=record)
+    >>> recorder.start()
+    >>> for slot in ring:
+    ...     ring.abort("enough")
+    ...     break
+    >>> recorder.join()
+    >>> log
+    ['recording ended: enough']
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -195,7 +338,33 @@ class RingAbortedError(NbshareError, RuntimeError):
 
 
 class RingTimeoutError(NbshareError, TimeoutError):
-    """A `RingBuffer` had no slot within ``timeout`` seconds; try again, or stop."""
+    """A `RingBuffer` had no slot within ``timeout`` seconds; try again, or stop.
+
+    Examples
+    --------
+    Catch it by its built-in name:
+
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> try:
+    ...     with ring.get(timeout=0.01) as slot:
+    ...         print(slot)
+    ... except TimeoutError:
+    ...     print("no frame within 10 ms")
+    no frame within 10 ms
+
+    Look for a frame now and then, and do something else meanwhile:
+
+    >>> n_looks = 0
+    >>> while n_looks < 3:
+    ...     try:
+    ...         with ring.get(timeout=0) as slot:
+    ...             print(slot)
+    ...     except nbshare.errors.RingTimeoutError:
+    ...         n_looks += 1
+    >>> n_looks
+    3
+    """
 
 
 class CheckpointError(NbshareError, ValueError):
@@ -203,6 +372,25 @@ class CheckpointError(NbshareError, ValueError):
 
     The message says what differs: the function, an argument, the items. Pass another path, or
     ``if_changed="restart"`` to begin anew, ``if_changed="accept"`` to keep the stored results.
+
+    Examples
+    --------
+    The function is another one than that of the stored results:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> try:
+    ...     nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=folder)
+    ... except nbshare.errors.CheckpointError as error:
+    ...     print(str(error).split(": ")[1].split(".")[0])
+    the function changed
+
+    The results of the older function are of no use any more:
+
+    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=folder, if_changed="restart")
+    SharedArray([0., 2.])
     """
 
 
@@ -210,6 +398,27 @@ class CheckpointInUseError(NbshareError, BlockingIOError):
     """A checkpoint that another run writes to at this moment.
 
     Wait for it, cancel it (`nbshare.attach` returns its job), or pass another path.
+
+    Examples
+    --------
+    The same call in another cell, while the first one runs:
+
+    >>> import tempfile, time
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> job = nbshare.map_async(time.sleep, [0.0, 60.0], checkpoint=folder)
+    >>> try:
+    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], checkpoint=folder)
+    ... except nbshare.errors.CheckpointInUseError as error:
+    ...     print(str(error).split(": ")[1])
+    another run of this process writes to it
+
+    Stop that run, and begin again with other items:
+
+    >>> job.cancel() and job.wait()
+    True
+    >>> nbshare.parallel_map(time.sleep, [0.0, 0.01], checkpoint=folder, out="list")
+    [None, None]
     """
 
 
@@ -231,6 +440,8 @@ class TaskError(NbshareError, RuntimeError):
 
     Examples
     --------
+    A function that ends the interpreter:
+
     >>> import sys
     >>> import nbshare
     >>> try:
@@ -238,6 +449,19 @@ class TaskError(NbshareError, RuntimeError):
     ... except nbshare.errors.TaskError as error:
     ...     print(error.index, error.item, error.type_name)
     0 3 SystemExit
+
+    An exception of your own that cannot be pickled, because it takes two arguments:
+
+    >>> class FitError(Exception):
+    ...     def __init__(self, star, chi2):
+    ...         super().__init__(f"{star}: chi2 = {chi2}")
+    >>> def fit(star):
+    ...     if star == "Mira":
+    ...         raise FitError(star, 40)
+    ...     return 1.5
+    >>> periods = nbshare.parallel_map(fit, ["Vega", "Mira"], on_error="return")
+    >>> nbshare.last_job().errors[1].type_name.split(".")[-1]
+    'FitError'
     """
 
     def __init__(self, message: str, index: int = -1, item: str = "", type_name: str = "") -> None:
@@ -259,13 +483,25 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 
     Examples
     --------
+    Which item was it?
+
     >>> import time
     >>> import nbshare
     >>> try:
-    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.5)
+    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.3)
     ... except TimeoutError as error:
     ...     print(error.index)
     1
+
+    Go on without the items that take too long:
+
+    >>> def period_h(star):
+    ...     time.sleep(60 if star == "Mira" else 0)
+    ...     return 12.5
+    >>> nbshare.parallel_map(period_h, ["Vega", "Mira"], timeout=0.3, on_error="return")
+    masked_array(data=[12.5, --],
+                 mask=[False,  True],
+           fill_value=1e+20)
     """
 
     def __init__(self, message: str, index: int = -1) -> None:
@@ -279,6 +515,30 @@ class MapInterrupted(KeyboardInterrupt):
     ``nbshare.last_job().partial()`` returns them. All workers have stopped, and the next call works
     normally. It is a `KeyboardInterrupt` and no `Exception`, so that ``except Exception`` in a cell
     does not swallow it and Run All stops.
+
+    Examples
+    --------
+    The second item sends the signal that the kernel's ■ and Ctrl-C send:
+
+    >>> import os, signal, time
+    >>> import nbshare
+    >>> def expose(i, kernel):
+    ...     if i == 1:
+    ...         os.kill(kernel, signal.SIGINT)
+    ...         time.sleep(60)
+    ...     return 0.5
+    >>> options = {"shared": {"kernel": os.getpid()}, "max_workers": 1, "chunksize": 1}
+    >>> try:
+    ...     nbshare.parallel_map(expose, [0, 1], **options)
+    ... except nbshare.MapInterrupted as error:
+    ...     print(error)
+    1 of 2 items done, kept in nbshare.last_job().partial()
+
+    In the next cell, see which items still have to run:
+
+    >>> job = nbshare.last_job()
+    >>> job.state, (~job.present).nonzero()[0].tolist()
+    ('interrupted', [1])
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -290,6 +550,30 @@ class PartialResultWarning(UserWarning):
     """A run was stopped, and its result holds n of N items.
 
     Only where no progress display says so: in scripts and logs.
+
+    Examples
+    --------
+    A run that was stopped from elsewhere:
+
+    >>> import time, warnings
+    >>> import nbshare
+    >>> job = nbshare.map_async(time.sleep, [60.0, 60.0])
+    >>> _ = job.cancel()
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     results = job.result()
+    >>> print(caught[0].message)
+    sleep was stopped: 0 of 2 items done
+
+    A script that must not continue with half of the results:
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", nbshare.errors.PartialResultWarning)
+    ...     try:
+    ...         results = job.result()
+    ...     except nbshare.errors.PartialResultWarning:
+    ...         print("not all items are done")
+    not all items are done
     """
 
 
@@ -298,6 +582,24 @@ class MixedResultsWarning(UserWarning):
 
     The message names two items that differ. Return the same shape for each item, or pass
     ``out="list"``.
+
+    Examples
+    --------
+    The results have different lengths:
+
+    >>> import warnings
+    >>> import numpy as np
+    >>> import nbshare
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     peaks = nbshare.parallel_map(np.arange, [1, 2])
+    >>> peaks, caught[0].category.__name__
+    ([array([0]), array([0, 1])], 'MixedResultsWarning')
+
+    Say that a list is what you want; nothing warns:
+
+    >>> nbshare.parallel_map(np.arange, [1, 2], out="list")
+    [array([0]), array([0, 1])]
     """
 
 
@@ -305,6 +607,24 @@ class DisplayWarning(UserWarning):
     """Drawing a progress display or a plot failed, or nothing here can show it.
 
     The run itself continues. The message has the error of the drawing.
+
+    Examples
+    --------
+    A plot where there is no notebook:
+
+    >>> import math, warnings
+    >>> import nbshare
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], plot="line")
+    >>> roots, str(caught[0].message)[:33]
+    (SharedArray([1., 2.]), 'plot= is shown in a notebook only')
+
+    A script that is also run as a batch job, where a missing plot does not matter:
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", nbshare.errors.DisplayWarning)
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], plot="line")
     """
 
 
@@ -312,6 +632,23 @@ class MemoryFallbackWarning(UserWarning):
     """The best kind of shared memory is refused by this system; another one is used.
 
     `nbshare.doctor` says which, and why.
+
+    Examples
+    --------
+    Hide it in a container that is known to refuse ``memfd``:
+
+    >>> import warnings
+    >>> import nbshare
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", nbshare.errors.MemoryFallbackWarning)
+    ...     field = nbshare.zeros((512, 512))
+
+    Keep it in the log of a batch job:
+
+    >>> import logging
+    >>> logging.captureWarnings(True)
+    >>> field = nbshare.zeros((512, 512))
+    >>> logging.captureWarnings(False)
     """
 
 
@@ -319,6 +656,24 @@ class SlowLoadingWarning(UserWarning):
     """A worker takes more than 30 s to import modules or to run the initializer.
 
     The message names the file and line. Nothing is stopped; interrupt the run if it hangs.
+
+    Examples
+    --------
+    Hide it for an initializer that is known to be slow:
+
+    >>> import math, warnings
+    >>> import nbshare
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", nbshare.errors.SlowLoadingWarning)
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
+
+    Collect it, to see in the end whether loading was slow:
+
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", nbshare.errors.SlowLoadingWarning)
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
+    >>> len(caught)
+    0
     """
 
 
@@ -326,6 +681,25 @@ class CheckpointWarning(UserWarning):
     """Results cannot be stored, or stored ones are damaged; the run itself continues.
 
     The message says why, such as a full disk, and what happens to the results.
+
+    Examples
+    --------
+    Collect it, to see in the end whether everything was stored:
+
+    >>> import math, tempfile, warnings
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", nbshare.errors.CheckpointWarning)
+    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> len(caught)
+    0
+
+    A run that is worth nothing if it is not stored: stop it with the error instead:
+
+    >>> items = [1.0, 4.0, 9.0]
+    >>> nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_full="stop")
+    SharedArray([1., 2., 3.])
     """
 
 

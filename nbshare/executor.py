@@ -57,6 +57,8 @@ class Executor(futures.Executor):
 
     Examples
     --------
+    As any executor:
+
     >>> import math
     >>> import nbshare
     >>> with nbshare.Executor() as executor:
@@ -164,6 +166,24 @@ class Executor(futures.Executor):
         ------
         RuntimeError
             After `shutdown`, when the interpreter exits, and in a forked process.
+
+        Examples
+        --------
+        One task:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> executor.submit(math.pow, 2.0, 10.0).result()
+        1024.0
+
+        Results as they are finished, with what belongs to each:
+
+        >>> from concurrent.futures import as_completed
+        >>> fluxes = {"Deneb": 0.1, "Mira": 0.01}
+        >>> stars = {executor.submit(math.log10, flux): star for star, flux in fluxes.items()}
+        >>> sorted((stars[future], -2.5 * future.result()) for future in as_completed(stars))
+        [('Deneb', 2.5), ('Mira', 5.0)]
         """
         return self._submit(Task(fn, args, kwargs))
 
@@ -229,6 +249,22 @@ class Executor(futures.Executor):
             From the iterator: the next result is not there in time.
         Exception
             From the iterator: whatever `fn` raised.
+
+        Examples
+        --------
+        As the built-in `map`:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
+        [2, 3]
+
+        The first result that is good enough; tasks that wait are cancelled:
+
+        >>> results = executor.map(math.sqrt, range(100), buffersize=4)
+        >>> next(root for root in results if root > 2)
+        2.23606797749979
         """
         size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
@@ -274,6 +310,27 @@ class Executor(futures.Executor):
             Whether to return only when all tasks are done; default True.
         cancel_futures : bool, optional
             Whether to cancel tasks that no worker has begun; default False.
+
+        Examples
+        --------
+        Wait for all tasks; new ones are refused:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> future = executor.submit(math.sqrt, 9.0)
+        >>> executor.shutdown()
+        >>> future.done()
+        True
+
+        Leave out what has not begun:
+
+        >>> import time
+        >>> executor = nbshare.Executor(max_workers=1)
+        >>> futures = [executor.submit(time.sleep, 0.01) for _ in range(50)]
+        >>> executor.shutdown(cancel_futures=True)
+        >>> futures[-1].cancelled()
+        True
         """
         if os.getpid() != self._pid:  # forked: the tasks are the parent's
             return
@@ -288,6 +345,23 @@ class Executor(futures.Executor):
 
         Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
         ``with`` does this when the kernel's interrupt, or Ctrl-C, ends its block.
+
+        Examples
+        --------
+        Do not wait for a task that hangs:
+
+        >>> import time
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> future = executor.submit(time.sleep, 60)
+        >>> executor.terminate_workers()
+
+        Its future is cancelled if the task had not begun, and has an error if it had:
+
+        >>> from concurrent.futures import wait
+        >>> _ = wait([future])
+        >>> future.cancelled() or type(future.exception()).__name__ == "WorkerDiedError"
+        True
         """
         self.shutdown(wait=False, cancel_futures=True)
         if os.getpid() == self._pid:

@@ -79,6 +79,8 @@ class Job:
 
     Examples
     --------
+    Wait for the results:
+
     >>> import math
     >>> import nbshare
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
@@ -164,7 +166,27 @@ class Job:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are finished: a bool array of shape ``(n_tasks,)``."""
+        """Which results are finished: a bool array of shape ``(n_tasks,)``.
+
+        Examples
+        --------
+        Which items are done?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0, 9.0], on_error="return")
+        >>> job.wait()
+        True
+        >>> job.present
+        array([ True, False,  True])
+
+        Run what is missing with another function:
+
+        >>> import cmath
+        >>> missing = (~job.present).nonzero()[0]
+        >>> nbshare.parallel_map(cmath.sqrt, [[1.0, -4.0, 9.0][i] for i in missing])
+        SharedArray([0.+2.j])
+        """
         return self._run.present()
 
     @property
@@ -172,6 +194,24 @@ class Job:
         """Exceptions of failed items: a dict of index to exception.
 
         If the results of a generator are taken by iterating, only the first 10,000 are kept.
+
+        Examples
+        --------
+        Which items failed, and why?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.log, [1.0, 0.0, -1.0], on_error="return")
+        >>> job.wait()
+        True
+        >>> sorted(job.errors)
+        [1, 2]
+
+        Count the failures by type:
+
+        >>> from collections import Counter
+        >>> Counter(type(error).__name__ for error in job.errors.values())
+        Counter({'ValueError': 2})
         """
         return dict(self._run.errors)
 
@@ -187,6 +227,8 @@ class Job:
 
         Examples
         --------
+        All results of a run that is over:
+
         >>> import math
         >>> import nbshare
         >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
@@ -196,12 +238,42 @@ class Job:
         masked_array(data=[1.0, 2.0],
                      mask=[False, False],
                fill_value=1e+20)
+
+        The mean of what is there when a run is stopped:
+
+        >>> job = nbshare.map_async(math.sqrt, range(10_000))
+        >>> for i, root in job:
+        ...     if i == 3:
+        ...         break
+        >>> _ = job.cancel()
+        >>> bool(0 < job.partial().mean() < 67)
+        True
         """
         return self._run.partial()
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
-        """What each worker did: a list of WorkerStats, which a notebook shows as a table."""
+        """What each worker did: a list of WorkerStats, which a notebook shows as a table.
+
+        Examples
+        --------
+        How many items did the workers run?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, range(100))
+        >>> job.wait()
+        True
+        >>> sum(worker.n_items for worker in job.stats)
+        100
+
+        Which item took longest?
+
+        >>> items = [item for worker in job.stats for item in worker.slowest]
+        >>> slowest = max(items, key=lambda item: item.seconds)
+        >>> slowest.item == str(slowest.index)
+        True
+        """
         return StatsTable(self._run.stats())
 
     @property
@@ -252,12 +324,22 @@ class Job:
 
         Examples
         --------
+        Run an item that failed, again and here:
+
         >>> import math
         >>> import nbshare
         >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0], on_error="return")
         >>> job.debug(1)
         Traceback (most recent call last):
         ValueError: math domain error
+
+        The same random numbers as in the worker:
+
+        >>> def noise(star, rng):
+        ...     return rng.normal()
+        >>> job = nbshare.map_async(noise, ["Vega", "Mira"], seed=7)
+        >>> bool(job.result()[1] == job.debug(1))
+        True
         """
         request = self._run.request
         try:
@@ -306,6 +388,21 @@ class Job:
         See Also
         --------
         partial, result : return the finished results.
+
+        Examples
+        --------
+        Stop a run:
+
+        >>> import time
+        >>> import nbshare
+        >>> job = nbshare.map_async(time.sleep, [0.0, 60.0])
+        >>> job.cancel()
+        True
+
+        It ends within a second, and keeps what is finished:
+
+        >>> job.wait(), job.state, job.n_done < 2
+        (True, 'stopped', True)
         """
         if self.done():
             return False
@@ -324,6 +421,24 @@ class Job:
         -------
         bool
             Whether the run is over.
+
+        Examples
+        --------
+        Wait until the run is over:
+
+        >>> import math, time
+        >>> import nbshare
+        >>> nbshare.map_async(math.sqrt, [1.0, 4.0]).wait()
+        True
+
+        Look at a long run now and then:
+
+        >>> job = nbshare.map_async(time.sleep, [60.0])
+        >>> while not job.wait(timeout=0.01):
+        ...     if job.elapsed_s > 0.02:
+        ...         stopped = job.cancel()
+        >>> job.cancelled()
+        True
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         with self._telling_that_it_goes_on():
@@ -352,6 +467,26 @@ class Job:
             The run is not over in time. It continues.
         Exception
             Whatever the run failed with.
+
+        Examples
+        --------
+        The results, as `parallel_map` returns them:
+
+        >>> import math, time
+        >>> import nbshare
+        >>> nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0]).result()
+        SharedArray([1., 2., 3.])
+
+        Wait for a short time only; the run continues:
+
+        >>> job = nbshare.map_async(time.sleep, [60.0])
+        >>> try:
+        ...     job.result(timeout=0.01)
+        ... except TimeoutError:
+        ...     print("still running")
+        still running
+        >>> job.cancel() and job.wait()
+        True
         """
         self._await_end(timeout)
         return unwrapped(*self._outcome())
@@ -373,6 +508,20 @@ class Job:
         ------
         TimeoutError
             The run is not over in time.
+
+        Examples
+        --------
+        None if the run succeeded:
+
+        >>> import math
+        >>> import nbshare
+        >>> nbshare.map_async(math.sqrt, [1.0, 4.0]).exception()
+
+        What the run failed with, and which item it was:
+
+        >>> error = nbshare.map_async(math.sqrt, [1.0, -4.0]).exception()
+        >>> error, "item 1 (-4.0)" in error.__notes__[-1]
+        (ValueError('math domain error'), True)
         """
         self._await_end(timeout)
         return self._run.error
@@ -389,6 +538,29 @@ class Job:
         function : callable
             Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
             changes nothing.
+
+        Examples
+        --------
+        Print how the run ended:
+
+        >>> import math, threading
+        >>> import nbshare
+        >>> told = threading.Event()
+        >>> def tell(job):
+        ...     print(f"{job.label} is {job.state}")
+        ...     told.set()
+        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
+        >>> job.add_done_callback(tell)
+        >>> told.wait(10)
+        sqrt is done
+        True
+
+        Close a queue when its producers are done:
+
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> job.add_done_callback(lambda job: ring.close())
+        >>> list(ring)
+        []
         """
         self._run.call_when_over(partial(function, self))
 
@@ -436,7 +608,7 @@ class Job:
         Exception
             Whatever the run failed with.
         """
-        look_s = 0.0  # first: from then on the source waits for who iterates
+        look_s = 0.0  # first: from then on the source waits for the loop over it
         while True:
             with self._telling_that_it_goes_on():
                 is_over = self._tick(look_s)  # before looking: what is done then is all
@@ -478,10 +650,28 @@ class Job:
         ------
         TypeError, ValueError
             As for `nbshare.explore`, which has the details.
+
+        Examples
+        --------
+        Follow a running job, in a notebook:
+
+        >>> import numpy as np
+        >>> import nbshare
+        >>> def field(phase):
+        ...     return np.sin(np.linspace(0, 6, 100) + phase)
+        >>> job = nbshare.map_async(field, np.linspace(0, 3, 31))
+        >>> job.explore()  # doctest: +SKIP
+
+        With the name of the axis, and a unit:
+
+        >>> plot = nbshare.LivePlot(label="field", unit="V/m", xlabel="sample")
+        >>> job.explore(axes={"phase": np.linspace(0, 3, 31)}, plot=plot)  # doctest: +SKIP
+        >>> job.wait()
+        True
         """
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
 
-    # -------------------------------------------------------------- for who runs it
+    # -------------------------------------------------------------- for the code that runs it
 
     def _start(self) -> None:
         """Hand the run to the workers."""
@@ -655,10 +845,20 @@ def jobs() -> JobList:
 
     Examples
     --------
+    Nothing runs:
+
     >>> import nbshare
-    >>> job = nbshare.map_async(abs, [-1, 2])
-    >>> job.result()
-    SharedArray([1, 2])
+    >>> nbshare.jobs()
+    []
+
+    Stop everything that runs in this notebook:
+
+    >>> import time
+    >>> jobs = [nbshare.map_async(time.sleep, [60.0], progress=name) for name in ("fit", "scan")]
+    >>> [job.label for job in nbshare.jobs()]
+    ['fit', 'scan']
+    >>> for job in nbshare.jobs():
+    ...     _ = job.cancel(), job.wait()
     >>> nbshare.jobs()
     []
     """
@@ -684,11 +884,21 @@ def last_job() -> Job | None:
 
     Examples
     --------
+    What failed in the last run?
+
     >>> import math
     >>> import nbshare
     >>> roots = nbshare.parallel_map(math.sqrt, [1.0, -1.0, 9.0], on_error="return")
     >>> nbshare.last_job().errors
     {1: ValueError('math domain error')}
+
+    The results that were finished before a run failed:
+
+    >>> try:
+    ...     nbshare.parallel_map(math.sqrt, [1.0, 4.0, -1.0], max_workers=1)
+    ... except ValueError:
+    ...     print(nbshare.last_job().partial())
+    [1.0 2.0 --]
     """
     return _last_job
 

@@ -86,10 +86,10 @@ def parallel_map(
         ``"workers.py:horizon"``; `functools.partial`, bound methods and callable objects of such
         modules. Functions, lambdas and closures of the notebook itself are sent by value.
     *iterables : iterable
-        The items. As in `map`, each iterable gives one positional argument, and the shortest ends
-        the run. An ndarray gives its rows along the first axis without a copy per item: read-only
-        for a plain array, writable for a SharedArray. A generator is read a little ahead of the
-        workers: see the Notes.
+        The items. As in `map`, each iterable gives one positional argument, and the run stops at
+        the shortest. An ndarray gives its rows along the first axis without a copy per item:
+        read-only for a plain array, writable for a SharedArray. A generator is read a little ahead
+        of the workers: see the Notes.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
@@ -173,8 +173,8 @@ def parallel_map(
         failed; if all did, it has the shape ``(n,)``. With ``out="stack"`` a tuple of arrays. With
         0 items ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. After Stop, the finished
         results: a masked array, or a list with `nbshare.MISSING` in its gaps. With `checkpoint`,
-        results that are arrays are an ndarray that is mapped from the file, so it may be larger
-        than memory; changes to it stay in this process.
+        arrays (not numbers) as results come as an ndarray that is mapped from the file, so it may
+        be larger than memory; changes to it stay in this process.
 
     Raises
     ------
@@ -216,6 +216,8 @@ def parallel_map(
 
     Examples
     --------
+    The results form an array:
+
     >>> import math
     >>> import numpy as np
     >>> from nbshare import parallel_map
@@ -373,6 +375,8 @@ def map_async(
 
     Examples
     --------
+    Start a run, and wait for its results:
+
     >>> import math
     >>> import nbshare
     >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])

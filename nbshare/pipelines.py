@@ -64,14 +64,22 @@ class PipelineResult:
 
     Examples
     --------
+    One array of results:
+
     >>> import nbshare
     >>> def load():
     ...     yield from ([1.0, 2.0], [3.0, 4.0])
     >>> done = nbshare.pipeline(load, sum, shape=2)
     >>> done.results
     SharedArray([3., 7.])
+
+    What each stage did, and which was the bottleneck:
+
     >>> [(stage.name, stage.n_blocks) for stage in done.stages]
     [('load', 2), ('sum', 2)]
+    >>> bottleneck = max(done.stages, key=lambda stage: stage.busy)
+    >>> bottleneck in done.stages
+    True
     """
 
     __module__ = "nbshare"
@@ -186,11 +194,18 @@ def pipeline(
 
     Examples
     --------
+    A loader and one stage:
+
     >>> import numpy as np
     >>> import nbshare
     >>> def load():
     ...     for i in range(5):
     ...         yield np.full(1000, i)
+    >>> nbshare.pipeline(load, np.max, shape=1000).results
+    SharedArray([0., 1., 2., 3., 4.])
+
+    Spectra of a recording; the stage in the middle fills the next block in place:
+
     >>> def spectrum(block, out):
     ...     out[...] = abs(np.fft.rfft(block))
     >>> done = nbshare.pipeline(load, spectrum, np.max, shape=[1000, 501])

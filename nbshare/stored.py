@@ -77,12 +77,20 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
 
     Examples
     --------
+    The results of a run:
+
     >>> import math, tempfile
     >>> import nbshare
     >>> folder = tempfile.mkdtemp()
     >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder, progress=False)
     >>> nbshare.open_checkpoint(folder).results()
     array([1., 2.])
+
+    In another process, how far is it?
+
+    >>> stored = nbshare.open_checkpoint(folder)
+    >>> f"{stored.n_done} of {stored.n_tasks} items, {stored.state}"
+    '2 of 2 items, over'
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 
@@ -96,6 +104,26 @@ class StoredRun:
         Its folder.
     label : str
         The name of its function.
+
+    Examples
+    --------
+    How far is a run, and what failed?
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> items = [1.0, -4.0, 9.0]
+    >>> roots = nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_error="return")
+    >>> stored = nbshare.open_checkpoint(folder)
+    >>> stored.n_done, stored.n_tasks, stored.errors
+    (2, 3, {1: 'ValueError: math domain error'})
+
+    Which items are missing, and how long did the others take?
+
+    >>> [items[i] for i in (~stored.present).nonzero()[0]]
+    [-4.0]
+    >>> stored.stats["seconds"].shape, bool(stored.stats["seconds"].max() < 60)
+    ((3,), True)
     """
 
     __module__ = "nbshare"
@@ -134,7 +162,7 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """One of running, over, and ended: it was killed, or its machine is gone."""
+        """State (str): "running", "over", or "ended" if it was killed or its machine is gone."""
         parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
         writers = [self.path, *parts][::-1]  # the last one first
         if any(running_writer_of(each) is not None for each in writers):
@@ -144,12 +172,12 @@ class StoredRun:
 
     @property
     def n_tasks(self) -> int:
-        """Number of items of the last call; of a generator those that have come."""
+        """Number of items of the last call (int); of a generator those that were read."""
         return len(self._index()[0])
 
     @property
     def n_done(self) -> int:
-        """Number of its results that are stored."""
+        """Number of its results that are stored (int)."""
         return int(self.present.sum())
 
     @property
@@ -162,7 +190,7 @@ class StoredRun:
 
     @property
     def rate(self) -> float:
-        """Results per second that were stored in the last minute before the newest."""
+        """Results per second (float) that were stored in the last minute before the newest."""
         folders = self.path, *parts_of(self.path)
         times = np.concatenate([_times(folder)[:, 0] for folder in folders])
         times = np.sort(times[times > 0])
@@ -172,10 +200,10 @@ class StoredRun:
 
     @property
     def stats(self) -> dict[str, npt.NDArray[Any]]:
-        """What each item of the last call took, 0 where that is unknown.
+        """What each item of the last call took: a dict of arrays of shape ``(n_tasks,)``.
 
-        Arrays of shape (n_tasks,): ``seconds``, ``attempts``, and ``stored_at`` in seconds since
-        1970. Tiny items that run together have the mean of their seconds. With pandas installed,
+        ``seconds``, ``attempts``, and ``stored_at`` in seconds since 1970; 0 where that is unknown.
+        Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
         n = len(self._index()[0])
@@ -189,7 +217,7 @@ class StoredRun:
 
     @property
     def errors(self) -> dict[int, str]:
-        """The last failure of each item that has no result, by its index: type and text."""
+        """Last failure of each item without a result: a dict of index to type and text (str)."""
         return {i: f"{each['type']}: {each['text']}" for i, each in self._failures().items()}
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
@@ -214,6 +242,24 @@ class StoredRun:
         ndarray, MaskedArray or list
             An array that is read from the disk as it is used, masked where results are missing; or
             a list, with `nbshare.MISSING` in its gaps.
+
+        Examples
+        --------
+        An array of all results:
+
+        >>> import math, tempfile
+        >>> import nbshare
+        >>> folder = tempfile.mkdtemp()
+        >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+        >>> nbshare.open_checkpoint(folder).results()
+        array([1., 2.])
+
+        Where results are missing, it is masked:
+
+        >>> more = [1.0, 4.0, -9.0]
+        >>> roots = nbshare.parallel_map(math.sqrt, more, checkpoint=folder, on_error="return")
+        >>> nbshare.open_checkpoint(folder).results().tolist()
+        [1.0, 2.0, None]
         """
         sources, (order, states) = self._sources(), self._index()
         results = self._load("results.npy")
@@ -245,12 +291,37 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            As for `parallel_map`. Of generators nobody knows the items.
+            As for `parallel_map`, but no generators.
 
         Returns
         -------
         Outdated
-            Numbers of items, and what has changed.
+            A named tuple: ``n_items`` of the call, of which ``n_stored`` have a result, ``n_new``
+            have none, and ``n_changed`` have one that depended on something else; ``changes``, a
+            list of str that says what has changed.
+
+        Raises
+        ------
+        TypeError
+            The items are a generator.
+
+        Examples
+        --------
+        Two more items than last time:
+
+        >>> import math, tempfile
+        >>> import nbshare
+        >>> folder = tempfile.mkdtemp()
+        >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+        >>> stored = nbshare.open_checkpoint(folder)
+        >>> stored.outdated(math.sqrt, [1.0, 4.0, 9.0, 16.0]).n_new
+        2
+
+        Another function:
+
+        >>> outdated = stored.outdated(math.log2, [1.0, 4.0])
+        >>> outdated.n_changed, outdated.changes
+        (2, ['the function changed'])
         """
         checked = MapOptions(**options)
         request, _ = checked_request(func, iterables, checked)

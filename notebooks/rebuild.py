@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -51,15 +52,20 @@ def rebuild(path: Path) -> None:
         cell.metadata = {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
         for output in cell.get("outputs", []):
             if output.output_type == "error":
-                output.traceback = [
-                    line.replace(f"{FOLDER}/", "").replace(f"{FOLDER.parent}/", "")
-                    for line in output.traceback
-                ]
+                output.evalue = without_machine(output.evalue)
+                output.traceback = list(map(without_machine, output.traceback))
             data = output.get("data", {})
             if "image/png" in data:
                 picture = shrink(base64.b64decode(data["image/png"]), PICTURE_BYTES)
                 data["image/png"] = base64.b64encode(picture).decode()
     nbformat.write(notebook, path)
+
+
+def without_machine(line: str) -> str:
+    """Return a line of an error without the paths and the name of this machine."""
+    for path in (FOLDER, FOLDER.parent):
+        line = line.replace(f"{path}/", "")
+    return line.replace(f"of host {socket.gethostname()}:", "of host laptop:")
 
 
 def shrink(png: bytes, limit: int) -> bytes:

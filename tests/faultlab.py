@@ -172,7 +172,7 @@ def provoke(way: str, **options: Any) -> None:
     job = last_job()
     try:
         text = str(error)
-    except BaseException:  # one of the ways ends whoever looks at it
+    except BaseException:  # one of the ways ends the process that looks at it
         text = "<no str>"
     partial = None if job is None else job.partial()
     kept = {} if job is None else {int(i): partial[i] for i in job.present.nonzero()[0]}

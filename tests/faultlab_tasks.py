@@ -555,7 +555,7 @@ def keep(_: int, elevation: np.ndarray) -> int:
 
 
 def kept(_: int) -> tuple[int, list[float]]:
-    """Return who keeps what: the different values in what this process has kept."""
+    """Return this process, and the different values that it has kept."""
     return os.getpid(), sorted({float(x) for array in KEPT for x in np.unique(array)})
 
 

@@ -325,7 +325,7 @@ def look_and_litter(i):
 
 
 def read_together(i, folder, n):
-    """Wait for the other workers, then tell who this is and what was prepared."""
+    """Wait for the other workers, then return the process id and what was prepared."""
     Path(folder, f"met-{os.getpid()}").touch()
     wait_until(lambda: len(list(Path(folder).glob("met-*"))) >= n, what=f"fewer than {n} workers")
     return os.getpid(), state.get("value")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import operator
 import pickle
 import re
 import subprocess
@@ -136,6 +138,8 @@ CLASSES = [
     for name in module.__all__
     if inspect.isclass(getattr(module, name))
 ]
+NAMES = [name for name in nbshare.__all__ if name != "errors"]
+NAMES += [f"errors.{name}" for name in nbshare.errors.__all__]
 
 
 def sections(text: str) -> dict[str, str]:
@@ -160,6 +164,19 @@ def test_public_functions_answer_every_question(name):
     assert named >= set(signature.parameters)
     assert "Returns" in found or signature.return_annotation in (None, "None")
     assert ">>>" in found["Examples"]
+
+
+def n_examples(text: str) -> int:
+    """Count the doctests of a docstring that follow a sentence about them."""
+    shown = sections(text).get("Examples", "")
+    is_code = [part.startswith(">>>") for part in shown.strip().split("\n\n")]
+    return sum(b and not a for a, b in itertools.pairwise(is_code))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_has_two_examples(name):
+    """Each with a sentence that says what it shows: the first simple, the second real."""
+    assert n_examples(inspect.getdoc(operator.attrgetter(name)(nbshare))) >= 2
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

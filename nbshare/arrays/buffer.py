@@ -42,7 +42,15 @@ class SharedBuffer(ByReference):
 
     Examples
     --------
+    One array in the buffer:
+
     >>> import nbshare
+    >>> buffer = nbshare.SharedBuffer(1000)
+    >>> buffer.layout({"counts": ((2, 3), "uint16")})["counts"].shape
+    (2, 3)
+
+    Two steps of a computation use the same memory, one after the other:
+
     >>> first = {"A": ((3, 4), "f8"), "B": (10, "f4")}
     >>> second = {"D": ((5, 5), "i4"), "E": ((), "i4")}
     >>> nbytes = max(map(nbshare.SharedBuffer.nbytes_for, (first, second)))
@@ -106,9 +114,17 @@ class SharedBuffer(ByReference):
 
         Examples
         --------
+        The size of one layout:
+
         >>> import nbshare
         >>> nbshare.SharedBuffer.nbytes_for({"A": (3, "f8"), "B": ((2, 2), "i2")})
         72
+
+        Room for the larger one of two layouts:
+
+        >>> image, spectrum = {"image": ((4, 4), "f4")}, {"spectrum": ((4, 3), "c8")}
+        >>> max(map(nbshare.SharedBuffer.nbytes_for, (image, spectrum)))
+        96
         """
         return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
 
@@ -139,10 +155,18 @@ class SharedBuffer(ByReference):
 
         Examples
         --------
+        One array:
+
         >>> import nbshare
         >>> buffer = nbshare.SharedBuffer(1000)
         >>> buffer.layout({"A": ((2, 3), "float16")})["A"].shape
         (2, 3)
+
+        The same bytes as real and as complex numbers:
+
+        >>> buffer.layout({"pairs": ((2, 2), "f8")})["pairs"][...] = [[1, 2], [3, 4]]
+        >>> buffer.layout({"waves": (2, "c16")})["waves"]
+        SharedArray([1.+2.j, 3.+4.j])
         """
         places = list(_placed(layout, alignment))
         needed = max((offset + size for *_, offset, size in places), default=0)

@@ -52,6 +52,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
     Examples
     --------
+    As in NumPy, but filled with zeros:
+
     >>> import nbshare
     >>> nbshare.empty((2, 3), "float16").nbytes
     12
@@ -104,9 +106,25 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
     Examples
     --------
+    As in NumPy:
+
     >>> import nbshare
     >>> nbshare.zeros(3)
     SharedArray([0., 0., 0.])
+
+    Workers add to the elements of one histogram, one at a time:
+
+    >>> counts, lock = nbshare.zeros(4, int), nbshare.SharedLock()
+    >>> def count(energies_kev, counts, lock):
+    ...     found = np.bincount(energies_kev, minlength=4)
+    ...     with lock:
+    ...         counts += found
+    >>> import functools
+    >>> import numpy as np
+    >>> function = functools.partial(count, counts=counts, lock=lock)
+    >>> _ = nbshare.parallel_map(function, [[0, 1, 1], [1, 3]])
+    >>> counts
+    SharedArray([1, 3, 0, 1])
     """
     return empty(shape, dtype, order)
 
@@ -131,9 +149,22 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Shar
 
     Examples
     --------
+    As in NumPy:
+
     >>> import nbshare
     >>> nbshare.ones(3, "int8")
     SharedArray([1, 1, 1], dtype=int8)
+
+    Weights that each worker reads:
+
+    >>> import numpy as np
+    >>> weights = nbshare.ones(4)
+    >>> weights[0] = 5
+    >>> def weighted_mean(temperatures_k, weights):
+    ...     return np.average(temperatures_k, weights=weights)
+    >>> days = np.array([[280.0, 288.0, 288.0, 288.0], [279.0, 279.0, 279.0, 279.0]])
+    >>> nbshare.parallel_map(weighted_mean, days, shared={"weights": weights})
+    SharedArray([283., 279.])
     """
     return full(shape, 1, dtype, order)
 
@@ -162,10 +193,22 @@ def full(
 
     Examples
     --------
+    As in NumPy; the dtype is that of the value:
+
     >>> import nbshare
     >>> nbshare.full((2, 2), 7)
     SharedArray([[7, 7],
                  [7, 7]])
+
+    Results that are filled in place; NaN marks the places that no task has written:
+
+    >>> import operator
+    >>> heights_m = nbshare.full(4, float("nan"))
+    >>> with nbshare.Executor() as executor:
+    ...     for i in (0, 2):
+    ...         future = executor.submit(operator.setitem, heights_m, i, 100.0 * i)
+    >>> heights_m
+    SharedArray([  0.,  nan, 200.,  nan])
     """
     array = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
     array[...] = fill_value
@@ -199,10 +242,23 @@ def empty_like(
 
     Examples
     --------
+    The shape and dtype of another array:
+
     >>> import numpy as np
     >>> import nbshare
     >>> nbshare.empty_like(np.ones((2, 3), "float16")).shape
     (2, 3)
+
+    An output for a function that fills the rows of an image:
+
+    >>> image = nbshare.share(np.array([[1.0, 4.0], [9.0, 16.0]]))
+    >>> roots = nbshare.empty_like(image)
+    >>> def fill(row, out):
+    ...     np.sqrt(row, out=out)
+    >>> done = nbshare.parallel_map(fill, image, roots)
+    >>> roots
+    SharedArray([[1., 2.],
+                 [3., 4.]])
     """
     if order not in ("C", "F", "A", "K"):
         raise ValueError(f"order={order!r}: allowed are 'C', 'F', 'A' and 'K'")
@@ -242,9 +298,20 @@ def zeros_like(
 
     Examples
     --------
+    The shape and dtype of a list:
+
     >>> import nbshare
     >>> nbshare.zeros_like([1, 2, 3])
     SharedArray([0, 0, 0])
+
+    A mask of the shape of an image:
+
+    >>> import numpy as np
+    >>> image = nbshare.share(np.array([[0.1, 9.0], [0.2, 0.3]]))
+    >>> mask = nbshare.zeros_like(image, dtype=bool)
+    >>> np.greater(image, 1, out=mask)
+    SharedArray([[False,  True],
+                 [False, False]])
     """
     return empty_like(prototype, dtype, order, shape)
 
@@ -276,9 +343,21 @@ def ones_like(
 
     Examples
     --------
+    The shape and dtype of a list:
+
     >>> import nbshare
     >>> nbshare.ones_like([1.5, 2.5])
     SharedArray([1., 1.])
+
+    A flat field for a detector, in single precision:
+
+    >>> import numpy as np
+    >>> counts = np.array([[120, 80], [100, 100]], "uint16")
+    >>> flat = nbshare.ones_like(counts, dtype="float32")
+    >>> flat[0] = counts[0] / counts[0].mean()
+    >>> flat
+    SharedArray([[1.2, 0.8],
+                 [1. , 1. ]], dtype=float32)
     """
     return full_like(prototype, 1, dtype, order, shape)
 
@@ -313,10 +392,21 @@ def full_like(
 
     Examples
     --------
+    An array of NaN with the shape and dtype of another:
+
     >>> import numpy as np
     >>> import nbshare
     >>> nbshare.full_like(np.zeros(3, "float32"), np.nan)
     SharedArray([nan, nan, nan], dtype=float32)
+
+    An output of a run, which keeps its fill value where items failed:
+
+    >>> voltages = np.array([4.0, -1.0, 9.0])
+    >>> out = nbshare.full_like(voltages, -999.0)
+    >>> import math
+    >>> done = nbshare.parallel_map(math.sqrt, voltages, out=out, on_error="return")
+    >>> done.mask.tolist(), np.asarray(out).tolist()
+    ([False, True, False], [2.0, -999.0, 3.0])
     """
     array = empty_like(prototype, dtype, order, shape)
     array[...] = fill_value

@@ -143,15 +143,31 @@ class SharedLock(ByReference):
 
     Examples
     --------
+    Hold it in a ``with`` block:
+
     >>> import nbshare
     >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1, int)
     >>> with lock:
     ...     total += 1
+
+    Wait for half a second at most:
+
     >>> lock.acquire(timeout=0.5)
     True
     >>> lock
     <SharedLock held by this thread>
     >>> lock.release()
+
+    Workers that add to the same number:
+
+    >>> import functools
+    >>> def add(n_photons, total, lock):
+    ...     with lock:
+    ...         total += n_photons
+    >>> function = functools.partial(add, total=total, lock=lock)
+    >>> done = nbshare.parallel_map(function, [10, 20, 30])
+    >>> total
+    SharedArray([61])
 
     Notes
     -----
@@ -205,6 +221,28 @@ class SharedLock(ByReference):
             If this thread, which holds it already, would wait for itself.
         ValueError, OverflowError
             For time-outs that `threading.Lock` refuses too.
+
+        Examples
+        --------
+        Take it, and release it whatever happens:
+
+        >>> import nbshare
+        >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1)
+        >>> if lock.acquire():
+        ...     try:
+        ...         total += 1
+        ...     finally:
+        ...         lock.release()
+
+        Do not wait for a lock that another process holds:
+
+        >>> if lock.acquire(blocking=False):
+        ...     total += 1
+        ...     lock.release()
+        ... else:
+        ...     print("later")
+        >>> total
+        SharedArray([2.])
         """
         if blocking is not True or timeout != -1:
             allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments

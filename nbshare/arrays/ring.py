@@ -75,8 +75,19 @@ class RingBuffer(ByReference):
 
     Examples
     --------
-    >>> import threading
+    Fill a slot, and read it:
+
     >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> with ring.put() as slot:
+    ...     slot[...] = [1, 2, 3]
+    >>> with ring.get() as slot:
+    ...     print(slot)
+    [1. 2. 3.]
+
+    A thread reads a detector while the caller uses the frames:
+
+    >>> import threading
     >>> ring = nbshare.RingBuffer(4, (2, 3), "float32")
     >>> def load():
     ...     for i in range(10):
@@ -182,12 +193,25 @@ class RingBuffer(ByReference):
 
         Examples
         --------
+        Queue three numbers:
+
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 3)
         >>> with ring.put() as slot:
         ...     slot[...] = [1, 2, 3]
         >>> ring
         <RingBuffer of 2 slots of (3,) float64, 1 queued>
+
+        Skip a frame if the consumers are too slow:
+
+        >>> with ring.put() as slot:
+        ...     slot[...] = 4
+        >>> try:
+        ...     with ring.put(timeout=0) as slot:
+        ...         slot[...] = 5
+        ... except TimeoutError:
+        ...     print("frame skipped")
+        frame skipped
         """
         return Lease(self._monitor, FREED, _checked_timeout(timeout))
 
@@ -208,8 +232,20 @@ class RingBuffer(ByReference):
 
         Examples
         --------
-        >>> import io
+        The last block has fewer rows:
+
         >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, (4, 3))
+        >>> with ring.put() as slot:
+        ...     slot[:2] = 1
+        ...     ring.trim(slot, 2)
+        >>> with ring.get() as slot:
+        ...     slot.shape
+        (2, 3)
+
+        Read a file of any length:
+
+        >>> import io
         >>> ring, file = nbshare.RingBuffer(4, 8, "u1"), io.BytesIO(b"eleven char")
         >>> n = 1
         >>> while n:
@@ -246,6 +282,8 @@ class RingBuffer(ByReference):
 
         Examples
         --------
+        Read the next slot:
+
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 3)
         >>> with ring.put() as slot:
@@ -253,6 +291,15 @@ class RingBuffer(ByReference):
         >>> with ring.get() as slot:
         ...     print(slot)
         [7. 7. 7.]
+
+        Do something else if there is none:
+
+        >>> try:
+        ...     with ring.get(timeout=0) as slot:
+        ...         print(slot)
+        ... except TimeoutError:
+        ...     print("nothing yet")
+        nothing yet
         """
         return Lease(self._monitor, FILLED, _checked_timeout(timeout))
 
@@ -274,6 +321,30 @@ class RingBuffer(ByReference):
         See Also
         --------
         abort : stop all producers and consumers now.
+
+        Examples
+        --------
+        Consumers read what is queued, then their loops end:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> with ring.put() as slot:
+        ...     slot[...] = 3
+        >>> ring.close()
+        >>> [float(slot[0]) for slot in ring]
+        [3.0]
+
+        Close when the last of several producers is done:
+
+        >>> ring = nbshare.RingBuffer(8, 1, int)
+        >>> def measure(station, ring):
+        ...     with ring.put() as slot:
+        ...         slot[...] = station
+        >>> import functools
+        >>> job = nbshare.map_async(functools.partial(measure, ring=ring), [1, 2, 3])
+        >>> job.add_done_callback(lambda job: ring.close())
+        >>> sorted(int(slot[0]) for slot in ring)
+        [1, 2, 3]
         """
         self._monitor.do(self._states.close)
 
@@ -284,6 +355,30 @@ class RingBuffer(ByReference):
         ----------
         reason : str, optional
             Shown in their errors (about 1000 characters). The reason of the first call counts.
+
+        Examples
+        --------
+        All users of the ring get the error:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> ring.abort("the detector is too hot")
+        >>> with ring.get() as slot:
+        ...     print(slot)
+        Traceback (most recent call last):
+        nbshare.errors.RingAbortedError: the ring buffer was aborted: the detector is too hot
+
+        A producer that fails stops the consumers too:
+
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> try:
+        ...     with ring.put() as slot:
+        ...         slot[...] = float("no number")
+        ... except ValueError as error:
+        ...     ring.abort(str(error))
+        >>> list(ring)
+        Traceback (most recent call last):
+        nbshare.errors.RingAbortedError: ... could not convert string to float: 'no number'
         """
         self._monitor.do(self._states.abort, str(reason))
 
@@ -293,6 +388,8 @@ class RingBuffer(ByReference):
 
         Examples
         --------
+        How many slots are queued, free, put and got:
+
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 3)
         >>> with ring.put() as slot:
@@ -300,6 +397,13 @@ class RingBuffer(ByReference):
         >>> figures = ring.stats
         >>> figures.queued, figures.free, figures.n_put, figures.n_got
         (1, 1, 1, 0)
+
+        A queue that is full shows that consumers are slower than producers:
+
+        >>> with ring.put() as slot:
+        ...     slot[...] = 8
+        >>> ring.stats.queued == ring.slots
+        True
         """
         self._monitor.look_for_the_dead()
         with self._buffer.lock:

@@ -66,12 +66,24 @@ class RingStats(NamedTuple):
 
     Examples
     --------
+    How many slots are queued, and how many are free:
+
     >>> import nbshare
     >>> ring = nbshare.RingBuffer(4, (3,))
     >>> with ring.put() as slot:
     ...     slot[...] = 1
     >>> ring.stats.queued, ring.stats.free
     (1, 3)
+
+    Which side waits longer?
+
+    >>> with ring.get() as slot:
+    ...     total = slot.sum()
+    >>> stats = ring.stats
+    >>> stats.n_put, stats.n_got
+    (1, 1)
+    >>> "consumers" if stats.producers_waited_s > stats.consumers_waited_s else "producers"
+    'producers'
     """
 
     queued: int

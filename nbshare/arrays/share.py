@@ -31,11 +31,23 @@ class SharedObject(ByReference):
 
     Examples
     --------
+    A dict with an array, once in memory:
+
     >>> import numpy as np
     >>> import nbshare
     >>> wrapped = nbshare.share({"a": np.arange(3), "b": "text"}, wrap=True)
     >>> wrapped.get()
     {'a': array([0, 1, 2]), 'b': 'text'}
+
+    The pools and queues of `multiprocessing` send a reference, whatever the size:
+
+    >>> from multiprocessing.reduction import ForkingPickler
+    >>> survey = nbshare.share({"map": np.zeros((1000, 1000)), "band": "V"}, wrap=True)
+    >>> sent = ForkingPickler.dumps(survey)
+    >>> len(sent) < 1000, survey.nbytes >= 8_000_000
+    (True, True)
+    >>> ForkingPickler.loads(sent).get()["band"]
+    'V'
 
     Notes
     -----
@@ -134,6 +146,8 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
 
     Examples
     --------
+    An array, and a dict with one:
+
     >>> import numpy as np
     >>> import nbshare
     >>> nbshare.share(np.arange(4, dtype="float16"))
@@ -162,7 +176,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Sharing an array and using it in one call takes as long as passing the array to the call; each
     later call saves the copy.
 
-    Of an object, the buffers that pickle can hand out go to shared memory: arrays of any stride,
+    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
     masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
     protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
     process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas

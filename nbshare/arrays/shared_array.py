@@ -38,6 +38,8 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
 
     Examples
     --------
+    Views are SharedArrays, results of arithmetic are not:
+
     >>> import nbshare
     >>> a = nbshare.zeros((3, 4), "float16")
     >>> type(a[:, ::2]).__name__, type(a + 1).__name__

@@ -121,7 +121,15 @@ def shutdown() -> None:
 
     Examples
     --------
+    Give everything back now:
+
     >>> import nbshare
+    >>> nbshare.shutdown()
+
+    Free the memory of large arrays before another program needs it:
+
+    >>> field = nbshare.ones((1000, 1000))
+    >>> del field
     >>> nbshare.shutdown()
     """
     if _dispatcher is not None:

@@ -44,10 +44,18 @@ class _Missing:
 
     Examples
     --------
+    Leave out what is missing from a list of partial results:
+
     >>> import nbshare
     >>> partial = ["a", nbshare.MISSING, "c"]
     >>> [x for x in partial if x is not nbshare.MISSING]
     ['a', 'c']
+
+    The items that a stopped run still has to do:
+
+    >>> stars = ["Vega", "Deneb", "Altair"]
+    >>> [star for star, x in zip(stars, partial) if x is nbshare.MISSING]
+    ['Deneb']
     """
 
     def __repr__(self) -> str:

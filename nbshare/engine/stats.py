@@ -39,6 +39,8 @@ class SlowItem:
 
     Examples
     --------
+    The slowest items of a worker:
+
     >>> import time
     >>> import nbshare
     >>> job = nbshare.map_async(time.sleep, [0.01, 0.06], max_workers=1)
@@ -46,6 +48,13 @@ class SlowItem:
     True
     >>> [(item.index, item.item) for item in job.stats[0].slowest]
     [(1, '0.06'), (0, '0.01')]
+
+    The slowest item of all workers:
+
+    >>> items = [item for worker in job.stats for item in worker.slowest]
+    >>> slowest = max(items, key=lambda item: item.seconds)
+    >>> slowest.index, slowest.seconds > 0.02
+    (1, True)
     """
 
     __module__ = "nbshare"
@@ -79,6 +88,8 @@ class WorkerStats:
 
     Examples
     --------
+    How many items did the workers run?
+
     >>> import math
     >>> import nbshare
     >>> job = nbshare.map_async(math.sqrt, range(100))
@@ -86,6 +97,14 @@ class WorkerStats:
     True
     >>> sum(worker.n_items for worker in job.stats)
     100
+
+    Would more workers help? Not if these wait more than they work:
+
+    >>> def busy(job):
+    ...     working_s = sum(worker.working_s for worker in job.stats)
+    ...     return working_s / sum(w.working_s + w.waiting_s for w in job.stats)
+    >>> 0 < busy(job) <= 1
+    True
     """
 
     __module__ = "nbshare"
@@ -166,7 +185,7 @@ class StageStats:
 
     Examples
     --------
-    Which stage is the bottleneck?
+    What did each stage do?
 
     >>> import nbshare
     >>> def load():
@@ -174,7 +193,12 @@ class StageStats:
     >>> stages = nbshare.pipeline(load, sum, shape=2).stages
     >>> [(stage.name, stage.workers, stage.n_blocks) for stage in stages]
     [('load', 1, 2), ('sum', 1, 2)]
+
+    Which stage is the bottleneck, and needs more workers?
+
     >>> busiest = max(stages, key=lambda stage: stage.busy)
+    >>> 0 <= busiest.busy <= 1
+    True
     """
 
     __module__ = "nbshare"

@@ -64,12 +64,21 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
 
     Examples
     --------
+    A file that is anywhere:
+
     >>> import pathlib, tempfile
     >>> from nbshare import import_file
-    >>> file = pathlib.Path(tempfile.mkdtemp(), "squares.py")
-    >>> _ = file.write_text("def square(x): return x * x")
-    >>> import_file(file).square(3)
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "powers.py")
+    >>> _ = file.write_text("def power(x): return x**2")
+    >>> import_file(file).power(3)
     9
+
+    Edit it, import it again, and pass its function to the workers:
+
+    >>> import nbshare
+    >>> _ = file.write_text("def power(x): return x**3.0")
+    >>> nbshare.parallel_map(import_file(file).power, [1, 2, 3])
+    SharedArray([ 1.,  8., 27.])
 
     Notes
     -----

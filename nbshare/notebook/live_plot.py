@@ -95,6 +95,8 @@ class LivePlot:
 
     Examples
     --------
+    A line with labels and units:
+
     >>> import math
     >>> from nbshare import LivePlot, parallel_map
     >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
@@ -177,6 +179,24 @@ class LivePlot:
         -------
         Axes, array or dict of Axes
             Passed to `draw`.
+
+        Examples
+        --------
+        Two axes side by side, of which the left one is wider:
+
+        >>> from nbshare import LivePlot
+        >>> class Wide(LivePlot):
+        ...     def make_axes(self, figure):
+        ...         return figure.subplots(1, 2, width_ratios=[3, 1])
+
+        Axes for directions:
+
+        >>> class Compass(LivePlot):
+        ...     def make_axes(self, figure):
+        ...         return figure.add_subplot(projection="polar")
+        >>> from matplotlib.figure import Figure
+        >>> Compass().make_axes(Figure()).name
+        'polar'
         """
         return figure.add_subplot()
 
@@ -190,6 +210,26 @@ class LivePlot:
         partial : numpy.ma.MaskedArray or list
             The results so far: an array of shape ``(n, *shape)``, masked where results are
             missing, or a list with `nbshare.MISSING` in its gaps.
+
+        Examples
+        --------
+        Points instead of a line:
+
+        >>> from nbshare import LivePlot
+        >>> class Points(LivePlot):
+        ...     def draw(self, axes, partial):
+        ...         axes.plot(partial, "o", markersize=3)
+        ...         axes.set(xlabel="run", ylabel="energy (J)")
+
+        Results with an error bar, ``(mean, std)`` for each item:
+
+        >>> class ErrorBars(LivePlot):
+        ...     def draw(self, axes, partial):
+        ...         axes.errorbar(range(len(partial)), partial[:, 0], partial[:, 1], fmt=".")
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> plot, figure = ErrorBars(), Figure()
+        >>> plot.draw(figure.subplots(), np.ma.masked_invalid([[1.0, 0.1], [np.nan, np.nan]]))
         """
         cast(Draw, self.kind)(axes, partial)
 

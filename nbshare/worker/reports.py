@@ -62,6 +62,8 @@ def report(fraction: float, text: str = "") -> None:
 
     Examples
     --------
+    The fraction that is done, and a text:
+
     >>> import nbshare
     >>> def simulate(n_steps):
     ...     energy = 1.0
@@ -71,6 +73,18 @@ def report(fraction: float, text: str = "") -> None:
     ...     return energy
     >>> nbshare.parallel_map(simulate, [1000, 1000]).round(3)
     array([0.368, 0.368])
+
+    An iteration whose length is unknown:
+
+    >>> def root(x):
+    ...     guess, error = x, x
+    ...     while error > 1e-9:
+    ...         guess, before = (guess + x / guess) / 2, guess
+    ...         error = abs(guess - before)
+    ...         nbshare.report(float("nan"), f"error {error:.1e}")
+    ...     return guess
+    >>> nbshare.parallel_map(root, [4.0, 9.0])
+    SharedArray([2., 3.])
     """
     try:
         share = float(fraction)

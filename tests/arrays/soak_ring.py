@@ -93,7 +93,7 @@ def run(dice: random.Random) -> str:
     for part in processors:
         part.end(deadline, what == "kill a processor")
     if what != "abort":
-        rings.count(ring, seen)  # what somebody had who died after the others were done
+        rings.count(ring, seen)  # slots of a process that died after the others were done
     check(what, ring, np.asarray(seen[: n * n_loaders]), n)
     return what
 

@@ -350,7 +350,7 @@ def test_waiting_costs_no_cpu_time(lock, other):
 
 
 def test_it_is_not_reentrant(lock):
-    """Its holder, who would wait for itself for ever, is told so at once, and still holds it."""
+    """Its holder would wait for itself for ever: it gets an error, and still holds the lock."""
     with lock:
         started = time.monotonic()
         for kwargs in ({}, {"timeout": 60}):

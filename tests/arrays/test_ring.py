@@ -223,7 +223,7 @@ def test_a_wait_ends_with_its_time(numbers, timeout):
 
 
 def test_figures_show_who_waits(numbers):
-    """Slots are counted in each state, and who had to wait has its seconds."""
+    """Slots are counted in each state, and the side that had to wait has its seconds."""
     with numbers.put(), numbers.put() as slot:
         assert figures(numbers) == (0, 0, 2, 1)
         numbers.trim(slot, 0)

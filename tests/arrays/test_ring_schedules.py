@@ -341,7 +341,7 @@ def tells_one_only(states, event):
 
 
 def tells_nobody(states, event):
-    """Forget the wake-up; only who is not asleep yet sees the event."""
+    """Forget the wake-up; only a process that is not asleep yet sees the event."""
     states.events[event] += 1
     return ()
 
@@ -352,7 +352,7 @@ def notes_nothing(states, event):
 
 
 def grants_first(states, turn, index, me, word):
-    """Say who holds a slot too late."""
+    """Write the holder of a slot too late."""
     states.words[index] = word
     states.holders[index] = me
     turn.index = index

@@ -104,8 +104,8 @@ def test_a_slot_of_the_dead_may_be_left():
             fill(ring)
             with ring.get(timeout=20):
                 assert ring.stats.n_reclaimed == 0
-        ring.abort("by who looks after it")
-        with pytest.raises(RingAbortedError, match="looks after it"), ring.get(timeout=20):
+        ring.abort("by its supervisor")
+        with pytest.raises(RingAbortedError, match="by its supervisor"), ring.get(timeout=20):
             pass
 
 

@@ -356,7 +356,7 @@ def test_a_dead_writer_is_followed_at_once(tmp_path):
 
 
 def test_a_file_system_without_locks_works_with_a_warning(tmp_path, monkeypatch):
-    """The lease alone tells who writes."""
+    """The lease alone tells which process writes."""
     import errno
 
     def refuse(*_):

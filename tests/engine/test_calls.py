@@ -164,7 +164,7 @@ def test_the_next_map_after_a_failure_is_right():
 
 @pytest.mark.parametrize("chunksize", [1, 7, 1000, np.int64(3)])
 def test_any_chunksize_gives_the_same_results(chunksize):
-    """Chunks decide who runs an item, never the results."""
+    """Chunks decide which worker runs an item, never the results."""
     result = parallel_map(tasks.double, range(100), chunksize=chunksize)
     assert result.tolist() == list(range(0, 200, 2))
 

@@ -343,7 +343,7 @@ def test_late_items_that_are_slow_are_shared_out():
 
 
 def test_a_chunk_is_as_large_as_was_asked_for():
-    """All of it is run by who has claimed it, however slow."""
+    """All of it is run by the worker that claimed it, however slow."""
     run = partial(quiet, tasks.slow_if_large, chunksize=6)
     for _ in range(5):
         run([0] * 6)

@@ -216,7 +216,7 @@ def test_a_slow_source_does_not_hold_up_what_it_has_given():
 
 
 def test_iterating_serves_an_endless_generator():
-    """Results come while it goes on; each once; the source waits for who takes them."""
+    """Results come while it goes on; each once; the source waits for the loop over them."""
     taken, given = [], {}
     job = background(streams.give, items(10**12, taken), shared={"kind": "ints"})
     for i, value in job:
@@ -482,7 +482,7 @@ def test_a_late_item_of_a_long_list_raises_systemexit_when_it_is_pickled():
 
 
 class Interrupts:
-    """Interrupts who pickles it, as Ctrl-C does."""
+    """Interrupts the process that pickles it, as Ctrl-C does."""
 
     def __reduce__(self):
         signal.raise_signal(signal.SIGINT)

@@ -46,7 +46,7 @@ def wait_for(path: str | Path, *_: Any) -> int:
 
 
 def begin_and_wait_for(begun: str, path: str) -> None:
-    """Say who has begun, and run until a file is there."""
+    """Report which process has begun, and run until a file exists."""
     part = Path(f"{begun}.part")
     part.write_text(str(os.getpid()))
     part.rename(begun)
@@ -67,7 +67,7 @@ def raise_with_comment() -> None:
 
 
 class PidError(Exception):
-    """Says who has raised it."""
+    """Says which process has raised it."""
 
 
 def raise_pid() -> None:

@@ -608,7 +608,7 @@ def _see_what_is_kept():
         for found in executor.map(tasks.capture, [tasks.Counter() for _ in range(10)]):
             counter = weakref.ref(found[0][0])
             del found
-            wait_until(lambda last=counter: last() is None)  # who gave it lets go, too
+            wait_until(lambda last=counter: last() is None)  # its giver drops it, too
 
 
 def test_each_task_has_its_own_function():

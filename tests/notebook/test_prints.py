@@ -214,7 +214,7 @@ def test_a_caller_whose_stream_is_closed():
         assert quiet(talkers.flood, [0], shared={"n_lines": 5}).shape == (1,)
 
 
-# --------------------------------------------------------------------- floods, and who reads
+# --------------------------------------------------------------------- floods, and readers
 
 
 def test_nothing_of_a_flood_is_lost_in_a_script(script):

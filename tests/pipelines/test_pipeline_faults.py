@@ -338,7 +338,7 @@ wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how):
-    """The row shows who holds up the others; Stop ends all, and queued cells run."""
+    """The display shows which stage holds up the others; Stop ends all, and queued cells run."""
     stopped = page.start(ENDLESS.format(at=10, how=how))
     queued = page.start("print(done.results[:3].sum(axis=1), last_job().state, len(done.stages))")
     (row,) = page.await_rows(stopped)
