@@ -19,7 +19,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
-from nbshare.notebook.environment import begun_before, is_static, kernel_output
+from nbshare.notebook.environment import is_static, kernel_output
 from nbshare.notebook.page import PageLink
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ class NotebookRow:
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
         self._shown: dict[str, str] = {}
-        before = begun_before(job) if in_background else []
-        self._n_left_behind = sum(other.running() for other in before)
 
     def draw(self, *, final: bool) -> float:
         """Send the display if it has changed."""
@@ -125,9 +123,6 @@ class NotebookRow:
             words = describe(self._job, self._pace, timed=self._timed)
         if words.state == "starting":
             words = words._replace(state=f"starting {_workers(self._job.n_workers)}…")
-        if n := self._n_left_behind:
-            others = "another run of this cell goes" if n == 1 else f"{n} runs of this cell go"
-            words.details.append(f"{others} on: nbshare.jobs()")
         if self.output.is_shared:
             words.details.append(f"map {self.output.number} of this cell")
         return words
