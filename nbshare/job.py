@@ -7,6 +7,7 @@ import contextlib
 import html
 import math
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -23,7 +24,7 @@ from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.pipe import Pipe
 from nbshare.engine.results import MISSING
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, cut, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare.wire.orders import generator
 
@@ -617,14 +618,18 @@ class StatsTable(list[S]):
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(self[0])] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
-        head = "".join(f"<th>{name.removesuffix('_s').replace('_', ' ')}</th>" for name in names)
+        words = [re.sub("_s$|_bytes$", "", name).replace("_", " ") for name in names]
+        head = "".join(f"<th>{each}</th>" for each in words)
         body = "".join(f"<tr>{''.join(map('<td>{}</td>'.format, row))}</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _figure(name: str, value: Any) -> str:
     if isinstance(value, tuple):  # the slowest items
-        return "<br>".join(f"{slow.seconds:.3g} s: item {slow.index}" for slow in value)
+        items = (f"item {slow.index}: {cut(slow.item, 60)}, {slow.seconds:.3g} s" for slow in value)
+        return "<br>".join(map(html.escape, items))
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.0f} MB"
     if isinstance(value, float):
         return f"{value:.3g} s"
     is_count = isinstance(value, int) and name != "pid"

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from nbshare.errors import cut
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
 from nbshare.notebook.page import PageLink
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
-_N_SLOWEST = 3
 # As wide as a plot; aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px: the same during and after the run, so nothing jumps; and the bar in it
@@ -193,7 +193,7 @@ class NotebookRow:
         parts = [("stages", self._stages())] if job.stages else []
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
-            table = self._stats() if activity is None else self._table_of(activity)
+            table = job.stats._repr_html_() if activity is None else self._table_of(activity)
             parts.append((_workers(job.n_workers), table))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
@@ -213,24 +213,6 @@ class NotebookRow:
         if not any(columns["reports"]):
             del columns["reports"]
         return _table(list(columns), zip(*columns.values(), strict=True))
-
-    def _stats(self) -> str:
-        stats = self._job.stats
-        rows = [
-            (
-                number,
-                worker.n_items,
-                _short(worker.starting_s),
-                _short(worker.working_s),
-                _short(worker.waiting_s),
-                _memory(worker.peak_bytes),
-            )
-            for number, worker in enumerate(stats, 1)
-        ]
-        head = ("worker", "items", "start-up", "working", "waiting", "most memory")
-        slow = sorted((s for worker in stats for s in worker.slowest), key=lambda s: -s.seconds)
-        slowest = [f"{self._item(s.index, s.item)}, {_short(s.seconds)}" for s in slow[:_N_SLOWEST]]
-        return _table(head, rows) + _list("slowest", slowest)
 
     def _doing(self, worker: WorkerActivity) -> str:
         items = worker.items
@@ -289,8 +271,7 @@ def _list(title: str, lines: Iterable[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    return cut(" ".join(text.split()), _MAX_TEXT)
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
