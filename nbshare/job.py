@@ -10,9 +10,10 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -537,15 +538,11 @@ class Job:
         self._was_interrupted = True
         self._run.stop()
 
-    def _fill_out(self) -> None:
-        """Copy new rows into the plain array that the caller gave as ``out=``."""
-        self._run.fill_out()
-
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a run that is over, or the error to raise."""
         if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
             self._forsaken.detach()
-        self._fill_out()
+        self._run.fill_out()
         is_done = False
         try:
             if self.state == "done" and not self._was_interrupted:
@@ -619,9 +616,21 @@ class StatsTable(list[S]):
         names = [field.name for field in fields(self[0])] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
         words = [re.sub("_s$|_bytes$", "", name).replace("_", " ") for name in names]
-        head = "".join(f"<th>{each}</th>" for each in words)
-        body = "".join(f"<tr>{''.join(map('<td>{}</td>'.format, row))}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(rows, words)
+
+
+def html_table(
+    rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
+) -> str:
+    """Return an HTML table of cells that are already markup; the styles are those of columns."""
+    columns = [f' style="{style}"' for style in styles]
+
+    def line(kind: str, cells: Iterable[object]) -> str:
+        made = zip_longest(cells, columns, fillvalue="")
+        return f"<tr>{''.join(f'<{kind}{style}>{cell}</{kind}>' for cell, style in made)}</tr>"
+
+    top = f"<thead>{line('th', head)}</thead>" if head else ""
+    return f"<table>{top}<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
 
 
 def _figure(name: str, value: Any) -> str:

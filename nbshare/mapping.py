@@ -533,7 +533,7 @@ def _show_end(job: Job | None, display: Display | None) -> None:
     for _ in range(MAX_PRESSES):
         try:
             if job is not None:
-                job._fill_out()
+                job._run.fill_out()  # the plain array of out=
             if display is not None:
                 display.close()
         except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from nbshare.errors import cut
+from nbshare.job import html_table
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
 from nbshare.notebook.page import PageLink
@@ -278,14 +279,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return an HTML table of cells that are already markup."""
     figures = "text-align:right;white-space:nowrap"
     styles = ["text-align:left" if name in _TEXTS else figures for name in head]
-
-    def row(kind: str, cells: Iterable[object]) -> str:
-        made = zip(styles, cells, strict=True)
-        return "".join(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in made)
-
-    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    top = f"<thead><tr>{row('th', head)}</tr></thead>"
-    return f'<table style="margin-left:-0.5em">{top}<tbody>{body}</tbody></table>'
+    return f'<div style="margin-left:-0.5em">{html_table(rows, head, styles)}</div>'
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:
