@@ -12,29 +12,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
+from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare.engine.results import MISSING
+from nbshare.job import Job
 from nbshare.notebook.charts import HistPainter, LinePainter
+from nbshare.notebook.environment import Bundle
 from nbshare.notebook.image import ImagePainter
-from nbshare.notebook.live_plot import as_plots
+from nbshare.notebook.live_plot import LivePlot, as_plots
 from nbshare.notebook.values import FRAME, GREY, TICKS, dress, named
-
-if TYPE_CHECKING:
-    from matplotlib.figure import FigureBase
-    from numpy.typing import NDArray
-
-    from nbshare.job import Job
-    from nbshare.notebook.environment import Bundle
-    from nbshare.notebook.live_plot import LivePlot
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.

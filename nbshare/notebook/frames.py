@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from nbshare.job import Job
 from nbshare.memory import usable_cpus
 from nbshare.notebook.environment import Bundle, kernel_output
 from nbshare.notebook.live_plot import Plot, as_plots
 
 if TYPE_CHECKING:
-    from nbshare.job import Job
     from nbshare.notebook.figure import LiveFigure
 
 _SHARE = 0.15  # of the time goes into drawing

@@ -16,17 +16,13 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING
 
+from nbshare.engine.stats import WorkerActivity
 from nbshare.errors import cut
-from nbshare.job import html_table
+from nbshare.job import Job, html_table
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
 from nbshare.notebook.page import PageLink
-
-if TYPE_CHECKING:
-    from nbshare.engine.stats import WorkerActivity
-    from nbshare.job import Job
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed

@@ -5,22 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import math
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from nbshare.interrupts import uninterrupted
-from nbshare.notebook.live_plot import CannotDrawError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from PIL.Image import Image
-
-    from nbshare.notebook.live_plot import LivePlot
+from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 
