@@ -33,6 +33,7 @@ from nbshare import __version__
 from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
+from nbshare.job import html_table
 from nbshare.mapping import parallel_map
 from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
 from nbshare.memory.budget import in_words
@@ -131,7 +132,8 @@ class Report:
     def _repr_html_(self) -> str:
         found = [(f"<b>{name}</b>", html.escape(text)) for name, text in self.found.items()]
         steps = [(step.name, _marked(step)) for step in self.steps]
-        return f"<div>{_table(found)}<div>{self._verdict()}</div>{_table(steps)}</div>"
+        tables = [html_table(rows, styles=2 * ["text-align:left"]) for rows in (found, steps)]
+        return f"<div>{tables[0]}<div>{self._verdict()}</div>{tables[1]}</div>"
 
     def _verdict(self) -> str:
         return f"The self-test {'passed' if self.ok else 'FAILED'}."
@@ -322,15 +324,6 @@ def _marked(step: Step) -> str:
     outcome = html.escape(_outcome(step)).replace("  ", "&emsp;")
     # U+FE0E: a mark, not an emoji.
     return f'<span style="{colour}">{mark}&#xFE0E;</span> {step.state}&emsp;{outcome}'
-
-
-def _table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return an HTML table of cells that are already markup."""
-    lines = (
-        "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><tbody>{''.join(lines)}</tbody></table>"
 
 
 # ------------------------------------------------------------------------ the self-test

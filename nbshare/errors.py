@@ -734,6 +734,6 @@ def is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__
 
 
-def cut(text: str) -> str:
+def cut(text: str, n: int = 200) -> str:
     """Shorten to what a message can bear: an item's repr may be a gigabyte long."""
-    return text if len(text) <= 200 else text[:200] + "…"
+    return text if len(text) <= n else text[:n] + "…"

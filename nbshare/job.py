@@ -7,11 +7,13 @@ import contextlib
 import html
 import math
 import os
+import re
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -23,7 +25,7 @@ from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.pipe import Pipe
 from nbshare.engine.results import MISSING
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, cut, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare.wire.orders import generator
 
@@ -726,15 +728,11 @@ class Job:
         self._was_interrupted = True
         self._run.stop()
 
-    def _fill_out(self) -> None:
-        """Copy new rows into the plain array that the caller gave as ``out=``."""
-        self._run.fill_out()
-
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result of a run that is over, or the error to raise."""
         if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
             self._forsaken.detach()
-        self._fill_out()
+        self._run.fill_out()
         is_done = False
         try:
             if self.state == "done" and not self._was_interrupted:
@@ -807,14 +805,30 @@ class StatsTable(list[S]):
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(self[0])] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
-        head = "".join(f"<th>{name.removesuffix('_s').replace('_', ' ')}</th>" for name in names)
-        body = "".join(f"<tr>{''.join(map('<td>{}</td>'.format, row))}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        words = [re.sub("_s$|_bytes$", "", name).replace("_", " ") for name in names]
+        return html_table(rows, words)
+
+
+def html_table(
+    rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
+) -> str:
+    """Return an HTML table of cells that are already markup; the styles are those of columns."""
+    columns = [f' style="{style}"' for style in styles]
+
+    def line(kind: str, cells: Iterable[object]) -> str:
+        made = zip_longest(cells, columns, fillvalue="")
+        return f"<tr>{''.join(f'<{kind}{style}>{cell}</{kind}>' for cell, style in made)}</tr>"
+
+    top = f"<thead>{line('th', head)}</thead>" if head else ""
+    return f"<table>{top}<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
 
 
 def _figure(name: str, value: Any) -> str:
     if isinstance(value, tuple):  # the slowest items
-        return "<br>".join(f"{slow.seconds:.3g} s: item {slow.index}" for slow in value)
+        items = (f"item {slow.index}: {cut(slow.item, 60)}, {slow.seconds:.3g} s" for slow in value)
+        return "<br>".join(map(html.escape, items))
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.0f} MB"
     if isinstance(value, float):
         return f"{value:.3g} s"
     is_count = isinstance(value, int) and name != "pid"

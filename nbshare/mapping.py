@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
+from nbshare.arrays.shared_array import SharedArray
+from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
+from nbshare.engine.pipe import Pipe
 from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Engine, Request
 from nbshare.engine.supply import SourceSupply
@@ -33,10 +36,7 @@ from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
-    from nbshare.arrays.shared_array import SharedArray
     from nbshare.checkpoint.keeper import Checkpoint
-    from nbshare.engine.call import Call
-    from nbshare.engine.pipe import Pipe
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 KNOWN = MapOptions._fields
@@ -537,7 +537,7 @@ def _show_end(job: Job | None, display: Display | None) -> None:
     for _ in range(MAX_PRESSES):
         try:
             if job is not None:
-                job._fill_out()
+                job._run.fill_out()  # the plain array of out=
             if display is not None:
                 display.close()
         except KeyboardInterrupt:

@@ -22,6 +22,7 @@ from nbshare.engine.run import Request, has_rows
 from nbshare.errors import cut, is_interrupt
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.memory import need_linux, usable_cpus
+from nbshare.notebook.live_plot import Plot
 from nbshare.notebook.prints import Printer
 from nbshare.wire import is_worker
 from nbshare.wire.context import current_context
@@ -31,7 +32,6 @@ from nbshare.wire.orders import Policy
 if TYPE_CHECKING:
     from nbshare.checkpoint.keeper import Checkpoint
     from nbshare.hosts.protocol import Hosts
-    from nbshare.notebook.live_plot import Plot
 
 Backend: TypeAlias = 'Literal["local", "serial", "threads"] | Hosts'
 

@@ -100,20 +100,21 @@ def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
         )
 
 
-class _Exit:
-    """What ends a with block: a C function, looked up before the block begins.
+class EndOfBlock:
+    """What ends a with block: not a method, but what `make` returns before the block begins.
 
     An interrupt at the first line of a method in Python would end the block with the lock held.
     """
 
-    def __get__(self, lock: SharedLock | None, cls: type[SharedLock]) -> Callable[..., object]:
-        if lock is None:
-            return _end  # contextlib.ExitStack asks the class
-        return partial(lock._pthread.unlock, lock)
+    def __init__(self, make: Callable[[Any], Callable[..., object]]) -> None:
+        self._make = make
+
+    def __get__(self, held: Any, cls: type) -> Callable[..., object]:
+        return _end if held is None else self._make(held)
 
 
-def _end(lock: SharedLock, *_error: object) -> None:
-    lock.release()
+def _end(held: Any, *error: object) -> None:
+    held.__exit__(*error)  # for contextlib.ExitStack, which asks the class
 
 
 class SharedLock(ByReference):
@@ -293,7 +294,7 @@ class SharedLock(ByReference):
 
     __enter__ = acquire
 
-    __exit__ = _Exit()
+    __exit__ = EndOfBlock(lambda lock: partial(lock._pthread.unlock, lock))
 
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from nbshare.arrays.lock import SharedLock, timespec
+from nbshare.arrays.lock import EndOfBlock, SharedLock, timespec
 from nbshare.arrays.ring_slots import EVERYBODY, FREED, Holder, SlotStates, Wakes
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
@@ -145,8 +145,8 @@ class Monitor:
             self.wake(EVERYBODY)
 
 
-class _Exit:
-    """What ends a with block: not a method.
+def _leaving(lease: Lease) -> Callable[..., object]:
+    """Return what ends a with block.
 
     Python looks for an interrupt when a function in Python begins, so one that came during a long
     call inside the block is raised at the first line of ``__exit__``, which cannot catch it; and
@@ -154,13 +154,9 @@ class _Exit:
     function has the lease. When that is gone, so is the lease, and the monitor, which watches it,
     frees the slot. (A ``__del__`` would begin at the end of each block, and swallow interrupts.)
     """
-
-    def __get__(self, lease: Lease | None, cls: type[Lease]) -> Callable[..., None]:
-        if lease is None:
-            return _end  # contextlib.ExitStack asks the class
-        leave = partial(_leave, weakref.ref(lease))
-        vars(leave)["lease"] = lease
-        return leave
+    leave = partial(_leave, weakref.ref(lease))
+    vars(leave)["lease"] = lease
+    return leave
 
 
 def _leave(ref: weakref.ref[Lease], kind: type[BaseException] | None, *_: Any) -> None:
@@ -171,10 +167,6 @@ def _leave(ref: weakref.ref[Lease], kind: type[BaseException] | None, *_: Any) -
     except BaseException:
         lease.give_up()
         raise
-
-
-def _end(lease: Lease, *error: Any) -> None:
-    _leave(weakref.ref(lease), *error)
 
 
 class Lease(Holder):
@@ -220,7 +212,7 @@ class Lease(Holder):
         # No call follows, and so no interrupt, until the block has begun.
         return array
 
-    __exit__ = _Exit()
+    __exit__ = EndOfBlock(_leaving)
 
     def end(self, *, publish: bool) -> None:
         """Give the slot back; a producer's to the consumers, if `publish`."""

@@ -13,7 +13,8 @@ from nbshare.arrays.by_reference import PLAIN, ByReference
 from nbshare.arrays.create import checked_dtype
 from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Mode, Segment, View, pool, segment_of, start_meanwhile
+from nbshare.memory import Segment, View, pool, segment_of, start_meanwhile
+from nbshare.memory.segment import Mode
 from nbshare.tracebacks import shown_from_the_call
 
 T = TypeVar("T")

@@ -8,31 +8,3 @@ from nbshare.memory.processes import Identity, has_ended, identity
 from nbshare.memory.segment import Mode, Segment, View, segment_of
 from nbshare.memory.user_file import UserFile, file_of
 from nbshare.memory.warm import array_slab, pool, slab
-
-__all__ = [
-    "ALIGNMENT",
-    "Handle",
-    "Identity",
-    "Mode",
-    "Segment",
-    "UserFile",
-    "View",
-    "aligned",
-    "array_slab",
-    "as_bytes",
-    "can_share",
-    "file_of",
-    "handle_of",
-    "has_ended",
-    "hush",
-    "identity",
-    "meanwhile",
-    "need_linux",
-    "open_handle",
-    "pool",
-    "scratch_file",
-    "segment_of",
-    "slab",
-    "start_meanwhile",
-    "usable_cpus",
-]

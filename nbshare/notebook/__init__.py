@@ -32,20 +32,16 @@ import contextvars
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
 from nbshare.interrupts import uninterrupted
-from nbshare.notebook.environment import cell_number, is_static, surroundings
+from nbshare.job import Job
+from nbshare.notebook.environment import KernelOutput, cell_number, is_static, surroundings
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare.tracebacks import users_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nbshare.job import Job
-    from nbshare.notebook.environment import KernelOutput
 
 NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
 

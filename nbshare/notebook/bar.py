@@ -11,15 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
-from nbshare.job import State
+from nbshare.job import Job, State
 from nbshare.wire.orders import LONG_LOADING_S
-
-if TYPE_CHECKING:
-    from nbshare.job import Job
 
 LIVE: tuple[State, ...] = ("starting", "running")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
 from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, write_dates
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"

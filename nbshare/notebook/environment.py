@@ -6,15 +6,13 @@ import itertools
 import os
 import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar, cast
-from weakref import ref
+from typing import Any, Literal, TypeAlias, cast
 
 from nbshare.errors import DisplayWarning, warn
 
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
-_Thing = TypeVar("_Thing")
 Make: TypeAlias = Callable[[], Bundle | None]
 
 JUPYTER = "JupyterLab or Jupyter Notebook"
@@ -68,20 +66,12 @@ def cell_number() -> int:
     return int(shell().execution_count)
 
 
-# Recent beginnings, with the cell and the number of its run.
-_begun: deque[tuple[ref[Any], str, int]] = deque(maxlen=100)
-
-
-def begun_before(thing: _Thing) -> list[_Thing]:
-    """Note a beginning; return those of its kind in earlier runs of the same cell."""
+def cell_id() -> str | None:
+    """Return what stays when the running cell is run again; None if the front end does not say."""
     try:
-        cell = str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
-    except Exception:  # noqa: BLE001  not every front end says, and other kernels have other ways
-        return []
-    number = cell_number()
-    found = [each() for each, where, n in _begun if where == cell and n != number]
-    _begun.append((ref(thing), cell, number))
-    return [each for each in found if isinstance(each, type(thing))]
+        return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
+    except Exception:  # noqa: BLE001  other kernels have other ways
+        return None
 
 
 class KernelOutput:

@@ -20,6 +20,7 @@ import copy
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +32,8 @@ from nbshare.errors import DisplayWarning, warn
 from nbshare.job import Job
 from nbshare.notebook.environment import (
     JUPYTER,
-    begun_before,
+    cell_id,
+    cell_number,
     front_end,
     is_static,
     surroundings,
@@ -356,8 +358,11 @@ class Panel:
 
     def display(self) -> None:
         """Show it in the running cell, and keep it up to date."""
-        for before in begun_before(self):  # the same cell shows the new one
-            before.close()
+        cell, number = self._cell = cell_id(), cell_number()
+        for before in list(_panels):
+            if cell is not None and before._cell[0] == cell and before._cell[1] != number:
+                before.close()  # the same cell shows the new one
+        _panels.add(self)
         if front_end() == JUPYTER:
             words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
             _show({"text/html": words, "text/plain": _WORDS})
@@ -449,6 +454,9 @@ class Panel:
         frame = self._view.draw(item, sharp=sharp)
         self._image.value = frame.png
         return frame
+
+
+_panels: weakref.WeakSet[Panel] = weakref.WeakSet()
 
 
 def show_panel(view: View) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from nbshare.job import Job
 from nbshare.memory import usable_cpus
 from nbshare.notebook.environment import Bundle, kernel_output
 from nbshare.notebook.live_plot import Plot, as_plots
 
 if TYPE_CHECKING:
-    from nbshare.job import Job
     from nbshare.notebook.figure import LiveFigure
 
 _SHARE = 0.15  # of the time goes into drawing
@@ -39,7 +39,6 @@ class LiveFrames:
         self._interval_s = max(each.interval for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame
-        self._is_complete = True
         self._since: tuple[float, int] | None = None  # when the first results came, and how many
 
     def draw(self, *, final: bool) -> float:
@@ -64,13 +63,13 @@ class LiveFrames:
         frame = figure.frame(final=final)
         if frame is None:
             return None
-        self._n_done, self._is_complete = n_done, frame.is_complete
+        self._n_done = n_done
         return frame.bundle
 
     def _has_news(self) -> bool:
         if not self._n_done:
             return not self._ends_soon()
-        return self._job.n_done != self._n_done or not self._is_complete
+        return self._job.n_done != self._n_done
 
     def _ends_soon(self) -> bool:
         """Whether a first frame would take more than its share of the time left.

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from nbshare.notebook.live_plot import CannotDrawError
+from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, write_dates
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from nbshare.notebook.live_plot import LivePlot
 
 _BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
 _MAX_SIDE = 1024  # pixels per side: a screen shows no more

@@ -19,14 +19,12 @@ import threading
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
+from nbshare.job import Job
 from nbshare.notebook.bar import LIVE
 from nbshare.notebook.environment import KernelOutput, has_server, shell
-
-if TYPE_CHECKING:
-    from nbshare.job import Job
 
 _ASK, _STOP = "nbshare_rows", "nbshare_stop"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")

@@ -16,20 +16,17 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING
 
+from nbshare.engine.stats import WorkerActivity
+from nbshare.errors import cut
+from nbshare.job import Job, html_table
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
-from nbshare.notebook.environment import begun_before, is_static, kernel_output
+from nbshare.notebook.environment import is_static, kernel_output
 from nbshare.notebook.page import PageLink
-
-if TYPE_CHECKING:
-    from nbshare.engine.stats import WorkerActivity
-    from nbshare.job import Job
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
-_N_SLOWEST = 3
 # As wide as a plot; aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px: the same during and after the run, so nothing jumps; and the bar in it
@@ -83,8 +80,6 @@ class NotebookRow:
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
         self._shown: dict[str, str] = {}
-        before = begun_before(job) if in_background else []
-        self._n_left_behind = sum(other.running() for other in before)
 
     def draw(self, *, final: bool) -> float:
         """Send the display if it has changed."""
@@ -125,9 +120,6 @@ class NotebookRow:
             words = describe(self._job, self._pace, timed=self._timed)
         if words.state == "starting":
             words = words._replace(state=f"starting {_workers(self._job.n_workers)}…")
-        if n := self._n_left_behind:
-            others = "another run of this cell goes" if n == 1 else f"{n} runs of this cell go"
-            words.details.append(f"{others} on: nbshare.jobs()")
         if self.output.is_shared:
             words.details.append(f"map {self.output.number} of this cell")
         return words
@@ -198,7 +190,7 @@ class NotebookRow:
         parts = [("stages", self._stages())] if job.stages else []
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
-            table = self._stats() if activity is None else self._table_of(activity)
+            table = job.stats._repr_html_() if activity is None else self._table_of(activity)
             parts.append((_workers(job.n_workers), table))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
@@ -218,24 +210,6 @@ class NotebookRow:
         if not any(columns["reports"]):
             del columns["reports"]
         return _table(list(columns), zip(*columns.values(), strict=True))
-
-    def _stats(self) -> str:
-        stats = self._job.stats
-        rows = [
-            (
-                number,
-                worker.n_items,
-                _short(worker.starting_s),
-                _short(worker.working_s),
-                _short(worker.waiting_s),
-                _memory(worker.peak_bytes),
-            )
-            for number, worker in enumerate(stats, 1)
-        ]
-        head = ("worker", "items", "start-up", "working", "waiting", "most memory")
-        slow = sorted((s for worker in stats for s in worker.slowest), key=lambda s: -s.seconds)
-        slowest = [f"{self._item(s.index, s.item)}, {_short(s.seconds)}" for s in slow[:_N_SLOWEST]]
-        return _table(head, rows) + _list("slowest", slowest)
 
     def _doing(self, worker: WorkerActivity) -> str:
         items = worker.items
@@ -294,22 +268,14 @@ def _list(title: str, lines: Iterable[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    return cut(" ".join(text.split()), _MAX_TEXT)
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return an HTML table of cells that are already markup."""
     figures = "text-align:right;white-space:nowrap"
     styles = ["text-align:left" if name in _TEXTS else figures for name in head]
-
-    def row(kind: str, cells: Iterable[object]) -> str:
-        made = zip(styles, cells, strict=True)
-        return "".join(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in made)
-
-    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    top = f"<thead><tr>{row('th', head)}</tr></thead>"
-    return f'<table style="margin-left:-0.5em">{top}<tbody>{body}</tbody></table>'
+    return f'<div style="margin-left:-0.5em">{html_table(rows, head, styles)}</div>'
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:

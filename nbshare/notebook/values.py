@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import time
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from nbshare.interrupts import uninterrupted
-from nbshare.notebook.live_plot import CannotDrawError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from PIL.Image import Image
-
-    from nbshare.notebook.live_plot import LivePlot
+from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-_BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -66,14 +60,10 @@ class Painter:
             )
         dress(axes)
 
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Update the axes.
-
-        Return the number of results shown, and a text with ``{}`` for that number.
-        """
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> str:
+        """Update the axes; return a text with ``{}`` for the number of results shown."""
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self._taken)
-        until = time.monotonic() + (math.inf if final else _BUDGET_S)
         for start in range(0, len(new), step):
             items = new[start : start + step]
             part = self._read(partial, items)
@@ -83,9 +73,7 @@ class Painter:
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
                 self._taken[items] = True
-            if time.monotonic() >= until:
-                break
-        return int(np.count_nonzero(self._taken)), self._show(final=final)
+        return self._show(final=final)
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""

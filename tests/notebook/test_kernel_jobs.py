@@ -288,20 +288,6 @@ def test_jobs_lists_what_runs(page, go):
     assert page.run("nbshare.jobs()").result == "[]"
 
 
-def test_a_cell_that_is_run_again_tells_of_the_job_that_it_left(page, go):
-    """Which goes on, with its workers, and may have lost its row."""
-    code = "job = map_async(held, range(6), max_workers=1)"
-    page.finish(page.start(code, "a cell"))
-    known = {row for cell in page._cells.values() for row in cell.displays}
-    for cell, n_left in (("another cell", 0), ("a cell", 1), ("a cell", 2)):
-        shown = page.finish(page.start(code, cell)).displays
-        (new,) = shown.keys() - known  # those of the others may change here too
-        known.add(new)
-        row = shown[new][-1]
-        assert ("another run of this cell goes on: nbshare.jobs()" in row) == (n_left == 1)
-        assert ("2 runs of this cell go on" in row) == (n_left == 2)
-
-
 def test_prints_that_come_later_are_kept_with_the_job(page, go):
     """In its fold, since the cell may not show them any more; 200 lines at most."""
     page.html.clear()

@@ -279,7 +279,7 @@ def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(not
     now = r"<td>item \d+: 0\.2</td><td>[\d.]+ m?s</td><td>\d+</td><td>\d+ MB</td>"
     assert re.search(now, re.sub("<td [^>]*>", "<td>", live))
     done, failed = (data["text/html"] for data in bundles(notebook["workers"], "text/html"))
-    assert "start-up" in done
+    assert "<th>starting</th>" in done
     assert re.search(r"item \d+: 0\.2, [\d.]+ m?s", done)
     assert "item 1: ZeroDivisionError: division by zero" in failed
     assert "script" not in done
