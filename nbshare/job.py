@@ -805,7 +805,10 @@ class StatsTable(list[S]):
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(self[0])] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
-        words = [re.sub("_s$|_bytes$", "", name).replace("_", " ") for name in names]
+        if "pid" in names:  # a reader knows workers by their numbers
+            names[0] = "worker"
+            rows = [[str(k), *row[1:]] for k, row in enumerate(rows, 1)]
+        words = [re.sub("^n_|_s$|_bytes$", "", name).replace("_", " ") for name in names]
         return html_table(rows, words)
 
 
@@ -830,9 +833,8 @@ def _figure(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return f"{value / 1e6:.0f} MB"
     if isinstance(value, float):
-        return f"{value:.3g} s"
-    is_count = isinstance(value, int) and name != "pid"
-    return html.escape(f"{value:,}" if is_count else str(value))
+        return f"{round(value, 3):g} s"
+    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
 
 
 class JobList(list[Job]):

@@ -56,5 +56,5 @@ def test_the_stats_of_a_job_are_a_table_in_a_notebook():
     assert [worker.n_items for worker in job.stats] == [2]
     table = job.stats._repr_html_()
     assert table.count("<tr>") == 2
-    assert "<th>n items</th>" in table
+    assert "<th>worker</th><th>items</th>" in table
     assert "item 1" in table

@@ -121,7 +121,7 @@ class NotebookRow:
         if words.state == "starting":
             words = words._replace(state=f"starting {_workers(self._job.n_workers)}…")
         if self.output.is_shared:
-            words.details.append(f"map {self.output.number} of this cell")
+            words.details.append(f"run {self.output.number} of this cell")
         return words
 
     def _line(self, words: Words) -> str:

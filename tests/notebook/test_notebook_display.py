@@ -259,7 +259,7 @@ def test_the_interval_of_a_live_plot_lies_between_its_frames(notebook):
 def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):
     rows = texts(notebook["loop"])
     assert [row.split()[2] for row in rows] == [*map(str, range(8)), "39"]
-    assert rows[-1].endswith("map 40 of this cell")
+    assert rows[-1].endswith("run 40 of this cell")
     pictures = [data["text/plain"] for data in bundles(notebook["loop"], "image/png")]
     assert len(pictures) == 9
     assert pictures[-1] == "map 39: mean of 4 of 4"
