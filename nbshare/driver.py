@@ -18,7 +18,7 @@ import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.attached import CALL, DRIVER, LOG, RUN
-from nbshare.checkpoint.files import replace
+from nbshare.checkpoint.files import replace_json
 from nbshare.checkpoint.sweep import Sweep
 from nbshare.checkpoint.writer import this_process
 from nbshare.detached import make_place
@@ -151,7 +151,7 @@ def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> i
         """Say so, once nothing else runs here that should be known instead."""
         record["began_at"] = began_at
         (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _tell(path, record)
+        replace_json(path / DRIVER / RUN, record, is_needed=False)
 
     notices: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -171,12 +171,8 @@ def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> i
             signal.signal(number, signal.SIG_IGN)
         if record["began_at"]:
             ended = {"ended_at": time.time(), "state": state, **_described(path, error)}
-            _tell(path, record | ended)
+            replace_json(path / DRIVER / RUN, record | ended, is_needed=False)
     return AGAIN if state == "stopped" else 0
-
-
-def _tell(path: Path, record: dict[str, Any]) -> None:
-    replace(path / DRIVER / RUN, json.dumps(record, indent=1).encode(), is_needed=False)
 
 
 def _described(path: Path, error: Exception | None) -> dict[str, Any]:

@@ -23,7 +23,6 @@ Rows are written by `nbshare.wire.rows`.
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import platform
@@ -48,7 +47,7 @@ from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
-from nbshare.wire.board import IN_LOG, IN_OUTPUT
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
 from nbshare.wire.results import ALONE, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
@@ -150,15 +149,11 @@ class Directory:
     """
 
     def __init__(self, options: Checkpoint, key: Key, label: str, role: Role = "run") -> None:
-        self.path, self._durability, self._is_sparse = (
-            options.path,
-            options.durability,
-            role == "part",
-        )
-        path = options.path
+        self.path = path = options.path
+        self._durability, self._is_part = options.durability, role == "part"
         self.reader = RowReader(path)
         check_place(path)
-        path.mkdir(parents=role != "part", exist_ok=True)
+        path.mkdir(parents=not self._is_part, exist_ok=True)
         self._writer = Writer(path, role)
         self._mark = UNSYNCED if options.durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
@@ -178,13 +173,14 @@ class Directory:
             raise
 
     def _open(self, label: str) -> None:
-        if (meta := read_json(self.path / "meta.json")) is None or meta["format"] < FORMAT:
+        path = self.path
+        if (meta := read_json(path / "meta.json")) is None or meta["format"] < FORMAT:
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
-            files.replace(self.path / "README.txt", readme.encode(), is_needed=False)
+            files.replace(path / "README.txt", readme.encode(), is_needed=False)
             meta = {"label": label, "created": time.time(), "results": None} | (meta or {})
             meta |= {"format": FORMAT, "python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
-            self._write_json("meta.json", meta, is_needed=False)
+            files.replace_json(path / "meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
         self._times = self._column(TIMES_FILE, "<f8", (2,))
@@ -192,7 +188,7 @@ class Directory:
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [path.name.split(".")[1:-1] for path in self.path.glob("objects*.log")]
+        logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
         self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
         items = np.array(self._items.read())
         used = np.flatnonzero(items.any(axis=1))
@@ -227,7 +223,8 @@ class Directory:
         for path in parts_of(self.path):
             self._merge_part(RowReader(path), order)
             self.words = self.reader.words()
-        self.sync()
+        self._sync_results()
+        self._index.sync()
         # At once: a process that is late finds its part either in its place or not at all.
         (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
         for old in self.path.glob(f".{PARTS}.*"):
@@ -237,11 +234,12 @@ class Directory:
         """Take over the rows of a part that are whole; `order`: where each of them goes."""
         all_words, spec = part.words()[: len(order)], part.spec
         is_new = ~np.isin(self.words["state"][order[: len(all_words)]], STORED)
-        new = np.flatnonzero(is_new & (all_words["state"] > 0))
+        is_new &= (all_words["state"] == FAILED) | (spec is not None) & (all_words["state"] > 0)
         numbers = self.versions.adopt(part.folder)
+        new = np.flatnonzero(is_new & (all_words["code"] < len(numbers)))
         if spec is not None and len(new):
             self.decide(spec)
-        writer = RowWriter(self.place())
+        writer, times = RowWriter(self.place()), part.load(TIMES_FILE)
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
         for items in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.is_there():  # which renews the lease: copying may take long
@@ -254,8 +252,8 @@ class Directory:
             fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
             for _ in transfer(part, *fitting):
                 pass
-            for run in runs_of(rows):
-                self._times.write(int(rows[run.start]), part.load(TIMES_FILE)[items[run]])
+            for run in runs_of(rows) if len(times) == len(all_words) else ():
+                self._times.write(int(rows[run.start]), times[items[run]])
             self.commit(rows)
         for record in part.errors():
             self.note_error(record)
@@ -277,13 +275,9 @@ class Directory:
         self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
     ) -> files.Column:
         n = self._columns[0].n if self._columns else 0
-        is_sparse |= self._is_sparse
+        is_sparse |= self._is_part
         self._columns.append(files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse))
         return self._columns[-1]
-
-    def _write_json(self, name: str, content: Any, *, is_needed: bool = True) -> None:
-        data = json.dumps(content, indent=1).encode()
-        files.replace(self.path / name, data, is_needed=is_needed)
 
     # ------------------------------------------------------------------------ its key
 
@@ -341,7 +335,7 @@ class Directory:
             self._note_kind(kind)
 
     def _note_kind(self, kind: str | None) -> None:
-        self._write_json("meta.json", self._meta | {"results": kind})
+        files.replace_json(self.path / "meta.json", self._meta | {"results": kind})
         self._meta["results"] = kind
 
     def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
@@ -408,12 +402,8 @@ class Directory:
         """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
-    def sync(self) -> None:
-        """Wait until the disk has everything; then other machines have it as well."""
-        self._sync_results()
-        self._index.sync()
-
     def _sync_results(self) -> None:
+        """Wait until the disk has all but the index; then other machines have it as well."""
         for column in self._columns:
             if column is not self._index:
                 column.sync()
@@ -423,7 +413,7 @@ class Directory:
 
     def flush(self) -> None:
         """Let other machines see what is stored: NFS sends it to its server when a file closes."""
-        if time.monotonic() > self._flush_at:
+        if self._is_part and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             for column in self._columns:
                 os.close(os.dup(column.fd))

@@ -48,6 +48,11 @@ def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
         sync(path.parent)
 
 
+def replace_json(path: Path, content: Any, *, is_needed: bool = True) -> None:
+    """Put a file of JSON in place, as `replace` does."""
+    replace(path, json.dumps(content, indent=1).encode(), is_needed=is_needed)
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
     try:
@@ -125,6 +130,8 @@ class Column:
                 self.was_whole = self.n == found[0] or not self._row_nbytes
             else:
                 self.was_whole = not size
+            if not self.was_whole:  # so that others can read the rows that are there
+                self._write_header(self.n)
             self.grow(n)
         except BaseException:
             self.close()

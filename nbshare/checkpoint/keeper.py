@@ -260,7 +260,6 @@ class Keeper:
     def _live(self) -> None:
         while not self._is_over.acquire(timeout=self._look_s):
             self.save()
-            self._directory.flush()
         self._finish()
 
     def save(self) -> None:
@@ -283,6 +282,7 @@ class Keeper:
             raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
         for page in self._call.board.pages:
             self._save_page(page)
+        self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
         """Warn once that results cannot be stored; they stay in memory, and storing is retried."""

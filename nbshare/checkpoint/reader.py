@@ -135,10 +135,10 @@ class RowReader:
         there = np.flatnonzero((states == IN_OUTPUT) & (rows < len(results)))
         found[there] = checksums(results, rows[there].tolist())
         logged = np.flatnonzero((states == IN_LOG) & (rows < len(places)))
-        crcs: dict[int, int] = {}  # of records, each of one or more results
+        crcs: dict[Any, int] = {}  # of records, each of one or more results
         for k, entry in zip(logged.tolist(), self.entries(rows[logged]), strict=True):
             with suppress(OSError):  # the log is gone
-                if entry[1] not in crcs:
-                    crcs[entry[1]] = zlib.crc32(self.bytes_of(entry))
-                found[k] = zlib.crc32(PLACE.pack(*entry[1:]), crcs[entry[1]])
+                if (record := entry[1:3]) not in crcs:
+                    crcs[record] = zlib.crc32(self.bytes_of(entry))
+                found[k] = zlib.crc32(PLACE.pack(*entry[1:]), crcs[record])
         return np.asarray(found == words["crc"])

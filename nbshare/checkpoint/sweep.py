@@ -166,7 +166,7 @@ class Sweep:
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
         (new / CLAIMS).mkdir(parents=True)
-        files.replace(new / SWEEP, json.dumps(told).encode(), is_needed=False)
+        files.replace_json(new / SWEEP, told, is_needed=False)
         try:
             new.rename(self._folder)
         except OSError as error:

@@ -7,7 +7,6 @@ workers had imported besides the definitions in it. An import that comes late be
 from __future__ import annotations
 
 import ast
-import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -97,7 +96,7 @@ class Versions:
             if version not in self._all:
                 self._all = [*self._all, version]
             numbers.append(self._all.index(version))
-        files.replace(self._folder / "code.json", json.dumps(self._all, indent=1).encode())
+        files.replace_json(self._folder / "code.json", self._all)
         return np.array(numbers, np.uint16)
 
     # ------------------------------------------------------------------- of the call
@@ -129,7 +128,7 @@ class Versions:
         sources = {os.path.relpath(path, self._base): self._stored(path) for path in paths}
         version = {"parts": parts, "accepts": [*accepts], "files": {**imported}, "sources": sources}
         versions = [*self._all, version]
-        files.replace(self._folder / "code.json", json.dumps(versions, indent=1).encode())
+        files.replace_json(self._folder / "code.json", versions)
         self._all, self.number = versions, len(versions) - 1
 
     def _stored(self, path: str) -> str:

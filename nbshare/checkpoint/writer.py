@@ -161,7 +161,7 @@ class Writer:
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
 
     def _say(self) -> None:
-        files.replace(self._folder / LEASE, json.dumps(self._me).encode(), is_needed=False)
+        files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def renew(self) -> bool:
         """Renew the lease now and then; return whether the folder still exists, and is ours."""

@@ -239,7 +239,11 @@ def test_damaged_results_of_a_part_run_again(shared):
     assert open_checkpoint(sweep.path).results().tolist() == TWICE
 
 
-def test_a_log_of_a_part_that_is_gone_costs_its_items(shared):
+FILES = ["results.npy", "objects.npy", "times.npy", "meta.json", "code.json"]
+
+
+@pytest.mark.parametrize("gone", ["objects*.log", *map(slowly, FILES)])
+def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     """They run again; the other results are kept."""
     sweep = shared("gated_mixed", 12)
     process = sweep.start()
@@ -248,12 +252,13 @@ def test_a_log_of_a_part_that_is_gone_costs_its_items(shared):
     process.wait()
     (part,) = (sweep.path / "parts").glob("*/index.npy")
     assert np.load(part)["state"].tolist() == [1, 1, 1, 2] + [0] * 8
-    for log in part.parent.glob("objects*.log"):
-        log.unlink()
+    for file in part.parent.glob(gone):
+        file.unlink()
     (sweep.folder / "gate").touch()
     code, text = sweep.ended(sweep.start())
     assert code == 0, text
-    assert sweep.ran()[:4].tolist() == [1, 1, 1, 2]
+    lost = {"objects*.log": [3], "objects.npy": [3], "times.npy": []}
+    assert np.flatnonzero(sweep.ran()[:4] - 1).tolist() == lost.get(gone, [0, 1, 2, 3])
     expected = [f"text {x}" if x % 4 == 3 else 1.0 * x for x in range(12)]
     assert open_checkpoint(sweep.path).results() == expected
 
@@ -275,7 +280,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-MOMENTS = ["RowWriter.put", "Directory.commit", "Directory.sync", "shutil.rmtree"]
+MOMENTS = ["RowWriter.put", "Directory.commit", "Directory._sync_results", "shutil.rmtree"]
 
 
 @pytest.mark.parametrize("moment", ["RowWriter.commit", *map(slowly, MOMENTS)])
