@@ -135,10 +135,10 @@ def _name_and_file(text: str) -> tuple[str, str]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from nbshare import detached
+    from nbshare import driver
 
     given = {name: value for name, value in vars(options).items() if name != "command"}
-    return (detached.run if options.command == "run" else detached.resume)(**given)
+    return (driver.run if options.command == "run" else driver.resume)(**given)
 
 
 def _demo(options: argparse.Namespace) -> int:

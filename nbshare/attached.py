@@ -25,9 +25,9 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, State
 from nbshare.errors import TaskError, WorkerDiedError
 from nbshare.job import Job
-from nbshare.mapping import in_background
 from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
+from nbshare.running import in_background
 from nbshare.stored import StoredRun
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
@@ -219,10 +219,10 @@ class AttachedRun(Run):
             return
         record = driver_of(self._path)
         if record.get("host") != socket.gethostname() or not is_alive(self._path, record):
-            who = writer_of(self._path) or record
+            writer = writer_of(self._path) or record
             raise RuntimeError(
-                f"{self._path}: process {who['pid']} on {who['host']} runs this, and only it can "
-                "stop it: there is no detached run on this host."
+                f"{self._path}: process {writer['pid']} on {writer['host']} runs this, and only it "
+                "can stop it: there is no detached run on this host."
             )
         with suppress(ProcessLookupError):
             os.kill(record["pid"], signal.SIGINT)
@@ -257,8 +257,8 @@ class AttachedRun(Run):
 
     def _outcome(self) -> tuple[State, BaseException | None]:
         """Return how the run has ended."""
-        record, who = driver_of(self._path), writer_of(self._path) or {}
-        if record.get("pid") == who.get("pid") and record.get("ended_at"):
+        record, writer = driver_of(self._path), writer_of(self._path) or {}
+        if record.get("pid") == writer.get("pid") and record.get("ended_at"):
             self._show_prints(record["n_printed"])
             return record["state"], error_of(record)
         if self.stored.state == "ended":

@@ -1,10 +1,8 @@
-"""parallel_map and map_async: checked once, then run, drawn and interrupted."""
+"""parallel_map and map_async: their arguments are checked once, and their calls prepared."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -14,14 +12,12 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
-from nbshare.engine.pipe import Pipe
 from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Engine, Request
 from nbshare.engine.supply import SourceSupply
-from nbshare.errors import MapInterrupted
 from nbshare.functions.reference import label_of
-from nbshare.job import NAP_S, Job, remember
-from nbshare.notebook import Display, Showing, check_display, open_display
+from nbshare.job import Job
+from nbshare.notebook import check_display
 from nbshare.options import (
     Backend,
     MapOptions,
@@ -32,15 +28,14 @@ from nbshare.options import (
     checked_request,
     refuse_others,
 )
+from nbshare.running import in_background, run_and_draw
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
-    from nbshare.checkpoint.keeper import Checkpoint
+    from nbshare.checkpoint.directory import Checkpoint
 
-INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 KNOWN = MapOptions._fields
-MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 A = TypeVar("A", bound=npt.NDArray[Any])
 Function = Callable[..., Any] | str
@@ -426,22 +421,6 @@ def _checked(
     return checked, request, where, label
 
 
-def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job:
-    """Start a run without waiting for it, and show it."""
-    remember(None)
-    shown = Showing(plot)
-    job = Job(run, label, shown)
-    remember(job)
-    job._leave_alone()
-    if not is_worker():  # no bar within a bar
-        shown.begin(job, progress)
-    job._start()
-    shown.follow(job)
-    if job.done():  # before the cell ends
-        job._note_end()
-    return job
-
-
 def _signature_with(returns: str, **more: Any) -> inspect.Signature:
     """Return what editors and help() show: the options that there are, and their defaults."""
     options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
@@ -487,61 +466,3 @@ def _prepared(
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call
-
-
-def run_and_draw(
-    make: Callable[[], Call | Pipe], label: str, progress: Any, plot: Any
-) -> tuple[Any, BaseException | None]:
-    """Run a call and draw while waiting.
-
-    Returns the result and the error to raise. It is not raised here: notebooks keep the last
-    traceback, and with this frame the job with its memory.
-    """
-    remember(None)
-    job: Job | None = None
-    display: Display | None = None
-    try:
-        job = Job(make(), label, Showing(plot))
-        display = open_display(job, progress=progress, plot=plot)
-        job._is_shown = display.has_row
-        pause_s = display.update()  # before anything that items print
-        job._start()
-        while not job._tick(min(pause_s, NAP_S)):
-            pause_s = display.update()
-    except KeyboardInterrupt:
-        if job is not None:
-            _settle(job)
-    except BaseException:
-        if job is not None:
-            job.cancel()
-        raise
-    finally:
-        _show_end(job, display)
-    if job is None:
-        return None, MapInterrupted(f"{label}: interrupted before it had started")
-    return job._outcome()
-
-
-def _settle(job: Job) -> None:
-    """Stop an interrupted job and wait until all workers have left it, whatever else is pressed."""
-    deadline = time.monotonic() + INTERRUPT_S
-    while (left_s := deadline - time.monotonic()) > 0:
-        with contextlib.suppress(KeyboardInterrupt):
-            job._interrupt()
-            if job._tick(left_s):
-                return
-
-
-def _show_end(job: Job | None, display: Display | None) -> None:
-    """Draw the last frame of a run, whatever else is pressed."""
-    for _ in range(MAX_PRESSES):
-        try:
-            if job is not None:
-                job._run.fill_out()  # the plain array of out=
-            if display is not None:
-                display.close()
-        except KeyboardInterrupt:
-            if job is not None:
-                job._was_interrupted = True
-        else:
-            return

@@ -30,7 +30,7 @@ from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
-    from nbshare.checkpoint.keeper import Checkpoint
+    from nbshare.checkpoint.directory import Checkpoint
     from nbshare.hosts.protocol import Hosts
 
 Backend: TypeAlias = 'Literal["local", "serial", "threads"] | Hosts'
@@ -179,7 +179,7 @@ def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
                 raise ValueError(f"{name}= is about a checkpoint: pass checkpoint= as well")
         return None
     need_linux("checkpoint=", "save the results with numpy.save")
-    from nbshare.checkpoint.keeper import Checkpoint  # late: most calls do without
+    from nbshare.checkpoint.directory import Checkpoint  # late: most calls do without
 
     for name, allowed in CHECKPOINT.items():
         if allowed and given[name] not in allowed:

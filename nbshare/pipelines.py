@@ -17,7 +17,6 @@ from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Request
 from nbshare.engine.stats import StageStats
 from nbshare.functions.reference import label_of, resolve
-from nbshare.mapping import run_and_draw
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import check_display
 from nbshare.notebook.live_plot import Plot
@@ -28,6 +27,7 @@ from nbshare.options import (
     checked_shared,
     refuse_others,
 )
+from nbshare.running import run_and_draw
 from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 from nbshare.wire.orders import Stage

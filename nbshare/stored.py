@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import html
-import json
 import os
-import pickle
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import Rows
-from nbshare.checkpoint.files import loaded, read_json, record_at
+from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
+from nbshare.checkpoint.reader import STORED, RowReader, Rows
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -25,12 +22,13 @@ from nbshare.engine.results import MISSING
 from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import thawed, unpack
-from nbshare.wire.rows import TIMES_FILE, UNSYNCED
+from nbshare.wire.rows import RESULTS_FILE
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
 RATE_S = 60.0  # of what was stored lately
+
+_Source = tuple[RowReader, Rows, npt.NDArray[Any]]
 
 
 class Outdated(NamedTuple):
@@ -134,31 +132,28 @@ class StoredRun:
         if meta is None:
             raise CheckpointError(f"{path} is not a checkpoint: it has no meta.json")
         self.label = str(meta["label"])
+        self._reader = RowReader(path)
 
-    def _load(self, name: str) -> npt.NDArray[Any]:
-        return loaded(self.path / name)
-
-    def _index(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the row of each item of the last call, and its state."""
-        index, order = self._load("index.npy"), self._load("order.npy")
+    def _order(self) -> Rows:
+        """Return the row of each item of the last call."""
+        order = self._reader.load("order.npy")
         if not len(order):  # a generator's are known in the end
-            order = np.flatnonzero(self._load("items.npy").any(axis=-1))
-        return order, index["state"][order] % UNSYNCED if len(index) else np.zeros(0, np.uint8)
+            order = np.flatnonzero(self._reader.load("items.npy").any(axis=-1))
+        return order
 
-    def _sources(self) -> list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]]:
+    def _sources(self, order: Rows) -> list[_Source]:
         """Return this, and the parts of processes that share the run.
 
-        With the row that each has for each item of the last call, and its state.
+        Each with its row and index word for each item of the last call.
         """
-        order, states = self._index()
-        sources = [(self, order, states)] if len(states) == len(order) else []
-        for path in parts_of(self.path):
-            with suppress(CheckpointError):  # it has just been merged
-                part = StoredRun(path)
-                states = part._load("index.npy")
-                if len(states) == len(order):
-                    sources.append((part, np.arange(len(order)), states["state"] % UNSYNCED))
-        return sources
+        rows = [order, *[np.arange(len(order))] * len(parts := parts_of(self.path))]
+        readers = [self._reader, *map(RowReader, parts)]
+        found = [(reader, reader.words()) for reader in readers]
+        return [
+            (reader, rows, words[rows])
+            for (reader, words), rows in zip(found, rows, strict=True)
+            if len(words) >= len(order)  # else it has just begun
+        ]
 
     @property
     def state(self) -> str:
@@ -167,13 +162,13 @@ class StoredRun:
         writers = [self.path, *parts][::-1]  # the last one first
         if any(running_writer_of(each) is not None for each in writers):
             return "running"
-        who = writer_of(writers[0])
-        return "over" if who is None or who["ended"] else "ended"
+        writer = writer_of(writers[0])
+        return "over" if writer is None or writer["ended"] else "ended"
 
     @property
     def n_tasks(self) -> int:
         """Number of items of the last call (int); of a generator those that were read."""
-        return len(self._index()[0])
+        return len(self._order())
 
     @property
     def n_done(self) -> int:
@@ -183,16 +178,18 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
-        present = np.zeros(self.n_tasks if (sources := self._sources()) else 0, np.bool_)
-        for _, _, states in sources:
-            present |= np.isin(states, (IN_OUTPUT, IN_LOG))
+        order = self._order()
+        sources = self._sources(order)
+        present = np.zeros(len(order) if sources else 0, np.bool_)
+        for _, _, words in sources:
+            present |= np.isin(words["state"], STORED)
         return present
 
     @property
     def rate(self) -> float:
         """Results per second (float) that were stored in the last minute before the newest."""
         folders = self.path, *parts_of(self.path)
-        times = np.concatenate([_times(folder)[:, 0] for folder in folders])
+        times = np.concatenate([RowReader(folder).times()[:, 0] for folder in folders])
         times = np.sort(times[times > 0])
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
@@ -206,12 +203,12 @@ class StoredRun:
         Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
-        n = len(self._index()[0])
+        n = len(order := self._order())
         attempts, times = np.zeros(n, np.uint8), np.zeros((n, 2))
-        for run, rows, states in self._sources():
-            is_there = states > 0
-            attempts[is_there] = run._load("index.npy")["attempts"][rows[is_there]]
-            if len(found := _times(run.path)):  # an older version stored none
+        for reader, rows, words in self._sources(order):
+            is_there = words["state"] > 0
+            attempts[is_there] = words["attempts"][is_there]
+            if len(found := reader.times()):  # an older version stored none
                 times[is_there] = found[rows[is_there]]
         return {"seconds": times[:, 1], "attempts": attempts, "stored_at": times[:, 0]}
 
@@ -222,15 +219,11 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
-        lines = []
-        for folder in (self.path, *parts_of(self.path)):
-            with suppress(FileNotFoundError):
-                lines += (folder / "errors.jsonl").read_text().splitlines()
-        told = [json.loads(line) for line in lines if line.endswith("}")]
-        present = self.present
+        folders, present = (self.path, *parts_of(self.path)), self.present
         return {
             each["item"]: each
-            for each in told
+            for folder in folders
+            for each in RowReader(folder).errors()
             if each["time"] >= since and not present[each["item"] :][:1].any()
         }
 
@@ -261,27 +254,14 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        sources, (order, states) = self._sources(), self._index()
-        results = self._load("results.npy")
-        is_array = not (states == IN_LOG).any() and (len(results) or not len(order))
-        if not is_array or len(sources) > 1:
+        order, output = self._order(), self._reader.load(RESULTS_FILE)
+        sources = self._sources(order)
+        is_file = len(sources) == 1 and np.array_equal(order, np.arange(len(output)))
+        states = sources[0][2]["state"] if is_file else order
+        if not is_file or (states == IN_LOG).any():
             return _together(sources, len(order))
-        if not np.array_equal(order, np.arange(len(results))):
-            results = results[order]
         is_missing = states != IN_OUTPUT
-        return masked(results, is_missing) if is_missing.any() else results
-
-    def _value(self, row: int, state: int, results: npt.NDArray[Any]) -> Any:
-        if state == IN_OUTPUT:
-            return results[row]
-        if state != IN_LOG:
-            return MISSING
-        start, nbytes, place = self._load("objects.npy")[row].tolist()
-        record = record_at(self.path, start, nbytes)
-        if nbytes < 0:
-            return unpack(int(row), np.frombuffer(record, np.uint8))
-        value = pickle.loads(record)
-        return value if place < 0 else thawed(int(row), value[place])
+        return masked(output, is_missing) if is_missing.any() else output
 
     def outdated(
         self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
@@ -291,7 +271,7 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            As for `parallel_map`, but no generators.
+            As for `parallel_map`. The items of a generator are unknown, so it is refused.
 
         Returns
         -------
@@ -328,23 +308,26 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        n_wanted, rows = request.n_tasks or 0, np.zeros(0, np.int64)
+        n_wanted, all_words, order = request.n_tasks or 0, self._reader.words(), self._order()
+        wanted = np.zeros(0, np.int64)  # the rows of its items that have one
         if n_wanted:
-            stored = np.ascontiguousarray(self._load("items.npy")).view(np.uint64)
+            stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
             rows = Lookup(stored).find(key.items.next(request.iterables))
-            rows = rows[rows >= 0]
-        words = self._load("index.npy")[rows]
-        words = (
-            words[np.isin(words["state"] % UNSYNCED, (IN_OUTPUT, IN_LOG))] if len(words) else words
-        )
-        versions = Versions(self.path, read_json(self.path / "code.json") or [], key)
-        is_old = ~np.isin(words["code"], versions.accepted) if len(words) else np.zeros(0, np.bool_)
-        n_old, changes = int(is_old.sum()), []
-        if n_old:
-            most = int(np.bincount(words["code"][is_old]).argmax())
-            changes = versions.changes(most)
-        n_new = n_wanted - len(words)
-        return Outdated(n_wanted, len(words) - n_old, n_new, n_old, changes)
+            wanted = rows[(rows >= 0) & (rows < len(all_words))]
+        parts = [source for source in self._sources(order) if source[0] is not self._reader]
+        sources = [(self._reader, np.arange(len(all_words)), all_words)]
+        sources += [(part, order, words) for part, _, words in parts]
+        is_stored, is_old = np.zeros((2, len(all_words)), np.bool_)
+        changes: list[str] = []
+        for reader, rows, words in sources:
+            has_result, versions = np.isin(words["state"], STORED), Versions(reader.folder, key)
+            has_old = has_result & ~np.isin(words["code"], versions.accepted)
+            is_stored[rows[has_result]], is_old[rows[has_result]] = True, has_old[has_result]
+            has_old &= np.isin(rows, wanted)
+            if has_old.any() and not changes:
+                changes = versions.changes_of(words["code"][has_old])
+        n_stored, n_old = int(is_stored[wanted].sum()), int(is_old[wanted].sum())
+        return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
 
     def __repr__(self) -> str:
         failed = f", {len(self.errors)} failed" if self.errors else ""
@@ -361,24 +344,24 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def _times(folder: Path) -> npt.NDArray[np.float64]:
-    """Return when each row was stored, and the seconds that it took."""
-    return loaded(folder / TIMES_FILE).reshape(-1, 2).astype(np.float64)
-
-
-def _together(sources: list[tuple[StoredRun, Rows, npt.NDArray[np.uint8]]], n: int) -> Any:
+def _together(sources: list[_Source], n: int) -> Any:
     """Return the results of several sources: a masked array in memory, or a list."""
-    outputs = [run._load("results.npy") for run, *_ in sources]
-    both = zip(outputs, (states for *_, states in sources), strict=True)
-    forms = {(x.dtype, x.shape[1:]) for x, states in both if (states == IN_OUTPUT).any()}
-    is_list = len(forms) != 1 or any((states == IN_LOG).any() for _, _, states in sources)
-    results: Any = [MISSING] * n if is_list else np.zeros((n, *(form := forms.pop())[1]), form[0])
-    is_missing = np.ones(n, np.bool_)
-    for (run, rows, states), output in zip(sources, outputs, strict=True):
-        new = np.flatnonzero(np.isin(states, (IN_OUTPUT, IN_LOG)) & is_missing)
+    is_missing, parts = np.ones(n, np.bool_), []
+    for reader, rows, words in sources:
+        new = np.flatnonzero(np.isin(words["state"], STORED) & is_missing)
         is_missing[new] = False
-        if not is_list and len(new):
-            results[new] = output[rows[new]]
-        for i in new.tolist() if is_list else ():
-            results[i] = run._value(int(rows[i]), int(states[i]), output)
-    return results if is_list or not is_missing.any() else masked(results, is_missing)
+        if len(new):
+            output = reader.load(RESULTS_FILE)
+            parts.append((reader, new, rows[new], words["state"][new], output))
+    forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
+    if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
+        results = [MISSING] * n
+        for reader, new, rows, states, _ in parts:
+            for i, value in zip(new.tolist(), reader.objects(rows, states), strict=True):
+                results[i] = value
+        return results
+    dtype, shape = forms.pop()
+    array = np.zeros((n, *shape), dtype)
+    for _, new, rows, _, output in parts:
+        array[new] = output[rows]
+    return masked(array, is_missing) if is_missing.any() else array

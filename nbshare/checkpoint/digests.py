@@ -28,6 +28,7 @@ from nbshare.errors import CheckpointError, cut
 SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces
+N_COLUMNS = 128  # copied at a time from Fortran's order: as many pages as a CPU has at hand
 # Answers that sparse matrices keep once they were asked.
 ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
@@ -183,9 +184,9 @@ class _Walk:
             if self._digests.version is not None:
                 return self._tag("object", name)
             raise CheckpointError(
-                f"{where} is a {name}, and nobody can tell whether it is the same tomorrow: it has "
-                'no stable digest. Give the run a version="1", which you change when its results '
-                "would be others; then such objects count by their type alone."
+                f"{where} is a {name}, which has no stable digest, as it has no values "
+                'that can be compared. Give the run a version="1", which you change when its '
+                "results would change; then such objects count by their type alone."
             ) from error
         if isinstance(reduced, str):
             return self._tag("name", name, reduced)
@@ -221,4 +222,11 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 def _bytes_of(array: npt.NDArray[Any]) -> Any:
     """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
+    if not array.nbytes:
+        return b""
+    if abs(array.strides[-1]) > abs(array.strides[0]):  # as in Fortran's order
+        copied = np.empty(array.shape, array.dtype)
+        for k in range(0, array.shape[-1], N_COLUMNS):
+            copied[..., k : k + N_COLUMNS] = array[..., k : k + N_COLUMNS]
+        array = copied
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

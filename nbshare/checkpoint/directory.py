@@ -23,30 +23,32 @@ Rows are written by `nbshare.wire.rows`.
 from __future__ import annotations
 
 import io
-import json
 import os
+import pickle
 import platform
+import secrets
+import shutil
 import time
-import zlib
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
-from nbshare.checkpoint.files import read_json, record_at, spec_of
+from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.merging import merge_parts
+from nbshare.checkpoint.reader import STORED, RowReader, Rows
+from nbshare.checkpoint.transfer import transfer
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
+from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
-from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.results import OutputSpec
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.results import ALONE, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -56,22 +58,34 @@ from nbshare.wire.rows import (
     TIMES_FILE,
     UNSYNCED,
     FilePlace,
-    checksums,
+    RowWriter,
     log_file,
     runs_of,
 )
 
 FORMAT = 2
 FLUSH_S = 2.0  # between times when other machines see what is stored
-GROWTH = 1.5  # where nobody knows how many items will come
+GROWTH = 1.5  # of the files, if the number of items is unknown
 LEAST_ROWS = 1024
+MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
 NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver", PARTS}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
-Rows = npt.NDArray[np.int64]
+OnFull = Literal["continue", "stop"]
+
+
+class Checkpoint(NamedTuple):
+    """Where a call stores its results, and how."""
+
+    path: Path
+    if_changed: IfChanged = None
+    durability: Durability = "process"
+    on_full: OnFull = "continue"
+    version: str | None = None
+
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
 
@@ -114,16 +128,13 @@ class Directory:
 
     Parameters
     ----------
-    path : Path
-        The directory; made if it is not there.
+    options : Checkpoint
+        Where it is; it is made if it is not there. What to do with results that depended on
+        something else, and whether what is stored is to survive a power failure.
     key : Key
         What results depend on.
     label : str
         Name of the function.
-    if_changed : {None, "restart", "accept"}
-        What to do with results that depended on something else.
-    durability : {"process", "power"}
-        Whether what was stored is to survive a power failure.
     role : Role, default "run"
         What it is for. A part has the items of a run by their positions, without digests.
 
@@ -137,20 +148,14 @@ class Directory:
         If it cannot be written to.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        key: Key,
-        label: str,
-        if_changed: IfChanged,
-        durability: Durability,
-        role: Role = "run",
-    ) -> None:
-        self.path, self._durability, self._is_part = path, durability, role == "part"
+    def __init__(self, options: Checkpoint, key: Key, label: str, role: Role = "run") -> None:
+        self.path = path = options.path
+        self._durability, self._is_part = options.durability, role == "part"
+        self.reader = RowReader(path)
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self._writer = Writer(path, role)
-        self._mark = UNSYNCED if durability == "power" else 0  # of rows that are written
+        self._mark = UNSYNCED if options.durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
@@ -158,31 +163,32 @@ class Directory:
         self.words = np.zeros(0, INDEX)
         try:
             self._open(label)
-            self.versions = Versions(path, read_json(path / "code.json") or [], key)
+            self.versions = Versions(path, key)
             if (path / PARTS).exists():
                 self._merge()
-            self._settle_version(if_changed)
+            self._settle_version(options.if_changed)
             self._writer.take()
         except BaseException:
             self.close(is_whole=False)
             raise
 
     def _open(self, label: str) -> None:
-        if (meta := read_json(self.path / "meta.json")) is None or meta["format"] < FORMAT:
+        path = self.path
+        if (meta := read_json(path / "meta.json")) is None or meta["format"] < FORMAT:
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
-            files.replace(self.path / "README.txt", readme.encode(), is_needed=False)
+            files.replace(path / "README.txt", readme.encode(), is_needed=False)
             meta = {"label": label, "created": time.time(), "results": None} | (meta or {})
             meta |= {"format": FORMAT, "python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
-            self._write_json("meta.json", meta, is_needed=False)
+            files.replace_json(path / "meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
-        self._column(TIMES_FILE, "<f8", (2,))
-        self._places = self._column(PLACES_FILE, "<i8", (3,), is_sparse=True)
+        self._times = self._column(TIMES_FILE, "<f8", (2,))
+        self._column(PLACES_FILE, "<i8", (3,), is_sparse=True)
         self._index = self._column(INDEX_FILE, INDEX)
-        if (spec := self.spec) is not None and spec.dtype is not None:
+        if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [path.name.split(".")[1:-1] for path in self.path.glob("objects*.log")]
+        logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
         self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
         items = np.array(self._items.read())
         used = np.flatnonzero(items.any(axis=1))
@@ -196,26 +202,16 @@ class Directory:
         self._forget(np.flatnonzero(is_unknown))
         unsynced = np.flatnonzero(self.words["state"] >= UNSYNCED)
         self.words["state"] %= UNSYNCED
-        is_whole = all(column.was_whole for column in self._columns) and self._has_logs()
+        is_whole = all(column.was_whole for column in self._columns)
+        is_whole &= self.reader.has_logs(np.flatnonzero(self.words["state"] == IN_LOG))
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
         self.commit(unsynced[self.words["state"][unsynced] > 0])
         self._first_log = self._next_log  # of those that are written from now on
 
-    def _has_logs(self) -> bool:
-        """Whether the logs are as long as they should be."""
-        places = self.places(np.flatnonzero(self.words["state"] == IN_LOG))
-        numbers, starts = np.divmod(places[:, 0], 1 << LOG_BIT)
-        ends = starts + np.abs(places[:, 1])
-        for number in np.unique(numbers).tolist():
-            path = self.path / log_file(number)
-            if ends[numbers == number].max() > (path.stat().st_size if path.exists() else 0):
-                return False
-        return True
-
     def _merge(self) -> None:
-        """Merge what processes that shared a run have stored, if none of them runs."""
+        """Take over what processes that shared a run have stored, if none of them runs."""
         check_free(self.path)
         self._writer.take()  # first: a process that begins now waits for us, or we see it
         try:
@@ -223,9 +219,57 @@ class Directory:
         except CheckpointInUseError:
             self.close(is_whole=True)
             raise
-        merge_parts(self)
-        self.words = np.array(self._index.read())
-        self.words["state"] %= UNSYNCED
+        order = self.reader.load("order.npy")
+        for path in parts_of(self.path):
+            self._merge_part(RowReader(path), order)
+            self.words = self.reader.words()
+        self._sync_results()
+        self._index.sync()
+        # At once: a process that is late finds its part either in its place or not at all.
+        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
+        for old in self.path.glob(f".{PARTS}.*"):
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _merge_part(self, part: RowReader, order: Rows) -> None:
+        """Take over the rows of a part that are whole; `order`: where each of them goes."""
+        all_words, spec = part.words()[: len(order)], part.spec
+        is_new = ~np.isin(self.words["state"][order[: len(all_words)]], STORED)
+        is_new &= (all_words["state"] == FAILED) | (spec is not None) & (all_words["state"] > 0)
+        numbers = self.versions.adopt(part.folder)
+        new = np.flatnonzero(is_new & (all_words["code"] < len(numbers)))
+        if spec is not None and len(new):
+            self.decide(spec)
+        writer, times = RowWriter(self.place()), part.load(TIMES_FILE)
+        nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
+        for items in np.array_split(new, 1 + nbytes // MOST_BYTES):
+            if not self.is_there():  # which renews the lease: copying may take long
+                raise CheckpointInUseError(f"{self.path}: another process has taken it over")
+            items = items[part.are_whole(items, all_words[items])]
+            words, rows = all_words[items], order[items]
+            words["code"] = numbers[words["code"]]
+            is_other = (words["state"] == IN_OUTPUT) & (self.reader.spec != spec)
+            self._put_as_objects(part, items[is_other], writer, rows[is_other], words[is_other])
+            fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
+            for _ in transfer(part, *fitting):
+                pass
+            for run in runs_of(rows) if len(times) == len(all_words) else ():
+                self._times.write(int(rows[run.start]), times[items[run]])
+            self.commit(rows)
+        for record in part.errors():
+            self.note_error(record)
+
+    def _put_as_objects(
+        self, part: RowReader, items: Rows, writer: RowWriter, rows: Rows, words: npt.NDArray[Any]
+    ) -> None:
+        """Store arrays or numbers of a part that do not fit those here."""
+        number = spec.number if (spec := part.spec) is not None else None
+        values = part.objects(items, words["state"])
+        for value, row, word in zip(values, rows.tolist(), words, strict=True):
+            writer.code = int(word["code"])
+            plain = np.array(value)[()] if number is None else number(value)
+            record = memoryview(pickle.dumps(plain, 5))
+            attempts = np.array([word["attempts"]], np.int64)
+            writer.put_record(row, record, [(len(record), ALONE)], attempts, 0.0)
 
     def _column(
         self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
@@ -235,21 +279,16 @@ class Directory:
         self._columns.append(files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse))
         return self._columns[-1]
 
-    def _write_json(self, name: str, content: Any, *, is_needed: bool = True) -> None:
-        data = json.dumps(content, indent=1).encode()
-        files.replace(self.path / name, data, is_needed=is_needed)
-
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, if_changed: IfChanged) -> None:
         """Find which stored results depended on the same, and decide about the others."""
         versions = self.versions
-        is_stored = np.isin(self.words["state"], (IN_OUTPUT, IN_LOG))
+        is_stored = np.isin(self.words["state"], STORED)
         old = is_stored & ~np.isin(self.words["code"], versions.accepted)
         if old.any() and if_changed is None:
-            most = int(np.bincount(self.words["code"][old]).argmax())
             raise CheckpointError(
-                f"{self.path}: {'; '.join(versions.changes(most))}. "
+                f"{self.path}: {'; '.join(versions.changes_of(self.words['code'][old]))}. "
                 f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
                 'Use another path, or pass if_changed="restart" to run them again, or '
                 'if_changed="accept" to keep them as they are.'
@@ -259,7 +298,7 @@ class Directory:
             self._forget(np.flatnonzero(old))
             if old.any() and self._results is not None:
                 self._results.replace_with(np.flatnonzero(self.words["state"] == IN_OUTPUT))
-            if not np.isin(self.words["state"], (IN_OUTPUT, IN_LOG)).any():
+            if not np.isin(self.words["state"], STORED).any():
                 self._note_kind(None)
                 if self._results is not None:
                     self._columns.remove(self._results)
@@ -274,43 +313,21 @@ class Directory:
 
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""
-        stored = np.flatnonzero(self.words["state"] == IN_OUTPUT)
-        is_bad = np.zeros(len(self.words), np.bool_)
-        if self._results is not None and self._results.n:
-            found = checksums(self._results.read(), stored.tolist())
-            is_bad[stored] = found != self.words["crc"][stored]
-        else:
-            is_bad[stored] = True
-        logged = np.flatnonzero(self.words["state"] == IN_LOG)
-        if len(logged):
-            is_bad[logged] = self._crcs_of_records(logged) != self.words["crc"][logged]
-        if is_bad.any():
+        rows = np.flatnonzero(np.isin(self.words["state"], STORED))
+        bad = rows[~self.reader.are_whole(rows, self.words[rows])]
+        if len(bad):
             warn(
-                f"{self.path}: {int(is_bad.sum())} results did not reach the disk whole, or are "
-                "damaged; their items run again",
+                f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
+                "their items run again",
                 CheckpointWarning,
             )
-            self._forget(np.flatnonzero(is_bad))
-
-    def _crcs_of_records(self, rows: Rows) -> npt.NDArray[np.uint32]:
-        """Return the checksums of results that fit no array."""
-        found, places = np.zeros(len(rows), np.uint32), self.places(rows)
-        for k, place in enumerate(places):
-            with suppress(OSError):
-                record = record_at(self.path, *place[:2].tolist())
-                found[k] = zlib.crc32(place.tobytes(), zlib.crc32(record))
-        return found
+            self._forget(bad)
 
     # -------------------------------------------------------------------- what it holds
 
-    @property
-    def spec(self) -> OutputSpec | None:
-        """Form of the results; None before the first."""
-        return spec_of(self.path, self._meta["results"])
-
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
-        if self.spec is None:
+        if self.reader.spec is None:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__
@@ -318,7 +335,7 @@ class Directory:
             self._note_kind(kind)
 
     def _note_kind(self, kind: str | None) -> None:
-        self._write_json("meta.json", self._meta | {"results": kind})
+        files.replace_json(self.path / "meta.json", self._meta | {"results": kind})
         self._meta["results"] = kind
 
     def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
@@ -331,8 +348,7 @@ class Directory:
             first, n = self._n_rows, self._n_rows + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
             self._make_room(n, exactly=is_last)
-            if not self._is_part:
-                self._items.write(first, pairs[is_new].view(np.uint8))
+            self._items.write(first, pairs[is_new].view(np.uint8))
             self._n_rows = n
         return rows
 
@@ -344,28 +360,7 @@ class Directory:
         more = np.zeros(max(0, n - len(self.words)), INDEX)
         self.words = np.concatenate([self.words, more])
 
-    def results(self, rows: Rows) -> npt.NDArray[Any]:
-        """Return the results of some rows."""
-        assert self._results is not None
-        return np.asarray(self._results.read()[rows])
-
-    def places(self, rows: Rows) -> Rows:
-        """Return offset, bytes and place of results that fit no array, for each row."""
-        return np.array(self._places.read()[rows])
-
     # ------------------------------------------------------------------------- storing
-
-    def put(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
-        """Write rows of one of the files, given its name."""
-        column = next(column for column in self._columns if column.path.name == name)
-        for run in runs_of(rows):
-            column.write(int(rows[run.start]), values[run])
-
-    def take_log(self, path: Path) -> int:
-        """Take over the log of another checkpoint; return its number here."""
-        number = self._new_log()
-        os.link(path, self.path / log_file(number))
-        return number
 
     def _new_log(self) -> int:
         self._next_log += 1
@@ -387,12 +382,6 @@ class Directory:
         """Return the states of some rows."""
         return np.asarray(self._index.read()["state"][rows] % UNSYNCED)
 
-    def put_words(self, rows: Rows, words: npt.NDArray[Any]) -> None:
-        """Write index words of results that were stored elsewhere, and copied."""
-        marked = words.copy()
-        marked["state"] |= self._mark
-        self.put(INDEX_FILE, rows, marked)
-
     def commit(self, rows: Rows) -> None:
         """Wait until the disk has some rows, if the durability is "power"."""
         if self._durability != "power" or not len(rows):
@@ -405,9 +394,7 @@ class Directory:
         self._index.sync()
 
     def note_order(self, rows: Rows) -> None:
-        """Store the row of each item of the call; in a part that is its position."""
-        if self._is_part:
-            return
+        """Store the row of each item of the call."""
         np.save(file := io.BytesIO(), rows)
         files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
 
@@ -415,12 +402,8 @@ class Directory:
         """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
-    def sync(self) -> None:
-        """Wait until the disk has everything; then other machines have it as well."""
-        self._sync_results()
-        self._index.sync()
-
     def _sync_results(self) -> None:
+        """Wait until the disk has all but the index; then other machines have it as well."""
         for column in self._columns:
             if column is not self._index:
                 column.sync()

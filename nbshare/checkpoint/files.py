@@ -16,8 +16,6 @@ from numpy.lib import format as npy
 
 from nbshare.memory import aligned, disk
 from nbshare.memory.disk import write_all
-from nbshare.wire.results import NUMBERS, OBJECTS, OutputSpec
-from nbshare.wire.rows import LOG_BIT, RESULTS_FILE, log_file
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
@@ -50,6 +48,11 @@ def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
         sync(path.parent)
 
 
+def replace_json(path: Path, content: Any, *, is_needed: bool = True) -> None:
+    """Put a file of JSON in place, as `replace` does."""
+    replace(path, json.dumps(content, indent=1).encode(), is_needed=is_needed)
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
     try:
@@ -71,32 +74,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-
-
-def loaded(path: Path) -> npt.NDArray[Any]:
-    """Return what a ``.npy`` file holds, mapped; nothing if nothing has been written yet."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r"))
-    except (FileNotFoundError, ValueError, EOFError):
-        return np.zeros(0, np.int64)
-
-
-def spec_of(folder: Path, kind: str | None) -> OutputSpec | None:
-    """Return the form of the results of a checkpoint, given its kind in ``meta.json``."""
-    if kind == "objects":
-        return OBJECTS
-    found = header_of(folder / RESULTS_FILE)
-    if kind is None or found is None:
-        return None
-    number = {each.__name__: each for each in NUMBERS}.get(kind)
-    return OutputSpec(found[1], found[2], number)
-
-
-def record_at(folder: Path, start: int, nbytes: int) -> bytes:
-    """Return a record of a log."""
-    number, start = divmod(start, 1 << LOG_BIT)
-    with (folder / log_file(number)).open("rb") as file:
-        return os.pread(file.fileno(), abs(nbytes), start)
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
@@ -153,6 +130,8 @@ class Column:
                 self.was_whole = self.n == found[0] or not self._row_nbytes
             else:
                 self.was_whole = not size
+            if not self.was_whole:  # so that others can read the rows that are there
+                self._write_header(self.n)
             self.grow(n)
         except BaseException:
             self.close()

@@ -106,17 +106,6 @@ class ItemDigests:
         return np.frombuffer(found, np.uint64).reshape(-1, 2)
 
 
-class Positions(ItemDigests):
-    """No digests: for items that are known by their positions."""
-
-    def __init__(self) -> None:
-        pass
-
-    def next(self, columns: Sequence[Any], first: int = 0, *, is_last: bool = True) -> Pairs:  # noqa: ARG002
-        """Return zeros."""
-        return np.zeros((len(columns[0]), 2), np.uint64)
-
-
 def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
     """Return digests of numbers that hold the numbers themselves."""
     pairs = np.zeros((len(values), 2), np.uint64)

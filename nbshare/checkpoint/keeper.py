@@ -14,48 +14,43 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import Directory, Durability, IfChanged, Rows
-from nbshare.checkpoint.files import record_at
+from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
+from nbshare.checkpoint.reader import STORED, Rows
+from nbshare.checkpoint.transfer import transfer
 from nbshare.checkpoint.writer import Role
 from nbshare.engine.call import Call
-from nbshare.engine.results import Output, in_memory
+from nbshare.engine.results import Output, Results, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
 from nbshare.functions.reference import label_of
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
-from nbshare.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
-from nbshare.wire.rows import FilePlace, RowWriter, attempts_of, runs_of
+from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
+from nbshare.wire.rows import INDEX, RESULTS_FILE, FilePlace, RowWriter, attempts_of
 
 LOOK_S = {"process": 0.2, "power": 2.0}  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
-OnFull = Literal["continue", "stop"]
 T = TypeVar("T")
 
 
-class Checkpoint(NamedTuple):
-    """Where a call stores its results, and how."""
-
-    path: Path
-    if_changed: IfChanged = None
-    durability: Durability = "process"
-    on_full: OnFull = "continue"
-    version: str | None = None
-
-
-def kept_in(options: Checkpoint, request: Request, prepare: Callable[[], Call]) -> Call:
+def kept_in(
+    options: Checkpoint,
+    request: Request,
+    prepare: Callable[[], Call],
+    key: Key | None = None,
+    role: Role = "run",
+) -> Call:
     """Return a call that stores its results, and starts with the stored ones."""
-    keeper = Keeper(request, options)  # first: it may refuse, before anything starts
+    keeper = Keeper(request, options, key, role)  # first: it may refuse, before anything starts
     try:
         call = prepare()
         keeper.begin(call)
@@ -63,6 +58,22 @@ def kept_in(options: Checkpoint, request: Request, prepare: Callable[[], Call]) 
         keeper.close()
         raise
     return call
+
+
+class _InMemory:
+    """The results of a page of a call, as a source of rows."""
+
+    def __init__(self, page: Page, results: Results) -> None:
+        self.results, self._page = results, page
+
+    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self.results.rows(self._page.first, self._page.n)[start:stop]
+
+    def entries(self, places: Rows) -> list[Entry]:
+        return [(*entry,) for entry in self._page.index[:, places].T.tolist()]
+
+    def bytes_of(self, entry: Entry) -> memoryview:
+        return self.results.logs.bytes_of(entry)
 
 
 class Keeper:
@@ -89,11 +100,10 @@ class Keeper:
         self, request: Request, options: Checkpoint, key: Key | None = None, role: Role = "run"
     ) -> None:
         key = key or key_of(request, options.version)
-        self._items, self._on_full = key.items, options.on_full
+        self._items = key.items if role == "run" else None
+        self._on_full = options.on_full
         self._look_s = LOOK_S[options.durability]
-        self._directory = Directory(
-            options.path, key, label_of(request.func), options.if_changed, options.durability, role
-        )
+        self._directory = Directory(options, key, label_of(request.func), role)
         try:
             self._spec = self._checked_spec(request)
         except BaseException:
@@ -113,7 +123,7 @@ class Keeper:
         self._line = users_line()
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
-        spec, out = self._directory.spec, request.out
+        spec, out = self._directory.reader.spec, request.out
         if spec is None or out is None:
             return spec
         wanted: OutputSpec = OBJECTS
@@ -174,7 +184,9 @@ class Keeper:
     def _find(self, columns: Sequence[Any], first: int) -> Rows:
         """Return the rows of the next items, from item `first` on."""
         board, n = self._call.board, len(columns[0])
-        pairs = self._items.next(columns, first, is_last=not board.is_open)
+        pairs = np.zeros((n, 2), np.uint64)  # those of a part are known by their positions
+        if self._items is not None:
+            pairs = self._items.next(columns, first, is_last=not board.is_open)
         try:
             rows = self._directory.rows_for(pairs, is_last=not board.is_open)
         except OSError as error:
@@ -197,34 +209,34 @@ class Keeper:
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]
             self._restore(page, low, rows[here], states[here])
-            is_saved[low:high] = np.isin(states[here], (IN_OUTPUT, IN_LOG))
+            is_saved[low:high] = np.isin(states[here], STORED)
             if is_saved[low:high].any():
                 board.header[RESTORED] = 1
 
     def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
         """Place stored results where workers would put theirs."""
-        results = self._call.results
+        results, reader = self._call.results, self._directory.reader
         there = np.flatnonzero(states == IN_OUTPUT)
         if len(there) and not self._is_in_place:
-            out = results.rows(page.first, page.n)
+            out, stored = results.rows(page.first, page.n), reader.load(RESULTS_FILE)
             step = max(1, MOST_BYTES // max(1, out[:1].nbytes))
             for k in range(0, len(there), step):
                 part = there[k : k + step]
-                out[low + part] = self._directory.results(rows[part])
+                out[low + part] = stored[rows[part]]
         page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
-            places = self._directory.places(rows[logged])
-            sizes = {start: abs(nbytes) for start, nbytes, _ in places.tolist()}
-            ends = list(accumulate(map(aligned, sizes.values())))
-            starts = dict(zip(sizes, [0, *ends], strict=False))
-            log = Segment.create(ends[-1])
-            for start, at in starts.items():
-                log[at : at + sizes[start]] = record_at(self._directory.path, start, sizes[start])
-            places[:, 0] = [starts[start] for start in places[:, 0].tolist()]
-            self._n_logs += 1
-            page.index[0, low + logged] = self._n_logs  # the key: of no process
-            page.index[1:, low + logged] = places.T
+            entries = reader.entries(rows[logged])
+            records = {entry[1]: entry for entry in entries}
+            sizes = [abs(entry[2]) for entry in records.values()]
+            *starts, end = accumulate(map(aligned, sizes), initial=0)
+            log = Segment.create(end)
+            at = dict(zip(records, starts, strict=True))
+            for start, entry in records.items():
+                log[at[start] : at[start] + abs(entry[2])] = reader.bytes_of(entry)
+            self._n_logs += 1  # the key: of no process
+            placed = [(self._n_logs, at[start], *rest) for _, start, *rest in entries]
+            page.index[:, low + logged] = np.transpose(placed)
             results.logs.add(self._n_logs, log)
             page.done[low + logged] = IN_LOG
 
@@ -248,7 +260,6 @@ class Keeper:
     def _live(self) -> None:
         while not self._is_over.acquire(timeout=self._look_s):
             self.save()
-            self._directory.flush()
         self._finish()
 
     def save(self) -> None:
@@ -271,6 +282,7 @@ class Keeper:
             raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
         for page in self._call.board.pages:
             self._save_page(page)
+        self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
         """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
@@ -301,38 +313,24 @@ class Keeper:
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         is_written = self._directory.states(page.rows[new]) == done[new]
-        new = np.concatenate([new[is_written], *self._write(page, new[~is_written], done)])
+        written = self._write(page, new[~is_written], done)
+        new = np.concatenate([new[is_written], *written])
         self._directory.commit(page.rows[new])
         is_saved[new] = True
 
     def _write(self, page: Page, new: Rows, done: npt.NDArray[np.uint8]) -> Iterator[Rows]:
         """Write what workers have not; yield the places of what is written."""
-        results, board = self._call.results, self._call.board
-        self._writer = writer = self._writer or RowWriter(self._directory.place())
-        writer.code = self._directory.versions.number
-
-        def runs(places: Rows) -> Iterator[tuple[Rows, int, Rows]]:
-            for run in runs_of(places, page.rows[places]):
-                part = places[run]
-                yield part, int(page.rows[part[0]]), attempts_of(board, page, part, len(part))
-
-        for part, first, attempts in runs(new[done[new] == IN_OUTPUT]):
-            values = results.rows(page.first, page.n)[part[0] : part[-1] + 1]
-            writer.put(first, values, attempts, 0.0)
-            yield part
-        together: dict[tuple[int, int], list[int]] = {}
-        for k in new[done[new] == IN_LOG].tolist():
-            entry = page.index[:, k].tolist()
-            if results.logs.has(entry):  # its message comes after the ``done`` byte
-                together.setdefault((entry[0], entry[1]), []).append(k)
-        for places in map(np.array, together.values()):
-            record = results.logs.bytes_of(page.index[:, places[0]].tolist())
-            for part, first, attempts in runs(places):
-                writer.put_record(first, record, page.index[2:, part].T.tolist(), attempts, 0.0)
-                yield part
-        for part, first, attempts in runs(new[done[new] == FAILED]):
-            writer.commit(first, FAILED, attempts, 0 * part, 0.0)
-            yield part
+        source, board = _InMemory(page, self._call.results), self._call.board
+        logged = new[done[new] == IN_LOG]
+        entries = zip(logged.tolist(), source.entries(logged), strict=True)
+        # The message of a log comes after the ``done`` byte.
+        new = np.setdiff1d(new, [k for k, x in entries if not source.results.logs.has(x)])
+        self._writer = self._writer or RowWriter(self._directory.place())
+        words = np.zeros(len(new), INDEX)
+        words["state"], words["attempts"] = done[new], attempts_of(board, page, new, len(new))
+        words["code"] = self._directory.versions.number
+        for part in transfer(source, new, self._writer, page.rows[new], words):
+            yield new[part]
 
     # ------------------------------------------------------------------------ in the end
 

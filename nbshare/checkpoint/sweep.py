@@ -28,17 +28,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Directory
-from nbshare.checkpoint.files import loaded, read_json
-from nbshare.checkpoint.items import Positions
-from nbshare.checkpoint.keeper import Checkpoint, Keeper
+from nbshare.checkpoint.directory import Checkpoint, Directory
+from nbshare.checkpoint.files import read_json
+from nbshare.checkpoint.keeper import Keeper, kept_in
 from nbshare.checkpoint.key import differences, key_of
+from nbshare.checkpoint.reader import STORED, RowReader
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
@@ -46,8 +46,8 @@ from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
 from nbshare.functions.reference import label_of
-from nbshare.wire.board import IN_LOG, IN_OUTPUT, LOW, N_THERE
-from nbshare.wire.rows import UNSYNCED, runs_of
+from nbshare.wire.board import LOW, N_THERE
+from nbshare.wire.rows import runs_of
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
 LOOK_S = 0.5  # between looks at what others do
@@ -99,7 +99,7 @@ class Sweep:
         return None
 
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped all processes since this one joined."""
+        """Whether all processes have been stopped since this one joined."""
         return self._stop_time() not in (0.0, self._stopped_before)
 
     def _stop_time(self) -> float:
@@ -129,8 +129,8 @@ class Sweep:
         try:
             return self._open()
         except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
-            who = running_writer_of(self._options.path)
-            if who is not None and who.get("role", "run") == "run":
+            writer = running_writer_of(self._options.path)
+            if writer is not None and writer.get("role", "run") == "run":
                 raise
             return False
 
@@ -146,16 +146,14 @@ class Sweep:
 
     def _open(self) -> bool:
         """Merge the parts, or begin the run; return whether the checkpoint has all results."""
-        options = self._options
-        label, durability = label_of(self._request.func), options.durability
-        given = options.path, self._key, label, options.if_changed, durability
-        directory, is_whole = Directory(*given, "opener"), False
+        label = label_of(self._request.func)
+        directory, is_whole = Directory(self._options, self._key, label, "opener"), False
         try:
             rows = directory.rows_for(self._pairs, is_last=True)
             directory.note_order(rows)
             states = directory.words["state"][rows]
             # Those that have failed run again, but not in the same run.
-            is_over = bool((states > 0).all() if self._id else _are_stored(states).all())
+            is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())
             is_whole = True
         finally:
             directory.close(is_whole=is_whole)
@@ -168,7 +166,7 @@ class Sweep:
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
         (new / CLAIMS).mkdir(parents=True)
-        files.replace(new / SWEEP, json.dumps(told).encode(), is_needed=False)
+        files.replace_json(new / SWEEP, told, is_needed=False)
         try:
             new.rename(self._folder)
         except OSError as error:
@@ -178,9 +176,9 @@ class Sweep:
 
     def _join(self, id: str, began_at: float, **_: Any) -> None:  # noqa: A002 - as in the file
         self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
-        self._is_settled = _are_stored(self._states())
+        self._is_settled = np.isin(self._states(), STORED)
         self._is_taken = self._is_settled.copy()
-        self._owner = np.full(len(self._is_settled), -1, np.int32)  # of each item: who claimed it
+        self._owner = np.full(len(self._is_settled), -1, np.int32)  # the part that claimed it
         self._owners: dict[str, int] = {}  # parts, numbered
         self._ended: set[str] = set()
         self._recent: deque[str] = deque(maxlen=N_RECENT)
@@ -188,8 +186,9 @@ class Sweep:
 
     def _states(self) -> Any:
         """Return the state of each item in the checkpoint itself."""
-        order, index = (loaded(self._options.path / f"{x}.npy") for x in ("order", "index"))
-        return index["state"][order] if len(index) else np.zeros(len(order), np.uint8)
+        reader = RowReader(self._options.path)
+        order, words = reader.load("order.npy"), reader.words()
+        return words["state"][order] if len(words) else np.zeros(len(order), np.uint8)
 
     # ------------------------------------------------------------------------- items
 
@@ -198,7 +197,7 @@ class Sweep:
         self._read_claims()
         for name in self._owners.keys() - self._ended:
             is_running = running_writer_of(self._folder / name) is not None  # before we read
-            words = loaded(self._folder / name / "index.npy")
+            words = RowReader(self._folder / name).words()
             if len(words):
                 self._is_settled |= words["state"] > 0
             if not is_running:
@@ -217,7 +216,7 @@ class Sweep:
                 self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
-        """Claim items that nobody runs, from `first` on; return ranges.
+        """Claim items that no process runs, from `first` on; return ranges.
 
         As many as `wanted`, and so few at the end that all processes end at the same time, but not
         fewer than the `least`.
@@ -248,36 +247,25 @@ class Sweep:
 
     def _begin(self, make: Callable[[], Call]) -> Call | None:
         """Return a call with a part of its own; None if the parts have been merged meanwhile."""
-        path, part = self._options.path, self._folder / secrets.token_hex(8)
+        part = self._folder / secrets.token_hex(8)
         options = self._options._replace(path=part, if_changed=None, on_full="stop")
+
+        def prepare() -> Call:
+            while running_writer_of(self._options.path) is not None:  # it may be about to merge
+                time.sleep(OPENING_S)
+            part.stat()  # or it has done so
+            return make()
+
         try:
-            key = self._key._replace(items=Positions())
-            keeper = Keeper(self._request, options, key, "part")
+            call = kept_in(options, self._request, prepare, self._key, "part")
         except FileNotFoundError:
-            if self._folder.exists():
+            if part.exists():
                 raise
             return None
         self._part = part
-        try:
-            while running_writer_of(path) is not None:  # it may be about to merge
-                time.sleep(OPENING_S)
-            if not self.has_place():
-                with suppress(OSError):
-                    keeper.close()
-                return None
-            call = make()
-            keeper.begin(call)
-        except BaseException:
-            with suppress(OSError):
-                keeper.close()
-            raise
         call.board.header[N_THERE] = 0
-        call.supply = Claiming(call, keeper, self)
+        call.supply = Claiming(call, self)
         return call
-
-
-def _are_stored(states: Any) -> Any:
-    return np.isin(states % UNSYNCED, (IN_OUTPUT, IN_LOG))
 
 
 class Claiming(Supply):
@@ -287,14 +275,12 @@ class Claiming(Supply):
     ----------
     call : Call
         That has all items of the run, none of which its workers see yet.
-    keeper : Keeper
-        Its keeper.
     sweep : Sweep
         The run that it takes part in.
     """
 
-    def __init__(self, call: Call, keeper: Keeper, sweep: Sweep) -> None:
-        self._call, self._keeper, self._sweep = call, keeper, sweep
+    def __init__(self, call: Call, sweep: Sweep) -> None:
+        self._call, self._keeper, self._sweep = call, cast("Keeper", call.keeper), sweep
         self._pace = Pace(0.0, call.request.max_workers)
         self._event = OwnerEvent()
         call.event_fd = self._event.fd

@@ -7,7 +7,6 @@ workers had imported besides the definitions in it. An import that comes late be
 from __future__ import annotations
 
 import ast
-import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -34,8 +33,6 @@ class Versions:
     ----------
     folder : Path
         The checkpoint.
-    versions : list of dict
-        The contents of ``code.json``.
     key : Key
         What the results of the call depend on.
 
@@ -45,8 +42,9 @@ class Versions:
         Of the version of the results that the call stores; -1 before `settle`.
     """
 
-    def __init__(self, folder: Path, versions: list[dict[str, Any]], key: Key) -> None:
-        self._folder, self._all, self._key = folder, versions, key
+    def __init__(self, folder: Path, key: Key) -> None:
+        self._folder, self._key = folder, key
+        self._all: list[dict[str, Any]] = files.read_json(folder / "code.json") or []
         # Files are known by their paths from here, so that a project may move.
         self._base = os.path.dirname(next(iter(key.sources.paths), os.path.join(os.getcwd(), "")))
         self._n_imported, self._files = 0, dict[str, str]()
@@ -55,7 +53,7 @@ class Versions:
     @property
     def accepted(self) -> list[int]:
         """The versions whose results the call takes."""
-        same = [k for k in range(len(self._all)) if not self.changes(k)]
+        same = [k for k in range(len(self._all)) if not self._changes(k)]
         return [*same, *(each for k in same for each in self._all[k]["accepts"])]
 
     def known_files(self) -> set[str]:
@@ -63,8 +61,11 @@ class Versions:
         names = [name for version in self._all for name in version.get("files", ())]
         return {*self._key.sources.paths, *map(self._path, names)}
 
-    def changes(self, number: int) -> list[str]:
-        """Return what differs between a version and the call, in words."""
+    def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
+        """Return what differs between the call and the version of most results, in words."""
+        return self._changes(int(np.bincount(codes).argmax()))
+
+    def _changes(self, number: int) -> list[str]:
         old = self._all[number].get("files", {})
         new, lines = dict(self._key.parts), dict(self._key.sources.lines)
         for name, before in old.items():
@@ -89,15 +90,13 @@ class Versions:
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
         """Take over the versions of another checkpoint; return the number here of each."""
         numbers = []
+        for source in (folder / "code").glob("[!.]*.py"):
+            self._put_source(source.stem, source.read_bytes())
         for version in files.read_json(folder / "code.json") or []:
-            for name in {*version["files"].values(), *version["sources"].values()}:
-                with suppress(OSError):
-                    data = (folder / "code" / f"{name}.py").read_bytes()
-                    self._put_source(name, data)
             if version not in self._all:
                 self._all = [*self._all, version]
             numbers.append(self._all.index(version))
-        files.replace(self._folder / "code.json", json.dumps(self._all, indent=1).encode())
+        files.replace_json(self._folder / "code.json", self._all)
         return np.array(numbers, np.uint16)
 
     # ------------------------------------------------------------------- of the call
@@ -129,7 +128,7 @@ class Versions:
         sources = {os.path.relpath(path, self._base): self._stored(path) for path in paths}
         version = {"parts": parts, "accepts": [*accepts], "files": {**imported}, "sources": sources}
         versions = [*self._all, version]
-        files.replace(self._folder / "code.json", json.dumps(versions, indent=1).encode())
+        files.replace_json(self._folder / "code.json", versions)
         self._all, self.number = versions, len(versions) - 1
 
     def _stored(self, path: str) -> str:

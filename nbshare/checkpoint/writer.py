@@ -1,7 +1,8 @@
-"""The one process that may write to a checkpoint, known by who it is and not by a file it leaves.
+"""The one process that may write to a checkpoint, known by its identity and not by a file.
 
 A lock of the kernel's goes with its process, however that ends. It may not reach other hosts, and
-some file systems refuse it; so the writer also says in a file who it is, and renews that.
+some file systems refuse it; so the writer also stores its identity in a file, its lease, and
+renews it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _held: set[tuple[int, int]] = set()  # folders that this process writes to: lock
 
 
 def boot_id() -> str:
-    """Return what is another one after each start of the machine; empty where nobody knows."""
+    """Return what differs after each start of the machine; empty if the system does not tell."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
@@ -57,21 +58,21 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def is_alive(folder: Path, who: dict[str, Any]) -> bool:
+def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
     me = this_process()
-    if (who["host"], who.get("pids", me["pids"])) == (me["host"], me["pids"]):
-        return who["boot"] == me["boot"] and not has_ended((who["pid"], who["start"]))
+    if (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"]):
+        return other["boot"] == me["boot"] and not has_ended((other["pid"], other["start"]))
     with suppress(OSError):
         os.utime(folder / "lock")  # by the clock of the file system, not by ours
         with (folder / LEASE).open() as file:  # opened: NFS then asks its server
             age_s = (folder / "lock").stat().st_mtime - os.fstat(file.fileno()).st_mtime
-        return age_s < LEASE_S[who.get("role", "run")]
+        return age_s < LEASE_S[other.get("role", "run")]
     return False
 
 
 def this_process() -> dict[str, Any]:
-    """Return who this process is, on all hosts and at all times."""
+    """Return the identity of this process, among all hosts and at all times."""
     pid, start = identity()
     me = {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start, "pids": 0}
     with suppress(OSError):  # containers may have the host's name, and have numbers of their own
@@ -83,19 +84,19 @@ def check_free(folder: Path) -> None:
     """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it."""
     me = this_process()
     for each in (folder, *parts_of(folder)):
-        who = running_writer_of(each)
-        if who is not None and me.items() - who.items():
-            raise CheckpointInUseError(_refusal(folder, who))
+        other = running_writer_of(each)
+        if other is not None and me.items() - other.items():
+            raise CheckpointInUseError(_refusal(folder, other))
 
 
 def running_writer_of(folder: Path) -> dict[str, Any] | None:
     """Return the writer of a checkpoint that has not ended; None if there is none."""
-    who = writer_of(folder)
-    return who if who is not None and not who["ended"] and is_alive(folder, who) else None
+    other = writer_of(folder)
+    return other if other is not None and not other["ended"] and is_alive(folder, other) else None
 
 
 class Writer:
-    """Who alone may write to a folder: this process.
+    """The right of this process to write to a folder, which no other process has meanwhile.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ class Writer:
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
 
     def _say(self) -> None:
-        files.replace(self._folder / LEASE, json.dumps(self._me).encode(), is_needed=False)
+        files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def renew(self) -> bool:
         """Renew the lease now and then; return whether the folder still exists, and is ours."""
@@ -194,8 +195,8 @@ class Writer:
         os.close(fd)  # which drops the lock
 
 
-def _refusal(folder: Path, who: dict[str, Any] | None) -> str:
-    name = f"process {who['pid']} on {who['host']}" if who else "another process"
+def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
+    name = f"process {other['pid']} on {other['host']}" if other else "another process"
     return (
         f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
         f"nbshare.open_checkpoint({str(folder)!r}) shows how far it is."

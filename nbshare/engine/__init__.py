@@ -8,7 +8,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
         mapping._prepared
           preparing.prepare           function, shared objects and items packed in an Arena,
             arrays.arena              which is copied into one segment; the Board is created
-        mapping.run_and_draw          waits, shows prints, redraws from the board
+        running.run_and_draw          waits, shows prints, redraws from the board
           Call.start ───────────────► Dispatcher.submit
 
     DISPATCHER'S THREAD               one, which owns all processes and descriptors
@@ -43,7 +43,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
         Results.final                 the output array, or a list; or the error is raised
 
 A detached run is a `parallel_map` like this, in a process that does nothing else (a driver:
-`nbshare.detached`). Its job in other processes reads the files (`nbshare.attached`).
+`nbshare.driver`). Its job in other processes reads the files (`nbshare.attached`).
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
@@ -103,7 +103,7 @@ dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
     A process that owns one run and nothing else, so that it outlives the notebook
-    (`nbshare.detached`).
+    (`nbshare.driver`).
 engine
     Runs calls: in worker processes, in threads, or in the thread that waits.
 event

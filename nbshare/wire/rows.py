@@ -2,7 +2,7 @@
 
 A row is a result, or the place of one in a log, then its times, and last its index word. So
 whenever a process is killed, a row either has its result or is missing. Each writer has a log of
-its own; nobody waits for another.
+its own, so none waits for another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,7 +113,7 @@ class RowWriter:
         self,
         first: int,
         record: memoryview,
-        entries: list[list[int]],
+        entries: Sequence[Sequence[int]],
         attempts: RowNumbers,
         took_s: float,
     ) -> None:

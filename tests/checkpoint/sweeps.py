@@ -125,6 +125,11 @@ def gated(x, log):
     return 2.0 * x
 
 
+def gated_mixed(x, log):
+    gated(x, log)
+    return f"text {x}" if x % 4 == 3 else 1.0 * x
+
+
 def pair(x, log):
     note(log, x)
     print(f"pair {x}")

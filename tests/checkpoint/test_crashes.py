@@ -308,6 +308,20 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == sweeps.CALLS
 
 
+def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
+    """As after a power failure: its header had grown, and its space had not."""
+    path = tmp_path / "run"
+    expected = plain(run(sweeps.values, path)[0])
+    lease = json.loads((path / "lease.json").read_text())
+    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
+    file = path / "results.npy"
+    assert file.read_bytes().count(b"(6, 3)") == 1
+    file.write_bytes(file.read_bytes().replace(b"(6, 3)", b"(9, 3)"))
+    again, ran = run(sweeps.values, path)
+    assert plain(again) == expected
+    assert ran == []
+
+
 def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
     """As after a power failure: its name was in no folder yet."""
     path = tmp_path / "run"

@@ -211,6 +211,10 @@ def test_a_call_uses_what_killed_processes_have_stored(shared):
     sweeps.noted(sweep.log)
     (sweep.folder / "gate").touch()
     options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path}
+    outdated = open_checkpoint(sweep.path).outdated
+    assert outdated(sweeps.gated, np.arange(14), **options) == (14, 4, 10, 0, [])
+    changed = {"shared": {"log": "another"}, "checkpoint": sweep.path}
+    assert outdated(sweeps.gated, np.arange(2, 12), **changed)[:4] == (10, 0, 8, 2)
     found = parallel_map(sweeps.gated, np.arange(12), **options)
     assert found.tolist() == TWICE
     assert sweeps.noted(sweep.log) == sorted(map(str, range(4, 12)))
@@ -235,25 +239,51 @@ def test_damaged_results_of_a_part_run_again(shared):
     assert open_checkpoint(sweep.path).results().tolist() == TWICE
 
 
+FILES = ["results.npy", "objects.npy", "times.npy", "meta.json", "code.json"]
+
+
+@pytest.mark.parametrize("gone", ["objects*.log", *map(slowly, FILES)])
+def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
+    """They run again; the other results are kept."""
+    sweep = shared("gated_mixed", 12)
+    process = sweep.start()
+    sweep.await_done(4)
+    process.kill()
+    process.wait()
+    (part,) = (sweep.path / "parts").glob("*/index.npy")
+    assert np.load(part)["state"].tolist() == [1, 1, 1, 2] + [0] * 8
+    for file in part.parent.glob(gone):
+        file.unlink()
+    (sweep.folder / "gate").touch()
+    code, text = sweep.ended(sweep.start())
+    assert code == 0, text
+    lost = {"objects*.log": [3], "objects.npy": [3], "times.npy": []}
+    assert np.flatnonzero(sweep.ran()[:4] - 1).tolist() == lost.get(gone, [0, 1, 2, 3])
+    expected = [f"text {x}" if x % 4 == 3 else 1.0 * x for x in range(12)]
+    assert open_checkpoint(sweep.path).results() == expected
+
+
 # Ends like a machine that loses power at a call of the merge.
 DYING = """
 import os, signal, sys
-from nbshare.checkpoint import merging
-from nbshare.checkpoint.directory import Directory
+from nbshare.checkpoint import directory
 from nbshare.__main__ import main
-place = merging.shutil if sys.argv[1] == "rmtree" else Directory
+where, what = sys.argv[1].split(".")
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-merge = merging._Part.merge
-def merge_and_die(part):
-    setattr(place, sys.argv[1], die)
-    return merge(part)
-merging._Part.merge = merge_and_die
+merge = directory.Directory._merge
+def merge_and_die(self):
+    setattr(getattr(directory, where), what, die)
+    return merge(self)
+directory.Directory._merge = merge_and_die
 sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("moment", ["put_words", *map(slowly, ["put", "commit", "sync", "rmtree"])])
+MOMENTS = ["RowWriter.put", "Directory.commit", "Directory._sync_results", "shutil.rmtree"]
+
+
+@pytest.mark.parametrize("moment", ["RowWriter.commit", *map(slowly, MOMENTS)])
 def test_a_merge_may_be_cut_short(shared, moment):
     """The next process does it; no item runs again."""
     sweep = shared("number", 40)

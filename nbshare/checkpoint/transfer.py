@@ -1,0 +1,70 @@
+"""Results that are elsewhere, in the memory of a call or in a part of a run, become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.checkpoint.reader import Rows
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.results import Entry
+from nbshare.wire.rows import RowWriter, runs_of
+
+
+class Source(Protocol):
+    """Where results are."""
+
+    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the results at some places, if they form an array."""
+
+    def entries(self, places: Rows) -> Sequence[Entry]:
+        """Return where other results are in logs."""
+
+    def bytes_of(self, entry: Entry) -> memoryview:
+        """Return a record of a log."""
+
+
+def transfer(
+    source: Source, places: Rows, writer: RowWriter, rows: Rows, words: npt.NDArray[Any]
+) -> Iterator[Rows]:
+    """Write results; yield which ones, as they are written.
+
+    Parameters
+    ----------
+    source : Source
+        Where they are.
+    places : ndarray of int
+        The place of each result there.
+    writer : RowWriter
+        Writes them.
+    rows, words : ndarray
+        The row that each result gets; its state, attempts and code.
+    """
+
+    def runs(some: Rows) -> Iterator[tuple[Rows, int, Rows]]:
+        for run in runs_of(places[some], rows[some]):
+            part = some[run]
+            yield part, int(rows[part[0]]), words["attempts"][part].astype(np.int64)
+
+    for code in np.unique(words["code"]).tolist():
+        writer.code = code
+        states = np.where(words["code"] == code, words["state"], 0)
+        for part, first, attempts in runs(np.flatnonzero(states == IN_OUTPUT)):
+            values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
+            writer.put(first, values, attempts, 0.0)
+            yield part
+        logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
+        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
+            together.setdefault(entry[:2], []).append((k, entry))
+        for entries in map(dict, together.values()):
+            record = source.bytes_of(next(iter(entries.values())))
+            for part, first, attempts in runs(np.array([*entries])):
+                sizes = [entries[k][2:] for k in part.tolist()]
+                writer.put_record(first, record, sizes, attempts, 0.0)
+                yield part
+        for part, first, attempts in runs(np.flatnonzero(states == FAILED)):
+            writer.commit(first, FAILED, attempts, 0 * part, 0.0)
+            yield part

@@ -1,0 +1,201 @@
+"""The process of a detached run, and of the command line: drives a run and tells how it ended."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from nbshare.arrays.inputs import ArrayReference, Inputs
+from nbshare.attached import CALL, DRIVER, LOG, RUN
+from nbshare.checkpoint.files import replace_json
+from nbshare.checkpoint.sweep import Sweep
+from nbshare.checkpoint.writer import this_process
+from nbshare.detached import make_place
+from nbshare.engine.local import dispatcher
+from nbshare.engine.preparing import prepare
+from nbshare.engine.prints import Prints
+from nbshare.errors import CheckpointError
+from nbshare.functions.files import register_files
+from nbshare.functions.imports import import_as_the_caller
+from nbshare.functions.reference import label_of
+from nbshare.job import Job, jobs
+from nbshare.mapping import map_async
+from nbshare.memory import aligned, usable_cpus
+from nbshare.notebook.prints import Printer
+from nbshare.options import MapOptions, checked_checkpoint, checked_request
+from nbshare.running import in_background
+from nbshare.wire.failures import describe
+
+__all__ = ["resume", "run"]
+
+ENDING_S = 2.0  # for a run that was interrupted
+AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
+
+
+def resume(path: Path, grace: float) -> int:
+    """Run the call that is stored in a checkpoint; return the exit code."""
+    try:
+        file = (path / DRIVER / CALL).open("rb")
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
+            "call again to continue."
+        ) from None
+    path, buffers = path.absolute(), []
+    with file:
+        imports, data, sizes = pickle.load(file)
+        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    for size in sizes:
+        at = aligned(at)
+        buffers.append(memory[at : at + size])
+        at += size
+    os.chdir(imports["cwd"])
+    sys.path = imports["path"]
+    import_as_the_caller(imports["overridden"])
+    register_files(imports["files"])
+    func, columns, options = pickle.loads(data, buffers=buffers)
+    shared = {name: _from_file(value) for name, value in options["shared"].items()}
+    options |= {"shared": shared, "checkpoint": path}
+    run = partial(_run_alone, func, list(map(_from_file, columns)))
+    return _drive(run, options, grace)
+
+
+def _from_file(value: Any) -> Any:
+    return Inputs(()).array(value) if isinstance(value, ArrayReference) else value
+
+
+def run(
+    func: str, items: list[str], *, shared: Iterable[tuple[str, str]] = (), **options: Any
+) -> int:
+    """Run a function with items from files; return the exit code."""
+    grace = options.pop("grace")
+    options["shared"] = {name: _load(path) for name, path in shared}
+    return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
+
+
+def _load(path: str) -> Any:
+    """Return what a file holds: an array, a JSON value, or the lines of a text."""
+    kind = Path(path).suffix
+    if kind == ".npy":
+        return np.load(path, mmap_mode="r")
+    if kind not in (".json", ".txt"):
+        raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
+    text = Path(path).read_text("utf-8")
+    return json.loads(text) if kind == ".json" else text.splitlines()
+
+
+def _run_alone(
+    func: Any, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
+) -> bool:
+    """Run a parallel map; return whether it is complete."""
+    make_place(options["checkpoint"])
+    begin(time.time())
+    job = _ended(map_async(func, *items, **options))
+    if job._error is not None:
+        raise job._error
+    return job.state != "stopped" or job.n_done == job.n_tasks
+
+
+def _run_together(
+    func: str, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
+) -> bool:
+    """Take part in a run that others may share; return whether it is complete."""
+    checked = MapOptions(**options)
+    request, _ = checked_request(func, items, checked)
+    sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
+    while True:
+        made = request._replace(prints=Prints(Printer()))
+        call = sweep.next_call(partial(prepare, made, dispatcher()))
+        begin(sweep.began_at)
+        if call is None:
+            return True
+        job = _ended(in_background(call, label_of(request.func), True, None))
+        if job._error is not None and sweep.has_place():
+            raise job._error
+        if sweep.is_stopped():
+            raise KeyboardInterrupt
+        if job.state == "stopped" and sweep.has_place():
+            return False
+
+
+def _ended(job: Job) -> Job:
+    """Wait for the end of a job; stop it if this process is interrupted."""
+    try:
+        job.wait()
+    except BaseException:
+        job.cancel()
+        job.wait(ENDING_S)  # what is stored by then is stored
+        raise
+    return job
+
+
+def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> int:
+    """Run a parallel map; store in a file which process drives it, and how it ended."""
+    path = Path(options["checkpoint"]).expanduser().absolute()
+    told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
+    record = {**this_process(), **told, "began_at": None, "ended_at": None}
+    record["max_workers"] = record["max_workers"] or usable_cpus()
+
+    def begin(began_at: float) -> None:
+        """Say so, once nothing else runs here that should be known instead."""
+        record["began_at"] = began_at
+        (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_json(path / DRIVER / RUN, record, is_needed=False)
+
+    notices: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
+    state, error = "stopped", None
+    try:
+        if run(begin, options):
+            state = "done"
+    except KeyboardInterrupt:
+        if not notices:
+            raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
+    except Exception as caught:
+        state, error = "failed", caught
+        raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        if record["began_at"]:
+            ended = {"ended_at": time.time(), "state": state, **_described(path, error)}
+            replace_json(path / DRIVER / RUN, record | ended, is_needed=False)
+    return AGAIN if state == "stopped" else 0
+
+
+def _described(path: Path, error: Exception | None) -> dict[str, Any]:
+    """Return how much was printed, and the error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = path / DRIVER / LOG
+    found: dict[str, Any] = {"n_printed": log.stat().st_size if log.exists() else 0}
+    if error is not None:
+        failure = describe(error, -1, "")
+        pickled = failure.pickled or b""
+        found |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
+    return found
+
+
+def _wind_up(number: int, grace: float, notices: list[int]) -> None:
+    """Let items that run finish, and leave the others for the next time; a signal's handler."""
+    notices.append(number)
+    if not (running := jobs()):
+        raise KeyboardInterrupt
+    for job in running:
+        job._run.halt()
+    name = signal.Signals(number).name
+    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
+    signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
+    signal.setitimer(signal.ITIMER_REAL, grace)
