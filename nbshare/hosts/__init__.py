@@ -10,9 +10,10 @@ stays with the call in the client, which stores results as a worker does. There 
         Hosts.submit(carry, Block) ────► carrier.carry
                                            finds the host's agent,
                                            starts one if need be ──► Agent.work
-      Line (TCP) ◄──────────────────────────────────────────────────── asks for inputs it lacks
-                 ─────────────────────────────────────────────────────► they come once for each host
-      Line       ◄──────────────────────────────────────────────────── "may I begin?"
+      Inputs (TCP) ◄────────────────────────────────────────────────── asks for inputs it lacks
+                 ─────────────────────────────────────────────────────► once for each host, from the
+                                                                       client or another host
+      Line (TCP) ◄──────────────────────────────────────────────────── "may I begin?"
                  ─────────────────────────────────────────────────────► once per block: a block that
                                                                        a cluster repeats is refused
                                                                        a call of the local engine,
@@ -29,6 +30,7 @@ comes, or when it has had nothing to do for a while.
 ============  ====================================================================================
 `protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster
 `cluster`     the engine of the client: blocks, sized by time, over hosts
+`inputs`      large inputs, which hosts give to each other
 `line`        the connection of each agent to the client
 `carrier`     what runs in the cluster's process, which needs no nbshare
 `travel`      that as its source, and this library for hosts that have another one, or none

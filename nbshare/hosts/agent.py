@@ -20,10 +20,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nbshare.engine.local import dispatcher, shutdown
-from nbshare.engine.preparing import Placed, place_bytes
+from nbshare.engine.preparing import Placed
 from nbshare.errors import NbshareError
-from nbshare.hosts.carrier import Boot, dial, fetch, is_of_this_user
-from nbshare.hosts.line import Line, bytes_of
+from nbshare.hosts.carrier import Boot, dial, is_of_this_user
+from nbshare.hosts.executor import outward_address
+from nbshare.hosts.inputs import Held, Inputs
+from nbshare.hosts.line import Line
 from nbshare.hosts.protocol import Block, Input, Refused, Reply
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import Segment, open_handle
@@ -59,9 +61,9 @@ class Agent:
             dispatcher().warm_up()  # while inputs come
             self._line = Line(dial(boot))
             self._line.connection.send(("host", self.host))
+            self._inputs = Inputs((outward_address(boot.address[0]), 0), boot.key)
         except Exception as error:  # noqa: BLE001 - carriers tell
             self._problem = error
-        self._inputs: dict[str, Placed] = {}
         self._sources: tuple[str, bytes] = "", b""  # those of the last block
         self._stopped: set[str] = set()  # calls, also those that are over
         self._fetching = _thread.allocate_lock()
@@ -85,8 +87,7 @@ class Agent:
                                 call.stop()
                     case ("end", name, keys):
                         self._stopped.add(name)
-                        for key in keys:
-                            self._inputs.pop(key, None)
+                        self._inputs.drop(keys)
                     case ("leave",):
                         break
         if self._line is not None:
@@ -143,20 +144,24 @@ class Agent:
             return error
 
     def _get(self, wanted: Input, call: str) -> None:
-        """Have an input here: from its message, the memory of this machine, or the client, once."""
+        """Have an input here: from its message, the memory of this machine, or others, once."""
         with self._fetching:
-            if wanted.key in self._inputs:
+            if wanted.key in self._inputs.held:
                 return
             if wanted.small is not None:
-                placed = Placed(wanted.small, [])
+                held = Held(wanted.nbytes, Placed(wanted.small, []))
             elif (segment := self._opened(wanted)) is not None:
-                placed = Placed(None, [(segment, "r")])
+                held = Held(wanted.nbytes, Placed(None, [(segment, "r")]))
             else:
-                placed = place_bytes(fetch(self._boot, wanted.key))
-            self._inputs[wanted.key] = placed
-            if call in self._stopped:  # meanwhile; nobody would free it
-                self._inputs.pop(wanted.key, None)
-                raise RuntimeError("the call is over")
+                held = Held(wanted.nbytes)
+            self._inputs.held[wanted.key] = held
+            try:
+                self._inputs.complete(wanted.key, self._boot)
+                if call in self._stopped:  # meanwhile; nobody would free it
+                    raise ConnectionError("the call is over")
+            except BaseException:
+                self._inputs.drop([wanted.key])
+                raise
 
     def _opened(self, wanted: Input) -> Segment | None:
         """Return the client's memory, if this machine has it."""
@@ -172,7 +177,8 @@ class Agent:
         assert self._line is not None
         fixed, sources = block.common.inputs
         engine = dispatcher()
-        call = call_of(block, self._inputs[fixed.key], self._sources_of(sources.key), engine)
+        placed = self._inputs.held[fixed.key].placed
+        call = call_of(block, placed, self._sources_of(sources.key), engine)
         replies = Replies(call, self.host)
         self._calls[block.id] = block.common.call, call
         try:
@@ -202,7 +208,7 @@ class Agent:
     def _sources_of(self, key: str) -> bytes:
         """Return packed source files, the same object each time."""
         if self._sources[0] != key:
-            self._sources = key, bytes(bytes_of(self._inputs[key]))
+            self._sources = key, bytes(self._inputs.held[key].data)
         return self._sources[1]
 
 

@@ -30,11 +30,12 @@ import numpy as np
 
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call
-from nbshare.engine.preparing import Items, Placed, new_call, pack_fixed, place, place_bytes, source
+from nbshare.engine.preparing import Items, new_call, pack_fixed, place, place_bytes, source
 from nbshare.engine.run import Engine, Request
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
+from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import Line, lines_at
 from nbshare.hosts.protocol import (
     Block,
@@ -122,21 +123,25 @@ class Cluster(Engine):
         for column in request.iterables:
             if column is not None and len(column):
                 source(Arena(by_value=True), column[:1])
-        placed = [place(arena), place_bytes(packed_sources())]
-        keys = (name := f"call {next(_ids)}"), f"code of {name}"
+        name, sources = f"call {next(_ids)}", packed_sources()
+        nbytes = arena.nbytes  # placing empties it
+        self._inputs = {
+            name: Held(nbytes, place(arena)),
+            f"code of {name}": Held(len(sources), place_bytes(sources)),
+        }
+        self._lines.held.update(self._inputs)
+        parts, code = (_input(key, held) for key, held in self._inputs.items())
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = out.dtype, out.shape[1:]
         self._common = Common(
             call=name,
-            inputs=(_input(keys[0], placed[0]), _input(keys[1], placed[1])),
+            inputs=(parts, code),
             fixed=fixed,
             settings=_settings(request),
             policy=request.policy,
             out=None if out is None else out if isinstance(out, tuple) else "list",
         )
-        self._placed = dict(zip(keys, placed, strict=True))
-        self._lines.inputs.update(self._placed)
         fed = [None for column in request.iterables if column is None]
         return new_call(request, self, fixed, [], Items([], fed))
 
@@ -192,6 +197,7 @@ class Cluster(Engine):
             return call.is_complete and not self._sent
         if self._end_at == math.inf:
             self._end_at = time.monotonic() + STOP_S
+            self._lines.drop(list(self._inputs))  # what has not begun needs none
             self._lines.send("stop", self._common.call)
             for block, sent in list(self._sent.items()):
                 if self._lines.waiting.pop(block, None) is not None:  # it has not begun
@@ -204,10 +210,9 @@ class Cluster(Engine):
             self._lines.waiting.pop(block, None)
             self._sent[block].future.cancel()
             self._forget(block)
-        for key in self._placed:
-            self._lines.inputs.pop(key, None)
-        self._lines.send("end", self._common.call, list(self._placed))
-        self._placed.clear()
+        self._lines.drop(keys := list(self._inputs))
+        self._lines.send("end", self._common.call, keys)
+        self._inputs.clear()
 
     def _handle(self, what: str, *content: Any) -> None:
         """Act on an event."""
@@ -399,9 +404,10 @@ def _answer_of(future: Future) -> Any:
     return answer
 
 
-def _input(key: str, placed: Placed) -> Input:
-    handle = None if placed.small else handle_of(placed.segments[0][0], is_held=False)
-    return Input(key, placed.small, handle)
+def _input(key: str, held: Held) -> Input:
+    small, segments, _ = held.placed
+    handle = None if small else handle_of(segments[0][0], is_held=False)
+    return Input(key, small, held.nbytes, handle)
 
 
 def _settings(request: Request) -> dict[str, Any]:

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import _thread
 import os
+import secrets
 import socket
 from collections.abc import Callable
-from contextlib import closing, suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import answer_challenge, deliver_challenge
+from contextlib import suppress
 from typing import Any
 
 from nbshare.engine.local import at_shutdown
-from nbshare.engine.preparing import Placed
-from nbshare.hosts.carrier import kept_alive
+from nbshare.hosts.inputs import Inputs
 from nbshare.hosts.travel import boot_at, packed_library
 
 
 class Line:
     """One end of a line, for several threads that send and one that receives."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any, host: str = "") -> None:
+        self.connection, self.host = connection, host
         self._sending = _thread.allocate_lock()
-        self.host = ""
 
     def send(self, *message: Any) -> None:
         """Send a message; if the other end is gone, its receiver will find out."""
@@ -36,12 +33,7 @@ class Line:
             self.connection.send(message)
 
 
-def bytes_of(placed: Placed) -> bytes | memoryview:
-    """Return what has been placed."""
-    return placed.small or memoryview(placed.segments[0][0])
-
-
-class Lines:
+class Lines(Inputs):
     """The client's ends of all lines.
 
     Parameters
@@ -55,23 +47,19 @@ class Lines:
         What tells agents how to connect.
     waiting : dict
         By the id of a block that may begin: a function that takes the line on which it does.
-    inputs : dict
-        What agents may fetch, by key.
     running : dict
         By the id of a block: a function that takes news of it.
     """
 
     def __init__(self, address: str) -> None:
         given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
-        self._socket = socket.create_server((given or address, int(port or 0)))
-        place = given or address, self._socket.getsockname()[1]
-        self.boot = boot_at(place)
         self.waiting: dict[int, Callable[[Line], None]] = {}
         self.running: dict[int, Callable[..., None]] = {}
-        self.inputs: dict[str, Placed] = {}
         self._lines: list[Line] = []
         self.is_closed = False
-        _thread.start_new_thread(self._accept, ())
+        key = secrets.token_bytes(32)
+        super().__init__((given or address, int(port or 0)), key)
+        self.boot = boot_at((given or address, self.address[1]), key)
 
     def send(self, *message: Any) -> None:
         """Send a message to all agents."""
@@ -93,32 +81,21 @@ class Lines:
         for line in self._lines:
             line.connection.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            _thread.start_new_thread(self._serve, (Line(kept_alive(sock)),))
+    def serve(self, connection: Any, what: str, *content: Any) -> None:
+        """Do what a host wants; a line lasts as long as its agent."""
+        match what, *content:
+            case ("library",):
+                connection.send_bytes(packed_library())
+            case "host", name:
+                self._listen(line := Line(connection, name))
+                for take in list(self.running.values()):
+                    take(line)
+            case _:
+                super().serve(connection, what, *content)
 
-    def _give(self, line: Line, key: str) -> None:
-        """Send what a host needs, which has a line of its own, so that Stop need not wait."""
-        with closing(line.connection):
-            if key == "library":
-                line.connection.send_bytes(packed_library())
-            elif (placed := self.inputs.get(key)) is not None:
-                line.connection.send_bytes(bytes_of(placed))
-
-    def _serve(self, line: Line) -> None:
-        with suppress(OSError, EOFError, AuthenticationError):
-            deliver_challenge(line.connection, self.boot.key)
-            answer_challenge(line.connection, self.boot.key)
-            what, name = line.connection.recv()
-            if what == "need":
-                self._give(line, name)
-                return
-            line.host = name
-            self._lines.append(line)
+    def _listen(self, line: Line) -> None:
+        self._lines.append(line)
+        with suppress(OSError, EOFError):
             while True:
                 what, block, *content = line.connection.recv()
                 if what == "begin":
@@ -128,11 +105,7 @@ class Lines:
                     line.send("answer", block, begin is not None)
                 elif (take := self.running.get(block)) is not None:
                     take(*content)
-        if line in self._lines:
-            self._lines.remove(line)
-        for take in list(self.running.values()):
-            take(line)
-        line.connection.close()
+        self._lines.remove(line)
 
 
 _lines: dict[str, Lines] = {}  # by address

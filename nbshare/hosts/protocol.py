@@ -22,6 +22,7 @@ class Input(NamedTuple):
 
     key: str
     small: bytes | None  # themselves, if they are few
+    nbytes: int
     handle: Handle | None = None  # where the client has them, for an agent on its machine
 
 

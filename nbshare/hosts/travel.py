@@ -19,12 +19,12 @@ def traveller() -> carrier.Carry:
     return carrier.Carry(inspect.getsource(carrier), _digest().hex())
 
 
-def boot_at(address: tuple[str, int]) -> carrier.Boot:
-    """Return what tells agents how to reach this process at an address."""
+def boot_at(address: carrier.Address, key: bytes) -> carrier.Boot:
+    """Return what tells agents how to reach this process."""
     return carrier.Boot(
         name=secrets.token_hex(8),
         address=address,
-        key=secrets.token_bytes(32),
+        key=key,
         versions=dict(carrier.versions()),
         library=_digest(),
     )
