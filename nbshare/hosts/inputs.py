@@ -1,8 +1,8 @@
 """Inputs of calls on their way: from the client to a host, and from host to host.
 
 Hosts are a binary tree in the order in which they ask. Each reads from its parent, and gives to its
-children what has come so far. So an input leaves the client once, however many hosts there are, and
-a host sends it to two others at most. A host that loses its parent, or cannot reach it, reads the
+children what has come so far. So inputs leave the client once, however many hosts there are, and a
+host sends them to two others at most. A host that loses its parent, or cannot reach it, reads the
 rest from the client, and so it does from then on.
 """
 
@@ -22,18 +22,38 @@ from nbshare.hosts.carrier import Address, Boot, connect, dial, kept_alive
 from nbshare.memory import pool, segment_of
 
 PEER_S = 3.0  # for another host to answer
-PIECE = 4 << 20  # bytes, between looks at whether the call is over
+PIECE = 1 << 20  # bytes, received before they are given on
+
+
+def write(connection: Any, data: memoryview) -> None:
+    """Send bytes as they are."""
+    while data.nbytes:
+        data = data[os.write(connection.fileno(), data) :]
+
+
+def read_into(target: memoryview, connection: Any) -> None:
+    """Fill memory with bytes that were sent as they are.
+
+    Raises
+    ------
+    EOFError
+        The other end is gone.
+    """
+    while target.nbytes:
+        if not (n := os.readv(connection.fileno(), [target])):
+            raise EOFError
+        target = target[n:]
 
 
 class Held:
-    """An input that this process has, or receives and gives to others at the same time.
+    """Inputs of a call that this process has, or receives and gives to others at the same time.
 
     Parameters
     ----------
     nbytes : int
-        Its size.
+        Their size.
     placed : Placed, optional
-        Where it is; default: new memory, for an input that is still to come.
+        Where they are; default: new memory, for inputs that are still to come.
     """
 
     def __init__(self, nbytes: int, placed: Placed | None = None) -> None:
@@ -46,16 +66,16 @@ class Held:
         self.placed = placed
         self._is_over = False
         self._change = threading.Condition()
-        self._hosts: list[Address] = []  # that have asked for it
+        self._hosts: list[Address] = []  # that have asked for them
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is here."""
+        """Whether all of them are here."""
         return self.n_here == self.nbytes
 
     @property
     def data(self) -> memoryview:
-        """The input itself, as far as it is here."""
+        """The inputs themselves, as far as they are here."""
         return memoryview(self.placed.small or self.placed.segments[0][0])[: self.nbytes]
 
     def parent_of(self, host: Address | None, lost: Address | None) -> Address | None:
@@ -70,7 +90,7 @@ class Held:
             return self._hosts[(n_before - 1) // 2] if n_before else None
 
     def give(self, connection: Any, start: int) -> None:
-        """Send it from some byte on, as it comes."""
+        """Send them from some byte on, as they come."""
         data = self.data
         while start < self.nbytes:
             with self._change:
@@ -78,24 +98,24 @@ class Held:
                     self._change.wait()
             if self._is_over:
                 return
-            stop = min(self.n_here, start + PIECE)
-            start += os.write(connection.fileno(), data[start:stop])
+            piece = data[start : min(self.n_here, start + PIECE)]
+            write(connection, piece)
+            start += piece.nbytes
 
     def take(self, connection: Any) -> None:
-        """Receive the rest of it.
+        """Receive the rest of them.
 
         Raises
         ------
         EOFError
-            The other end has no more, or the call is over.
+            The other end has no more: mostly because the call is over.
         """
         data = self.data
         while not self.is_whole:
-            n = os.readv(connection.fileno(), [data[self.n_here : self.n_here + PIECE]])
-            if not n or self._is_over:
-                raise EOFError
+            piece = data[self.n_here : self.n_here + PIECE]
+            read_into(piece, connection)
             with self._change:
-                self.n_here += n
+                self.n_here += piece.nbytes
                 self._change.notify_all()
 
     def end(self) -> None:
@@ -120,7 +140,7 @@ class Inputs:
     address : (str, int)
         The same, with the port that the system has chosen for 0.
     held : dict
-        The inputs, by key.
+        The inputs, by the names of calls.
     """
 
     def __init__(self, address: Address, key: bytes) -> None:
@@ -131,35 +151,34 @@ class Inputs:
         self.held: dict[str, Held] = {}
         _thread.start_new_thread(self._accept, ())
 
-    def drop(self, keys: list[str]) -> None:
-        """Free inputs, and send them to nobody any more."""
-        for held in [self.held.pop(key, None) for key in keys]:
-            if held is not None:
-                held.end()
+    def drop(self, call: str) -> None:
+        """Free the inputs of a call, and send them to nobody any more."""
+        if (held := self.held.pop(call, None)) is not None:
+            held.end()
 
-    def complete(self, key: str, boot: Boot) -> None:
-        """Receive what is missing of an input.
+    def complete(self, call: str, boot: Boot) -> None:
+        """Receive what is missing of a call's inputs.
 
         Raises
         ------
         ConnectionError
             The client cannot be reached, or the call is over.
         """
-        held = self.held[key]
-        parent = None if held.is_whole else _take(dial(boot), key, held, self._own, None)
+        held = self.held[call]
+        parent = None if held.is_whole else _take(dial(boot), call, held, self._own, None)
         if parent is not None:
             with suppress(OSError, EOFError, AuthenticationError):
-                _take(connect(parent, self._key, PEER_S), key, held)
+                _take(connect(parent, self._key, PEER_S), call, held)
             if not held.is_whole:
                 self._own = None  # there may be a firewall: from now on, the client alone
-                _take(dial(boot), key, held, None, parent)
+                _take(dial(boot), call, held, None, parent)
         if not held.is_whole:
             raise ConnectionError(f"host {socket.gethostname()} did not receive all inputs")
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
-        """Do what a process wants: an input, from some byte on."""
+        """Do what a process wants: inputs, from some byte on."""
         match what, *content:
-            case "need", key, start, *about if (held := self.held.get(key)) is not None:
+            case "need", call, start, *about if (held := self.held.get(call)) is not None:
                 connection.send(parent := held.parent_of(*about) if about else None)
                 if parent is None:
                     held.give(connection, start)
@@ -179,10 +198,10 @@ class Inputs:
             self.serve(connection, *connection.recv())
 
 
-def _take(connection: Any, key: str, held: Held, *about: Address | None) -> Address | None:
-    """Take what is missing of an input, as far as it comes; return who has it instead."""
+def _take(connection: Any, call: str, held: Held, *about: Address | None) -> Address | None:
+    """Take what is missing of inputs, as far as it comes; return who has them instead."""
     with closing(connection), suppress(OSError, EOFError):
-        connection.send(("need", key, held.n_here, *about))
+        connection.send(("need", call, held.n_here, *about))
         parent: Address | None = connection.recv()
         if parent is None:
             held.take(connection)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import _thread
 import os
+import pickle
 import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from nbshare.engine.local import at_shutdown
-from nbshare.hosts.inputs import Inputs
+from nbshare.hosts.inputs import Inputs, read_into, write
 from nbshare.hosts.travel import boot_at, packed_library
 
 
@@ -29,8 +32,27 @@ class Line:
 
     def send(self, *message: Any) -> None:
         """Send a message; if the other end is gone, its receiver will find out."""
+        buffers: list[pickle.PickleBuffer] = []  # they are not copied
+        head = pickle.dumps(message, 5, buffer_callback=buffers.append)
+        raw = [buffer.raw() for buffer in buffers]
         with self._sending, suppress(OSError):
-            self.connection.send(message)
+            self.connection.send((head, [data.nbytes for data in raw]))
+            for data in raw:
+                write(self.connection, data)
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises
+        ------
+        EOFError, OSError
+            The other end is gone.
+        """
+        head, sizes = self.connection.recv()
+        buffers = [np.empty(nbytes, np.uint8).data for nbytes in sizes]
+        for buffer in buffers:
+            read_into(buffer, self.connection)
+        return pickle.loads(head, buffers=buffers)
 
 
 class Lines(Inputs):
@@ -45,16 +67,14 @@ class Lines(Inputs):
     ----------
     boot : Boot
         What tells agents how to connect.
-    waiting : dict
-        By the id of a block that may begin: a function that takes the line on which it does.
-    running : dict
-        By the id of a block: a function that takes news of it.
+    waiting, running : dict
+        By the ids of blocks, those that may begin and all: a function that takes events.
     """
 
     def __init__(self, address: str) -> None:
         given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
-        self.waiting: dict[int, Callable[[Line], None]] = {}
-        self.running: dict[int, Callable[..., None]] = {}
+        self.waiting: dict[int, Callable[[Any], None]] = {}
+        self.running: dict[int, Callable[[Any], None]] = {}
         self._lines: list[Line] = []
         self.is_closed = False
         key = secrets.token_bytes(32)
@@ -88,8 +108,8 @@ class Lines(Inputs):
                 connection.send_bytes(packed_library())
             case "host", name:
                 self._listen(line := Line(connection, name))
-                for take in list(self.running.values()):
-                    take(line)
+                for put in set(self.running.values()):
+                    put(("lost", line))
             case _:
                 super().serve(connection, what, *content)
 
@@ -97,14 +117,14 @@ class Lines(Inputs):
         self._lines.append(line)
         with suppress(OSError, EOFError):
             while True:
-                what, block, *content = line.connection.recv()
+                what, block, *content = line.receive()
                 if what == "begin":
-                    begin = self.waiting.pop(block, None)
-                    if begin is not None:
-                        begin(line)
-                    line.send("answer", block, begin is not None)
-                elif (take := self.running.get(block)) is not None:
-                    take(*content)
+                    put = self.waiting.pop(block, None)
+                    if put is not None:
+                        put(("begun", block, line))
+                    line.send("answer", block, put is not None)
+                elif (put := self.running.get(block)) is not None:
+                    put(("news", block, *content))
         self._lines.remove(line)
 
 

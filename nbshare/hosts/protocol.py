@@ -17,21 +17,15 @@ from nbshare.wire.results import LogKey, OutputSpec
 # --------------------------------------------------------------------------- to an agent
 
 
-class Input(NamedTuple):
-    """Bytes that an agent keeps for the blocks of a call."""
-
-    key: str
-    small: bytes | None  # themselves, if they are few
-    nbytes: int
-    handle: Handle | None = None  # where the client has them, for an agent on its machine
-
-
 class Common(NamedTuple):
     """The parts that are the same for all blocks of a call."""
 
     call: str
-    inputs: tuple[Input, Input]  # the parts of a call that `fixed` describes; source files
-    fixed: Fixed
+    nbytes: int  # of its inputs
+    small: bytes | None  # the inputs themselves, if they are few
+    handle: Handle | None  # where the client has them, for an agent on its machine
+    sources: tuple[int, int]  # the place of the source files in them, and their size
+    fixed: Fixed  # the place of all else
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
     policy: Policy
     out: str | tuple[np.dtype[Any], tuple[int, ...]] | None  # an array by its rows
@@ -54,17 +48,10 @@ class Block(NamedTuple):
 # --------------------------------------------------------------------------- to the client
 
 
-class Refused(NamedTuple):
-    """The answer of an agent to a block that was begun before: its first host was lost."""
-
-    host: str
-
-
 class Reply(NamedTuple):
     """What has become of a block since the last reply."""
 
     host: str
-    number: int  # of earlier replies about the block
     is_last: bool
     n: int  # items of the block that may have been begun
     states: bytes  # as in `nbshare.wire.board.Page.done`; 0 of items that an earlier reply has
@@ -103,7 +90,7 @@ class Future(Protocol):
     """A task of a cluster, as `concurrent.futures.Future`."""
 
     def result(self) -> bytes:
-        """Return what `carry` returned."""
+        """Return what `carry` returned: nothing, or a pickled error."""
 
     def cancel(self) -> Any:
         """Have it not begin."""

@@ -123,7 +123,6 @@ class Replies:
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._errors: set[int] = set()
         self._present: list[int] = []
-        self._number = 0
 
     def take(self, *, is_last: bool) -> Reply | None:
         """Return the next reply; None if nothing is new and more may follow."""
@@ -136,11 +135,12 @@ class Replies:
         if not (is_last or states.any() or collector.texts or present):
             return None
         self._errors |= errors.keys()
-        self._number += 1
         rows = index = None
         logs = {}
         if (states == IN_OUTPUT).any():
-            rows = results.rows(0, len(states))[states[: len(states)] == IN_OUTPUT]
+            rows = results.rows(0, len(states))
+            if not (states == IN_OUTPUT).all():
+                rows = rows[states == IN_OUTPUT]
         if (states == IN_LOG).any():
             index = board.page(0).index[:, : len(states)][:, states == IN_LOG]
             for key in np.unique(index[0]).tolist():
@@ -148,7 +148,6 @@ class Replies:
         slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
         return Reply(
             host=self._host,
-            number=self._number - 1,
             is_last=is_last,
             n=board.n_tasks,
             states=states.tobytes(),
