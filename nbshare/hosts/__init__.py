@@ -1,6 +1,6 @@
 """Runs calls on other machines: on an executor, a Dask cluster or a Ray cluster that exists.
 
-A cluster is anything that runs a function somewhere, and returns what that returns. A task of the
+A cluster is anything that runs a function somewhere, and says when that has returned. A task of the
 cluster is a block of items. All else (order, seeds, attempts, results, plot, checkpoint, Stop)
 stays with the call in the client, which stores results as a worker does. There and back::
 
@@ -18,9 +18,11 @@ stays with the call in the client, which stores results as a worker does. There 
                                                                        a cluster repeats is refused
                                                                        a call of the local engine,
                                                                        with one worker process
-      Line ◄────── results so far, of a block that takes long ◄─────── each half second
-           ──────► "stop" ──────────────────────────────────────────►  Call.stop
-        Cluster._take ◄──── Reply ◄────────────────────────────────── results, failures, prints
+      Line ──────► "stop" ──────────────────────────────────────────►  Call.stop
+        Cluster._take ◄──── Reply ◄─────────────────────────────────── results, failures, prints:
+                                                                       at the end, and each half
+                                                                       second if a block takes long
+        Cluster._answer ◄─────────────────── the task's end ◄───────── or why it could not begin
 
 The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
 errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which

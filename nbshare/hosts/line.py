@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from nbshare.engine.local import at_shutdown
+from nbshare.hosts.carrier import Boot, versions
 from nbshare.hosts.inputs import Inputs, read_into, write
-from nbshare.hosts.travel import boot_at, packed_library
+from nbshare.hosts.travel import library_digest, packed_library
 
 
 class Line:
@@ -79,7 +80,13 @@ class Lines(Inputs):
         self.is_closed = False
         key = secrets.token_bytes(32)
         super().__init__((given or address, int(port or 0)), key)
-        self.boot = boot_at((given or address, self.address[1]), key)
+        self.boot = Boot(
+            name=secrets.token_hex(8),
+            address=(given or address, self.address[1]),
+            key=key,
+            versions=dict(versions()),
+            library=library_digest(),
+        )
 
     def send(self, *message: Any) -> None:
         """Send a message to all agents."""
@@ -107,25 +114,27 @@ class Lines(Inputs):
             case ("library",):
                 connection.send_bytes(packed_library())
             case "host", name:
-                self._listen(line := Line(connection, name))
-                for put in set(self.running.values()):
-                    put(("lost", line))
+                line = Line(connection, name)
+                self._lines.append(line)
+                try:
+                    self._listen(line)
+                finally:
+                    self._lines.remove(line)
+                    for put in set(self.running.values()):
+                        put(("lost", line))
             case _:
                 super().serve(connection, what, *content)
 
     def _listen(self, line: Line) -> None:
-        self._lines.append(line)
-        with suppress(OSError, EOFError):
-            while True:
-                what, block, *content = line.receive()
-                if what == "begin":
-                    put = self.waiting.pop(block, None)
-                    if put is not None:
-                        put(("begun", block, line))
-                    line.send("answer", block, put is not None)
-                elif (put := self.running.get(block)) is not None:
-                    put(("news", block, *content))
-        self._lines.remove(line)
+        while True:
+            what, block, *content = line.receive()
+            if what == "begin":
+                put = self.waiting.pop(block, None)
+                if put is not None:
+                    put(("begun", block, line))
+                line.send("answer", block, put is not None)
+            elif (put := self.running.get(block)) is not None:
+                put(("news", block, *content))
 
 
 _lines: dict[str, Lines] = {}  # by address

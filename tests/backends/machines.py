@@ -210,11 +210,12 @@ class Machines(Executor):
         ):
             subprocess.run(command.split(), check=True)
         self.machines = [Machine(k, n_each) for k in range(1, n + 1)]
+        self.in_use = list(self.machines)
         self.n_workers = n * n_each
 
     def submit(self, fn, /, *args) -> Future:
         """Run a function on a machine."""
-        return min(self.machines, key=lambda machine: machine.load).submit(fn, *args)
+        return min(self.in_use, key=lambda machine: machine.load).submit(fn, *args)
 
     def shutdown(self, wait=True, *, cancel_futures=False) -> None:
         """Switch all off."""

@@ -84,6 +84,20 @@ def test_inputs_leave_this_machine_once(start_machines, n):
     assert machines.n_bytes_sent() < 1.1 * table.nbytes
 
 
+def test_a_machine_that_joins_has_inputs_from_another(start_machines):
+    """Though it comes when the first items are done."""
+    table, executor = np.ones(4 << 20), start_machines(2)
+    joins = executor.in_use.pop()
+    job = map_async(
+        farm.total, range(60), shared={"table": table}, chunksize=1, **options(executor)
+    )
+    wait_until(lambda: job.present.any(), 60)
+    executor.in_use.append(joins)
+    assert job.result(60).tolist() == [float(table.size) + i for i in range(60)]
+    assert table.nbytes < joins.n_bytes_received < 1.05 * table.nbytes
+    assert machines.n_bytes_sent() < 1.1 * table.nbytes
+
+
 def test_machines_that_cannot_reach_each_other(start_machines):
     """They have inputs from this machine, and wait for others once only."""
     table, executor = np.ones(1 << 20), start_machines(2)
