@@ -58,7 +58,7 @@ class Reply(NamedTuple):
     spec: OutputSpec | None
     rows: npt.NDArray[Any] | None  # of items in the output
     entries: npt.NDArray[np.int64] | None  # of items in logs
-    logs: dict[LogKey, bytes]
+    logs: dict[LogKey, Any]  # the parts that `entries` mean, which are not copied
     errors: dict[int, BaseException]
     error: BaseException | None  # of the call
     attempts: npt.NDArray[np.int32] | None

@@ -188,14 +188,14 @@ class Replies:
         self._given[: len(states)] |= states != NOT_DONE
         return states
 
-    def _cut_log(self, key: int, index: Any) -> bytes:
+    def _cut_log(self, key: int, index: Any) -> pickle.PickleBuffer:
         """Return the part of a log that has some entries, which then count from its start."""
         of_log = index[0] == key
         offsets = index[1, of_log]
         start = int(offsets.min())
         stop = int((offsets + np.abs(index[2, of_log])).max())
         index[1, of_log] -= start
-        return bytes(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
+        return pickle.PickleBuffer(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
 
     def _attempts(self) -> Any:
         board = self._call.board
