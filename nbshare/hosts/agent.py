@@ -20,13 +20,15 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nbshare.engine.local import dispatcher, shutdown
-from nbshare.engine.preparing import Placed, place_bytes
+from nbshare.engine.preparing import Placed
 from nbshare.errors import NbshareError
-from nbshare.hosts.carrier import Boot, dial, fetch, is_of_this_user
-from nbshare.hosts.line import Line, bytes_of
-from nbshare.hosts.protocol import Block, Input, Refused, Reply
+from nbshare.hosts.carrier import Boot, dial, is_of_this_user
+from nbshare.hosts.executor import outward_address
+from nbshare.hosts.inputs import Held, Inputs
+from nbshare.hosts.line import Line
+from nbshare.hosts.protocol import Block, Common
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
-from nbshare.memory import Segment, open_handle
+from nbshare.memory import open_handle
 from nbshare.wire.board import LOADED
 
 IDLE_S = 30.0  # without a carrier, before it ends
@@ -59,9 +61,9 @@ class Agent:
             dispatcher().warm_up()  # while inputs come
             self._line = Line(dial(boot))
             self._line.connection.send(("host", self.host))
+            self._inputs = Inputs((outward_address(boot.address[0]), 0), boot.key)
         except Exception as error:  # noqa: BLE001 - carriers tell
             self._problem = error
-        self._inputs: dict[str, Placed] = {}
         self._sources: tuple[str, bytes] = "", b""  # those of the last block
         self._stopped: set[str] = set()  # calls, also those that are over
         self._fetching = _thread.allocate_lock()
@@ -75,7 +77,7 @@ class Agent:
         """Do what the client says, until it is gone."""
         with suppress(OSError, EOFError):
             while self._line is not None:
-                match self._line.connection.recv():
+                match self._line.receive():
                     case ("answer", block, may_begin):
                         self._answers[block].put(may_begin)
                     case ("stop", name):
@@ -83,10 +85,9 @@ class Agent:
                         for call_name, call in list(self._calls.values()):
                             if call_name == name:
                                 call.stop()
-                    case ("end", name, keys):
+                    case ("end", name):
                         self._stopped.add(name)
-                        for key in keys:
-                            self._inputs.pop(key, None)
+                        self._inputs.drop(name)
                     case ("leave",):
                         break
         if self._line is not None:
@@ -122,57 +123,51 @@ class Agent:
         try:
             if is_of_this_user(sock):
                 with closing(Connection(sock.detach())) as connection, suppress(OSError, EOFError):
-                    answer = self._answer(connection)
-                    connection.send_bytes(pickle.dumps(answer, 5))
+                    problem = self._run(connection)
+                    connection.send_bytes(pickle.dumps(problem) if problem else b"")
         finally:
             self._n_carriers -= 1
 
-    def _answer(self, connection: Any) -> Any:
-        """Return what becomes of a carrier's block; an error if it cannot be run."""
+    def _run(self, connection: Any) -> Exception | None:
+        """Run a carrier's block; return why that cannot be."""
         message = connection.recv_bytes()
         try:
             if self._problem is not None:
                 return self._problem
             block: Block = pickle.loads(message)
-            for wanted in block.common.inputs:
-                self._get(wanted, block.common.call)
+            self._get_inputs(block.common)
             if not self._may_begin(block.id):
-                return Refused(self.host)
-            return self._work(block, lambda: bool(connection.poll()))
+                return RuntimeError("these items were begun before")
+            self._work(block, lambda: bool(connection.poll()))
         except (NbshareError, OSError, RuntimeError) as error:
             return error
-
-    def _get(self, wanted: Input, call: str) -> None:
-        """Have an input here: from its message, the memory of this machine, or the client, once."""
-        with self._fetching:
-            if wanted.key in self._inputs:
-                return
-            if wanted.small is not None:
-                placed = Placed(wanted.small, [])
-            elif (segment := self._opened(wanted)) is not None:
-                placed = Placed(None, [(segment, "r")])
-            else:
-                placed = place_bytes(fetch(self._boot, wanted.key))
-            self._inputs[wanted.key] = placed
-            if call in self._stopped:  # meanwhile; nobody would free it
-                self._inputs.pop(wanted.key, None)
-                raise RuntimeError("the call is over")
-
-    def _opened(self, wanted: Input) -> Segment | None:
-        """Return the client's memory, if this machine has it."""
-        if wanted.handle is not None and "NBSHARE_HOST" not in os.environ:
-            with suppress(OSError, LookupError):  # the client is on another machine
-                return open_handle(wanted.handle)
         return None
+
+    def _get_inputs(self, common: Common) -> None:
+        """Have a call's inputs here: from the message, this machine's memory, or others, once."""
+        with self._fetching:
+            if common.call in self._inputs.held:
+                return
+            placed = None if common.small is None else Placed(common.small, [])
+            if common.handle is not None and "NBSHARE_HOST" not in os.environ:
+                with suppress(OSError, LookupError):  # the client is on another machine
+                    placed = Placed(None, [(open_handle(common.handle), "r")])
+            self._inputs.held[common.call] = Held(common.nbytes, placed)
+            try:
+                self._inputs.complete(common.call, self._boot)
+                if common.call in self._stopped:  # meanwhile; nobody would free them
+                    raise ConnectionError("the call is over")
+            except BaseException:
+                self._inputs.drop(common.call)
+                raise
 
     # ---------------------------------------------------------------------------- blocks
 
-    def _work(self, block: Block, is_abandoned: Callable[[], bool]) -> Reply:
-        """Run a block; tell the client on the way what is done if it takes long."""
+    def _work(self, block: Block, is_abandoned: Callable[[], bool]) -> None:
+        """Run a block; tell the client what is done, on the way too if it takes long."""
         assert self._line is not None
-        fixed, sources = block.common.inputs
-        engine = dispatcher()
-        call = call_of(block, self._inputs[fixed.key], self._sources_of(sources.key), engine)
+        engine, held = dispatcher(), self._inputs.held[block.common.call]
+        call = call_of(block, held.placed, self._sources_of(block.common, held), engine)
         replies = Replies(call, self.host)
         self._calls[block.id] = block.common.call, call
         try:
@@ -195,14 +190,14 @@ class Agent:
                     self._line.send("news", block.id, reply)
         finally:
             del self._calls[block.id]
-        reply = replies.take(is_last=True)
-        assert reply is not None
-        return reply
+        if not is_abandoned():  # else the cluster says so, and the items count as lost
+            self._line.send("news", block.id, replies.take(is_last=True))
 
-    def _sources_of(self, key: str) -> bytes:
+    def _sources_of(self, common: Common, held: Held) -> bytes:
         """Return packed source files, the same object each time."""
-        if self._sources[0] != key:
-            self._sources = key, bytes(bytes_of(self._inputs[key]))
+        if self._sources[0] != common.call:
+            start, nbytes = common.sources
+            self._sources = common.call, bytes(held.data[start : start + nbytes])
         return self._sources[1]
 
 

@@ -24,6 +24,8 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, NamedTuple
 
+Address = tuple[str, int]  # host and port
+
 ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
 CONNECT_S = 10.0
@@ -60,7 +62,7 @@ class Boot(NamedTuple):
     """How a carrier finds or starts the agent of its host, and the agent its client."""
 
     name: str  # of the client's agents, one on each host
-    address: tuple[str, int]  # of the client's line
+    address: Address  # of the client's line
     key: bytes  # that both ends of a line prove to have
     versions: dict[str, str]
     library: bytes  # the digest of nbshare's files
@@ -125,35 +127,23 @@ def dial(boot: Boot) -> Any:
         The client cannot be reached.
     """
     try:
-        sock = socket.create_connection(boot.address, CONNECT_S)
-        sock.settimeout(None)
+        return connect(boot.address, boot.key, CONNECT_S)
     except OSError as error:
         raise ConnectionError(
             f"host {socket.gethostname()} cannot connect to the process that makes the call, at "
             f"{boot.address[0]}:{boot.address[1]} ({error}). Set the environment variable "
             "NBSHARE_ADDRESS there to an address, and if need be a port, that the hosts can reach"
         ) from None
+
+
+def connect(address: Address, key: bytes, timeout: float) -> Any:
+    """Return a new connection to a process that has the same key."""
+    sock = socket.create_connection(address, timeout)
+    sock.settimeout(None)
     connection = kept_alive(sock)
-    answer_challenge(connection, boot.key)
-    deliver_challenge(connection, boot.key)
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
     return connection
-
-
-def fetch(boot: Boot, key: str) -> bytes:
-    """Return what the client has under a key.
-
-    Raises
-    ------
-    ConnectionError
-        It has nothing there, or cannot be reached.
-    """
-    with closing(dial(boot)) as connection:
-        connection.send(("need", key))
-        try:
-            data: bytes = connection.recv_bytes()
-        except EOFError:
-            raise ConnectionError("the call is over") from None
-    return data
 
 
 def kept_alive(sock: socket.socket) -> Any:
@@ -235,7 +225,9 @@ def _start(boot: Boot, name: str) -> None:
                 _launch(boot, listener, repr(os.path.dirname(folder)))
                 return
         with os.fdopen(os.memfd_create("nbshare"), "wb") as library:
-            library.write(fetch(boot, "library"))
+            with closing(dial(boot)) as connection:
+                connection.send(("library",))
+                library.write(connection.recv_bytes())
             library.flush()
             # Its workers are other processes: they open it where the agent has it.
             path = f'f"/proc/{{os.getpid()}}/fd/{library.fileno()}"'

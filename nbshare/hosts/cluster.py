@@ -30,19 +30,18 @@ import numpy as np
 
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call
-from nbshare.engine.preparing import Items, Placed, new_call, pack_fixed, place, place_bytes, source
+from nbshare.engine.preparing import Items, new_call, pack_fixed, place, source
 from nbshare.engine.run import Engine, Request
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
+from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import Line, lines_at
 from nbshare.hosts.protocol import (
     Block,
     Common,
     Future,
     Hosts,
-    Input,
-    Refused,
     Reply,
 )
 from nbshare.memory import handle_of
@@ -77,7 +76,8 @@ class Sent:
     def __init__(self, items: range, slot: int, future: Future) -> None:
         self.items, self.slot, self.future = items, slot, future
         self.line: Line | None = None  # of the host, when it has begun
-        self.n_taken, self.n_replies = 0, -1  # unknown before the last one
+        # Only then is it free for the next block: the host, and the cluster's place there.
+        self.is_told, self.has_ended = False, False
 
 
 class Cluster(Engine):
@@ -122,21 +122,25 @@ class Cluster(Engine):
         for column in request.iterables:
             if column is not None and len(column):
                 source(Arena(by_value=True), column[:1])
-        placed = [place(arena), place_bytes(packed_sources())]
-        keys = (name := f"call {next(_ids)}"), f"code of {name}"
+        sources = arena.add(packed_sources())
+        nbytes = arena.nbytes  # placing empties it
+        small, segments, _ = placed = place(arena)
+        name = f"call {next(_ids)}"
+        self._lines.held[name] = Held(nbytes, placed)
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = out.dtype, out.shape[1:]
         self._common = Common(
             call=name,
-            inputs=(_input(keys[0], placed[0]), _input(keys[1], placed[1])),
+            nbytes=nbytes,
+            small=small,
+            handle=None if small else handle_of(segments[0][0], is_held=False),
+            sources=sources,
             fixed=fixed,
             settings=_settings(request),
             policy=request.policy,
             out=None if out is None else out if isinstance(out, tuple) else "list",
         )
-        self._placed = dict(zip(keys, placed, strict=True))
-        self._lines.inputs.update(self._placed)
         fed = [None for column in request.iterables if column is None]
         return new_call(request, self, fixed, [], Items([], fed))
 
@@ -158,6 +162,7 @@ class Cluster(Engine):
         call.board.stop()
         self._events.put(("look",))
         if call.state == "starting":  # it was never submitted
+            self._leave()
             call.finish("stopped")
 
     # ------------------------------------------------------------------ the call's thread
@@ -192,6 +197,7 @@ class Cluster(Engine):
             return call.is_complete and not self._sent
         if self._end_at == math.inf:
             self._end_at = time.monotonic() + STOP_S
+            self._lines.drop(self._common.call)  # what has not begun needs no inputs
             self._lines.send("stop", self._common.call)
             for block, sent in list(self._sent.items()):
                 if self._lines.waiting.pop(block, None) is not None:  # it has not begun
@@ -204,10 +210,8 @@ class Cluster(Engine):
             self._lines.waiting.pop(block, None)
             self._sent[block].future.cancel()
             self._forget(block)
-        for key in self._placed:
-            self._lines.inputs.pop(key, None)
-        self._lines.send("end", self._common.call, list(self._placed))
-        self._placed.clear()
+        self._lines.drop(self._common.call)
+        self._lines.send("end", self._common.call)
 
     def _handle(self, what: str, *content: Any) -> None:
         """Act on an event."""
@@ -296,10 +300,7 @@ class Cluster(Engine):
             budget_s=2 * self._block_s if self._item_s else PROBE_S,
         )
         put = self._events.put
-        self._lines.waiting[block_id] = lambda line: put(("begun", block_id, line))
-        self._lines.running[block_id] = lambda what: put(
-            ("lost", what) if isinstance(what, Line) else ("news", block_id, what)
-        )
+        self._lines.waiting[block_id] = self._lines.running[block_id] = put
         try:
             future = self._hosts.submit(self._lines.boot, pickle.dumps(block, 5))
         except BaseException:
@@ -328,7 +329,8 @@ class Cluster(Engine):
     def _answer(self, block: int, future: Future) -> None:
         """Act on the end of a task of the cluster."""
         try:
-            answer = _answer_of(future)
+            if problem := future.result():
+                raise pickle.loads(problem)
         except BaseException as error:  # noqa: BLE001 - each cluster has its own
             if self._lines.waiting.pop(block, None) is None:
                 line = self._sent[block].line
@@ -342,12 +344,8 @@ class Cluster(Engine):
                 self._call.error = self._call.error or without_frames(error)
             return
         self._n_failed = 0
-        match answer:
-            case Reply():
-                self._take(block, answer)
-            case Refused(host):
-                line = self._sent[block].line
-                self._lose(block, host if line is None else line.host)
+        self._sent[block].has_ended = True
+        self._finish(block)
 
     def _take(self, block: int, reply: Reply) -> None:
         """Store what has become of a block."""
@@ -355,12 +353,14 @@ class Cluster(Engine):
         worked_s, n_worked = self._inbox.take(sent.items, sent.slot, reply)
         if n_worked:
             self._item_s = max(worked_s, 1e-9) / n_worked
-        sent.n_taken += 1
         if reply.is_last:
-            sent.n_replies = reply.number + 1
-        if sent.n_taken == sent.n_replies:  # else others are still on the line
-            self._forget(block)
-            self._return(sent.items)
+            sent.is_told = True
+            self._finish(block)
+
+    def _finish(self, block: int) -> None:
+        """Send what was left of a block again, when host and cluster are done with it."""
+        if self._sent[block].is_told and self._sent[block].has_ended:
+            self._return(self._forget(block).items)
 
     def _return(self, items: range) -> None:
         """Send the items that are not done again."""
@@ -371,8 +371,12 @@ class Cluster(Engine):
 
     def _lose(self, block: int, host: str) -> None:
         """Count what was not done of a block whose host was lost as failed."""
-        call, items = self._call, self._forget(block).items
+        call, sent = self._call, self._forget(block)
+        items = sent.items
         undone = [i for i in items if not call.board.state(i)]
+        if sent.is_told:
+            self._return(items)
+            return
         if not undone or call.board.stopped or self._lines.is_closed:
             return
         many = f" to {undone[-1]}" if len(undone) > 1 else ""
@@ -389,19 +393,6 @@ class Cluster(Engine):
                 return
             call.board.fail(i)
         self._return(items)
-
-
-def _answer_of(future: Future) -> Any:
-    """Return what a carrier brought; raise it, if it is an error."""
-    answer = pickle.loads(future.result())
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _input(key: str, placed: Placed) -> Input:
-    handle = None if placed.small else handle_of(placed.segments[0][0], is_held=False)
-    return Input(key, placed.small, handle)
 
 
 def _settings(request: Request) -> dict[str, Any]:

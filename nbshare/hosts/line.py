@@ -9,39 +9,54 @@ from __future__ import annotations
 
 import _thread
 import os
+import pickle
+import secrets
 import socket
 from collections.abc import Callable
-from contextlib import closing, suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import answer_challenge, deliver_challenge
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from nbshare.engine.local import at_shutdown
-from nbshare.engine.preparing import Placed
-from nbshare.hosts.carrier import kept_alive
-from nbshare.hosts.travel import boot_at, packed_library
+from nbshare.hosts.carrier import Boot, versions
+from nbshare.hosts.inputs import Inputs, read_into, write
+from nbshare.hosts.travel import library_digest, packed_library
 
 
 class Line:
     """One end of a line, for several threads that send and one that receives."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any, host: str = "") -> None:
+        self.connection, self.host = connection, host
         self._sending = _thread.allocate_lock()
-        self.host = ""
 
     def send(self, *message: Any) -> None:
         """Send a message; if the other end is gone, its receiver will find out."""
+        buffers: list[pickle.PickleBuffer] = []  # they are not copied
+        head = pickle.dumps(message, 5, buffer_callback=buffers.append)
+        raw = [buffer.raw() for buffer in buffers]
         with self._sending, suppress(OSError):
-            self.connection.send(message)
+            self.connection.send((head, [data.nbytes for data in raw]))
+            for data in raw:
+                write(self.connection, data)
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises
+        ------
+        EOFError, OSError
+            The other end is gone.
+        """
+        head, sizes = self.connection.recv()
+        buffers = [np.empty(nbytes, np.uint8).data for nbytes in sizes]
+        for buffer in buffers:
+            read_into(buffer, self.connection)
+        return pickle.loads(head, buffers=buffers)
 
 
-def bytes_of(placed: Placed) -> bytes | memoryview:
-    """Return what has been placed."""
-    return placed.small or memoryview(placed.segments[0][0])
-
-
-class Lines:
+class Lines(Inputs):
     """The client's ends of all lines.
 
     Parameters
@@ -53,25 +68,25 @@ class Lines:
     ----------
     boot : Boot
         What tells agents how to connect.
-    waiting : dict
-        By the id of a block that may begin: a function that takes the line on which it does.
-    inputs : dict
-        What agents may fetch, by key.
-    running : dict
-        By the id of a block: a function that takes news of it.
+    waiting, running : dict
+        By the ids of blocks, those that may begin and all: a function that takes events.
     """
 
     def __init__(self, address: str) -> None:
         given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
-        self._socket = socket.create_server((given or address, int(port or 0)))
-        place = given or address, self._socket.getsockname()[1]
-        self.boot = boot_at(place)
-        self.waiting: dict[int, Callable[[Line], None]] = {}
-        self.running: dict[int, Callable[..., None]] = {}
-        self.inputs: dict[str, Placed] = {}
+        self.waiting: dict[int, Callable[[Any], None]] = {}
+        self.running: dict[int, Callable[[Any], None]] = {}
         self._lines: list[Line] = []
         self.is_closed = False
-        _thread.start_new_thread(self._accept, ())
+        key = secrets.token_bytes(32)
+        super().__init__((given or address, int(port or 0)), key)
+        self.boot = Boot(
+            name=secrets.token_hex(8),
+            address=(given or address, self.address[1]),
+            key=key,
+            versions=dict(versions()),
+            library=library_digest(),
+        )
 
     def send(self, *message: Any) -> None:
         """Send a message to all agents."""
@@ -93,46 +108,33 @@ class Lines:
         for line in self._lines:
             line.connection.close()
 
-    def _accept(self) -> None:
+    def serve(self, connection: Any, what: str, *content: Any) -> None:
+        """Do what a host wants; a line lasts as long as its agent."""
+        match what, *content:
+            case ("library",):
+                connection.send_bytes(packed_library())
+            case "host", name:
+                line = Line(connection, name)
+                self._lines.append(line)
+                try:
+                    self._listen(line)
+                finally:
+                    self._lines.remove(line)
+                    for put in set(self.running.values()):
+                        put(("lost", line))
+            case _:
+                super().serve(connection, what, *content)
+
+    def _listen(self, line: Line) -> None:
         while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            _thread.start_new_thread(self._serve, (Line(kept_alive(sock)),))
-
-    def _give(self, line: Line, key: str) -> None:
-        """Send what a host needs, which has a line of its own, so that Stop need not wait."""
-        with closing(line.connection):
-            if key == "library":
-                line.connection.send_bytes(packed_library())
-            elif (placed := self.inputs.get(key)) is not None:
-                line.connection.send_bytes(bytes_of(placed))
-
-    def _serve(self, line: Line) -> None:
-        with suppress(OSError, EOFError, AuthenticationError):
-            deliver_challenge(line.connection, self.boot.key)
-            answer_challenge(line.connection, self.boot.key)
-            what, name = line.connection.recv()
-            if what == "need":
-                self._give(line, name)
-                return
-            line.host = name
-            self._lines.append(line)
-            while True:
-                what, block, *content = line.connection.recv()
-                if what == "begin":
-                    begin = self.waiting.pop(block, None)
-                    if begin is not None:
-                        begin(line)
-                    line.send("answer", block, begin is not None)
-                elif (take := self.running.get(block)) is not None:
-                    take(*content)
-        if line in self._lines:
-            self._lines.remove(line)
-        for take in list(self.running.values()):
-            take(line)
-        line.connection.close()
+            what, block, *content = line.receive()
+            if what == "begin":
+                put = self.waiting.pop(block, None)
+                if put is not None:
+                    put(("begun", block, line))
+                line.send("answer", block, put is not None)
+            elif (put := self.running.get(block)) is not None:
+                put(("news", block, *content))
 
 
 _lines: dict[str, Lines] = {}  # by address

@@ -17,20 +17,15 @@ from nbshare.wire.results import LogKey, OutputSpec
 # --------------------------------------------------------------------------- to an agent
 
 
-class Input(NamedTuple):
-    """Bytes that an agent keeps for the blocks of a call."""
-
-    key: str
-    small: bytes | None  # themselves, if they are few
-    handle: Handle | None = None  # where the client has them, for an agent on its machine
-
-
 class Common(NamedTuple):
     """The parts that are the same for all blocks of a call."""
 
     call: str
-    inputs: tuple[Input, Input]  # the parts of a call that `fixed` describes; source files
-    fixed: Fixed
+    nbytes: int  # of its inputs
+    small: bytes | None  # the inputs themselves, if they are few
+    handle: Handle | None  # where the client has them, for an agent on its machine
+    sources: tuple[int, int]  # the place of the source files in them, and their size
+    fixed: Fixed  # the place of all else
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
     policy: Policy
     out: str | tuple[np.dtype[Any], tuple[int, ...]] | None  # an array by its rows
@@ -53,24 +48,17 @@ class Block(NamedTuple):
 # --------------------------------------------------------------------------- to the client
 
 
-class Refused(NamedTuple):
-    """The answer of an agent to a block that was begun before: its first host was lost."""
-
-    host: str
-
-
 class Reply(NamedTuple):
     """What has become of a block since the last reply."""
 
     host: str
-    number: int  # of earlier replies about the block
     is_last: bool
     n: int  # items of the block that may have been begun
     states: bytes  # as in `nbshare.wire.board.Page.done`; 0 of items that an earlier reply has
     spec: OutputSpec | None
     rows: npt.NDArray[Any] | None  # of items in the output
     entries: npt.NDArray[np.int64] | None  # of items in logs
-    logs: dict[LogKey, bytes]
+    logs: dict[LogKey, Any]  # the parts that `entries` mean, which are not copied
     errors: dict[int, BaseException]
     error: BaseException | None  # of the call
     attempts: npt.NDArray[np.int32] | None
@@ -102,7 +90,7 @@ class Future(Protocol):
     """A task of a cluster, as `concurrent.futures.Future`."""
 
     def result(self) -> bytes:
-        """Return what `carry` returned."""
+        """Return what `carry` returned: nothing, or a pickled error."""
 
     def cancel(self) -> Any:
         """Have it not begin."""

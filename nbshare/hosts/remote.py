@@ -123,7 +123,6 @@ class Replies:
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._errors: set[int] = set()
         self._present: list[int] = []
-        self._number = 0
 
     def take(self, *, is_last: bool) -> Reply | None:
         """Return the next reply; None if nothing is new and more may follow."""
@@ -136,11 +135,12 @@ class Replies:
         if not (is_last or states.any() or collector.texts or present):
             return None
         self._errors |= errors.keys()
-        self._number += 1
         rows = index = None
         logs = {}
         if (states == IN_OUTPUT).any():
-            rows = results.rows(0, len(states))[states[: len(states)] == IN_OUTPUT]
+            rows = results.rows(0, len(states))
+            if not (states == IN_OUTPUT).all():
+                rows = rows[states == IN_OUTPUT]
         if (states == IN_LOG).any():
             index = board.page(0).index[:, : len(states)][:, states == IN_LOG]
             for key in np.unique(index[0]).tolist():
@@ -148,7 +148,6 @@ class Replies:
         slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
         return Reply(
             host=self._host,
-            number=self._number - 1,
             is_last=is_last,
             n=board.n_tasks,
             states=states.tobytes(),
@@ -189,14 +188,14 @@ class Replies:
         self._given[: len(states)] |= states != NOT_DONE
         return states
 
-    def _cut_log(self, key: int, index: Any) -> bytes:
+    def _cut_log(self, key: int, index: Any) -> pickle.PickleBuffer:
         """Return the part of a log that has some entries, which then count from its start."""
         of_log = index[0] == key
         offsets = index[1, of_log]
         start = int(offsets.min())
         stop = int((offsets + np.abs(index[2, of_log])).max())
         index[1, of_log] -= start
-        return bytes(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
+        return pickle.PickleBuffer(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
 
     def _attempts(self) -> Any:
         board = self._call.board

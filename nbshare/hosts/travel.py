@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import os
-import secrets
 from functools import cache
 
 from nbshare.hosts import carrier
@@ -16,22 +15,12 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__))
 @cache
 def traveller() -> carrier.Carry:
     """Return what clusters run."""
-    return carrier.Carry(inspect.getsource(carrier), _digest().hex())
-
-
-def boot_at(address: tuple[str, int]) -> carrier.Boot:
-    """Return what tells agents how to reach this process at an address."""
-    return carrier.Boot(
-        name=secrets.token_hex(8),
-        address=address,
-        key=secrets.token_bytes(32),
-        versions=dict(carrier.versions()),
-        library=_digest(),
-    )
+    return carrier.Carry(inspect.getsource(carrier), library_digest().hex())
 
 
 @cache  # it takes 10 ms
-def _digest() -> bytes:
+def library_digest() -> bytes:
+    """Return what changes with any module of this package."""
     return carrier.digest_of(PACKAGE)
 
 

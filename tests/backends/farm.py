@@ -15,7 +15,7 @@ import duties
 import psutil
 from faultlab import wait_until
 
-from nbshare.hosts import line
+from nbshare.hosts import inputs
 
 
 def be_host(name):
@@ -58,18 +58,31 @@ class Farm(Executor):
             pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def note_inputs(monkeypatch):
-    """Return a list that gets the size of each large input, each time it is sent to a host."""
-    sizes, bytes_of = [], line.bytes_of
+class Asked(list):
+    """The sizes of large inputs, one for each time that a host asks the client for one.
 
-    def noted(placed):
-        data = bytes_of(placed)
-        if (nbytes := memoryview(data).nbytes) > 1 << 20:
-            sizes.append(nbytes)
-        return data
+    Attributes
+    ----------
+    given : list of int
+        Bytes that the client then sends itself.
+    """
 
-    monkeypatch.setattr(line, "bytes_of", noted)
-    return sizes
+    def __init__(self, monkeypatch, at_least=1 << 20):
+        self.given = []
+        parent_of, give = inputs.Held.parent_of, inputs.Held.give
+
+        def noted(held, *about):
+            if held.nbytes > at_least:
+                self.append(held.nbytes)
+            return parent_of(held, *about)
+
+        def note_given(held, connection, start):
+            if held.nbytes > at_least:
+                self.given.append(held.nbytes - start)
+            give(held, connection, start)
+
+        monkeypatch.setattr(inputs.Held, "parent_of", noted)
+        monkeypatch.setattr(inputs.Held, "give", note_given)
 
 
 def agent():

@@ -1,8 +1,8 @@
 """Executors whose process has less in common with this one than that of a pool.
 
-Of a machine: networks, processes, mounts and shared memory are its own. It has a cable to this
-machine, and nothing else in common with it but the disk. Tasks go through pipes, all else through
-the cable.
+Of a machine: networks, processes, mounts and shared memory are its own. It has a cable to a switch,
+as this machine has, and nothing else in common with it but the disk. Tasks go through pipes, all
+else through the cables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import sys
 import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-ADDRESS = "10.77.{}.{}"
+ADDRESS = "10.77.0.{}"  # 1 is this machine
+SWITCH = "nbswitch"
+SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
 LENGTH = struct.Struct("q")
 
 
@@ -27,6 +29,12 @@ def why_not():
         return "needs root, ip and unshare"
     tried = subprocess.run(["unshare", "-n", "-p", "-m", "-i", "-f", "true"], capture_output=True)
     return None if tried.returncode == 0 else "this system allows no new namespaces"
+
+
+def n_bytes_sent(link=SWITCH):
+    """Return how many bytes have left a link; default: this machine."""
+    with open(f"/sys/class/net/{link}/statistics/tx_bytes") as file:
+        return int(file.read())
 
 
 def send(file, *parts):
@@ -141,34 +149,39 @@ class Machine(Interpreter):
             *("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; read go; exec "$@"', "sh"),
         )
         super().__init__(n, prefix=prefix)
-        self._cable = f"nbs{k}"
+        self._cable, self._there = f"nbs{k}", f"nbt{k}"
         self._lay_cable(k)
         self._popen.stdin.write(b"go\n")
         self._popen.stdin.flush()
 
     def _lay_cable(self, k):
-        here, there, pid = self._cable, f"nbt{k}", self._popen.pid
-        host, guest = ADDRESS.format(k, 1), ADDRESS.format(k, 2)
+        here, there, pid = self._cable, self._there, self._popen.pid
         while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
             pass
         inside = f"nsenter -t {pid} -n ip"
         for command in (
             f"ip link add {here} type veth peer name {there} netns {pid}",
-            f"ip addr add {host}/24 dev {here}",
-            f"ip link set {here} up",
-            f"{inside} addr add {guest}/24 dev {there}",
+            f"ip link set {here} master {SWITCH} up",
+            f"{inside} addr add {ADDRESS.format(k + 1)}/24 dev {there}",
             f"{inside} link set {there} up",
             f"{inside} link set lo up",
-            f"{inside} route add default via {host}",
         ):
             subprocess.run(command.split(), check=True)
+
+    def part_from_others(self):
+        """Have the switch pass on nothing between this machine and others that are parted."""
+        command = f"ip link set {self._cable} type bridge_slave isolated on"
+        subprocess.run(command.split(), check=True)
+
+    def send_slowly(self):
+        """Limit what it sends to 25 MB/s."""
+        command = f"nsenter -t {self._popen.pid} -n tc qdisc add dev {self._there} root"
+        subprocess.run([*command.split(), *SLOW.split()], check=True)
 
     @property
     def n_bytes_received(self):
         """Bytes that have gone to it through its cable."""
-        path = f"/sys/class/net/{self._cable}/statistics/tx_bytes"
-        with open(path) as file:
-            return int(file.read())
+        return n_bytes_sent(self._cable)
 
     @property
     def n_bytes_in_memory(self):
@@ -180,22 +193,32 @@ class Machine(Interpreter):
 
     def shutdown(self, wait=True, *, cancel_futures=False) -> None:
         """Switch it off."""
-        subprocess.run(["ip", "link", "del", self._cable], check=True)
-        super().shutdown()
+        if self._cable:
+            subprocess.run(["ip", "link", "del", self._cable], check=True)
+            self._cable = ""
+            super().shutdown()
 
 
 class Machines(Executor):
     """Several machines as one executor, which gives each task to the one with least to do."""
 
     def __init__(self, n, n_each):
+        for command in (
+            f"ip link add {SWITCH} type bridge",
+            f"ip addr add {ADDRESS.format(1)}/24 dev {SWITCH}",
+            f"ip link set {SWITCH} up",
+        ):
+            subprocess.run(command.split(), check=True)
         self.machines = [Machine(k, n_each) for k in range(1, n + 1)]
+        self.in_use = list(self.machines)
         self.n_workers = n * n_each
 
     def submit(self, fn, /, *args) -> Future:
         """Run a function on a machine."""
-        return min(self.machines, key=lambda machine: machine.load).submit(fn, *args)
+        return min(self.in_use, key=lambda machine: machine.load).submit(fn, *args)
 
     def shutdown(self, wait=True, *, cancel_futures=False) -> None:
         """Switch all off."""
         for machine in self.machines:
             machine.shutdown()
+        subprocess.run(["ip", "link", "del", SWITCH], check=True)

@@ -109,7 +109,7 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
 
 def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
     """And not again for a later block."""
-    given = farm.note_inputs(monkeypatch)
+    asked = farm.Asked(monkeypatch)
     table = np.ones(1 << 18)
     found = parallel_map(
         farm.total,
@@ -120,4 +120,5 @@ def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
         progress=False,
     )
     assert found.tolist() == [float(table.size) + i for i in range(30)]
-    assert len(given) == len(two_hosts.nthreads()) == 2
+    assert len(asked) == len(two_hosts.nthreads()) == 2
+    assert len(asked.given) == 1  # the second host has it from the first

@@ -23,7 +23,7 @@ from nbshare.errors import (
     UnsendableError,
     WorkerDiedError,
 )
-from nbshare.hosts import line
+from nbshare.hosts import inputs
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def options(hosts, **others):
 
 def test_inputs_come_once_to_each_host(hosts, monkeypatch):
     """Though many blocks use them, and hosts cannot map the client's memory."""
-    sent = []
-    bytes_of = line.bytes_of
-    monkeypatch.setattr(line, "bytes_of", lambda placed: sent.append(placed) or bytes_of(placed))
+    asked = farm.Asked(monkeypatch, 0)
     shared = {"table": np.ones(1 << 18)}
     for _ in range(2):
         found = parallel_map(farm.total, range(40), shared=shared, **options(hosts, chunksize=1))
         assert found.tolist() == [float(1 << 18) + i for i in range(40)]
-        assert len(sent) == 4  # inputs and source files, to two hosts
-        sent.clear()
+        assert len(asked) == 2
+        assert sum(asked.given) == sum(asked) / 2  # the second has them from the first
+        asked.clear()
+        asked.given.clear()
 
 
 def test_both_hosts_work(hosts):
@@ -227,14 +227,14 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
 def test_stop_does_not_wait_for_inputs(hosts, monkeypatch):
     """Which may take long to come."""
     asked, go = threading.Event(), threading.Event()
-    give = line.Lines._give
+    give = inputs.Held.give
 
     def give_late(*args):
         asked.set()
         go.wait(duties.ENOUGH_S)
         give(*args)
 
-    monkeypatch.setattr(line.Lines, "_give", give_late)
+    monkeypatch.setattr(inputs.Held, "give", give_late)
     shared = {"table": np.ones(1 << 18)}
     job = map_async(farm.total, range(2), shared=shared, backend=hosts, max_workers=2)
     assert asked.wait(duties.ENOUGH_S)

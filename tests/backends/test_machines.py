@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import operator
+import time
 
+import duties
 import farm
 import machines
 import numpy as np
@@ -14,6 +17,7 @@ from faultlab import wait_until
 import nbshare
 from nbshare import map_async, parallel_map
 from nbshare.errors import PartialResultWarning
+from nbshare.hosts import inputs
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,12 +26,23 @@ pytestmark = [
 
 
 @pytest.fixture
-def two_machines(monkeypatch, request):
-    """Give two machines, each of which runs as many tasks at a time as the parameter says."""
-    monkeypatch.setenv("NBSHARE_ADDRESS", machines.ADDRESS.format(1, 1))
-    with machines.Machines(2, getattr(request, "param", 1)) as executor:
-        yield executor
+def start_machines(monkeypatch):
+    """Give a function that starts machines, each of which runs some tasks at the same time."""
+    monkeypatch.setenv("NBSHARE_ADDRESS", machines.ADDRESS.format(1))
+    with contextlib.ExitStack() as stack:
+        yield lambda n, n_each=1: stack.enter_context(machines.Machines(n, n_each))
         nbshare.shutdown()
+
+
+@pytest.fixture
+def two_machines(start_machines, request):
+    """Give two machines, each of which runs as many tasks at a time as the parameter says."""
+    return start_machines(2, getattr(request, "param", 1))
+
+
+def options(executor):
+    """Return options of calls that use all machines."""
+    return {"backend": executor, "max_workers": executor.n_workers, "progress": False}
 
 
 def lives(pid, network):
@@ -54,6 +69,91 @@ def test_inputs_cross_the_cable_once_to_each_machine(two_machines):
     assert found.tolist() == [float(table.size) + i for i in range(60)]
     for machine in two_machines.machines:
         assert table.nbytes < machine.n_bytes_received < 1.05 * table.nbytes
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_inputs_leave_this_machine_once(start_machines, n):
+    """However many machines there are: each has them from another one, but the first."""
+    table, executor = np.ones(4 << 20), start_machines(n)
+    found = parallel_map(
+        farm.total, range(40), shared={"table": table}, chunksize=1, **options(executor)
+    )
+    assert found.tolist() == [float(table.size) + i for i in range(40)]
+    for machine in executor.machines:
+        assert table.nbytes < machine.n_bytes_received < 1.05 * table.nbytes
+    assert machines.n_bytes_sent() < 1.1 * table.nbytes
+
+
+def test_a_machine_that_joins_has_inputs_from_another(start_machines):
+    """Though it comes when the first items are done."""
+    table, executor = np.ones(4 << 20), start_machines(2)
+    joins = executor.in_use.pop()
+    job = map_async(
+        farm.total, range(60), shared={"table": table}, chunksize=1, **options(executor)
+    )
+    wait_until(lambda: job.present.any(), 60)
+    executor.in_use.append(joins)
+    assert job.result(60).tolist() == [float(table.size) + i for i in range(60)]
+    assert table.nbytes < joins.n_bytes_received < 1.05 * table.nbytes
+    assert machines.n_bytes_sent() < 1.1 * table.nbytes
+
+
+def test_machines_that_cannot_reach_each_other(start_machines):
+    """They have inputs from this machine, and wait for others once only."""
+    table, executor = np.ones(1 << 20), start_machines(2)
+    for machine in executor.machines:
+        machine.part_from_others()
+    seconds = []
+    for n_calls in range(1, 3):
+        begun = time.monotonic()
+        found = parallel_map(
+            farm.total, range(8), shared={"table": table}, chunksize=1, **options(executor)
+        )
+        seconds.append(time.monotonic() - begun)
+        assert found.tolist() == [float(table.size) + i for i in range(8)]
+        for machine in executor.machines:
+            assert n_calls <= machine.n_bytes_received / table.nbytes < 1.1 * n_calls
+    assert seconds[1] < inputs.PEER_S
+
+
+def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines):
+    """The other one has the rest from this machine."""
+    table, executor = np.ones(16 << 20), start_machines(2)
+    for machine in executor.machines:
+        machine.send_slowly()
+    received = operator.attrgetter("n_bytes_received")
+    job = map_async(farm.total, range(2), shared={"table": table}, chunksize=1, **options(executor))
+    wait_until(lambda: job.present.sum() == 1, 60)
+    child, parent = sorted(executor.machines, key=received)
+    wait_until(lambda: child.n_bytes_received > table.nbytes / 8, 60)
+    parent.shutdown()
+    assert child.n_bytes_received < table.nbytes / 2
+    assert job.result(60).tolist() == [float(table.size) + i for i in range(2)]
+    assert child.n_bytes_received < 1.05 * table.nbytes
+    assert machines.n_bytes_sent() < 2 * table.nbytes
+
+
+def test_stop_ends_the_transfer_of_inputs(start_machines):
+    """From this machine, and from others."""
+    table, executor = np.ones(16 << 20), start_machines(2)
+    for machine in executor.machines:
+        machine.send_slowly()
+    job = map_async(farm.total, range(2), shared={"table": table}, chunksize=1, **options(executor))
+    child = executor.machines[0]
+
+    def begun():
+        nonlocal child
+        child = min(executor.machines, key=operator.attrgetter("n_bytes_received"))
+        return child.n_bytes_received > table.nbytes / 8
+
+    wait_until(begun, 60)
+    job.cancel()
+    with pytest.warns(PartialResultWarning):
+        job.result(1)
+    before = child.n_bytes_received
+    assert before < table.nbytes / 2
+    assert parallel_map(duties.identity, range(4), **options(executor)).tolist() == [0, 1, 2, 3]
+    assert child.n_bytes_received - before < table.nbytes / 8
 
 
 @pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)

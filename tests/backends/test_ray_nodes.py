@@ -55,9 +55,9 @@ def add_nodes(cluster):
 
 
 @pytest.fixture
-def given(monkeypatch):
-    """Give a list of the sizes of large inputs, one for each time that one is sent."""
-    return farm.note_inputs(monkeypatch)
+def asked(monkeypatch):
+    """Give a list of the sizes of large inputs, one for each time that a host asks for one."""
+    return farm.Asked(monkeypatch)
 
 
 def agents(table):
@@ -69,18 +69,19 @@ def agents(table):
     return {(host, agent) for _, host, agent in found}
 
 
-def test_inputs_come_once_to_each_node(add_nodes, given):
+def test_inputs_come_once_to_each_node(add_nodes, asked):
     """Both nodes work, each with an agent of its own."""
     add_nodes("one", "two")
     found = agents(np.ones(1 << 18))
     assert sorted(host for host, _ in found) == ["one", "two"]
-    assert len(given) == 2
+    assert len(asked) == 2
+    assert len(asked.given) == 1  # the second node has it from the first
 
 
-def test_nodes_that_share_memory_share_an_agent(add_nodes, given):
+def test_nodes_that_share_memory_share_an_agent(add_nodes, asked):
     """Inputs lie once in the memory of a machine, however many nodes it has."""
     add_nodes("same", "same")
-    assert len(agents(np.ones(1 << 18))) == len(given) == 1
+    assert len(agents(np.ones(1 << 18))) == len(asked) == len(asked.given) == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -1,0 +1,209 @@
+"""Inputs of calls on their way: from the client to a host, and from host to host.
+
+Hosts are a binary tree in the order in which they ask. Each reads from its parent, and gives to its
+children what has come so far. So inputs leave the client once, however many hosts there are, and a
+host sends them to two others at most. A host that loses its parent, or cannot reach it, reads the
+rest from the client, and so it does from then on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import socket
+import threading
+from contextlib import closing, suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import answer_challenge, deliver_challenge
+from typing import Any
+
+from nbshare.engine.preparing import Placed
+from nbshare.hosts.carrier import Address, Boot, connect, dial, kept_alive
+from nbshare.memory import pool, segment_of
+
+PEER_S = 3.0  # for another host to answer
+PIECE = 1 << 20  # bytes, received before they are given on
+
+
+def write(connection: Any, data: memoryview) -> None:
+    """Send bytes as they are."""
+    while data.nbytes:
+        data = data[os.write(connection.fileno(), data) :]
+
+
+def read_into(target: memoryview, connection: Any) -> None:
+    """Fill memory with bytes that were sent as they are.
+
+    Raises
+    ------
+    EOFError
+        The other end is gone.
+    """
+    while target.nbytes:
+        if not (n := os.readv(connection.fileno(), [target])):
+            raise EOFError
+        target = target[n:]
+
+
+class Held:
+    """Inputs of a call that this process has, or receives and gives to others at the same time.
+
+    Parameters
+    ----------
+    nbytes : int
+        Their size.
+    placed : Placed, optional
+        Where they are; default: new memory, for inputs that are still to come.
+    """
+
+    def __init__(self, nbytes: int, placed: Placed | None = None) -> None:
+        self.nbytes, self.n_here = nbytes, nbytes if placed else 0
+        if placed is None:
+            lease = pool.filled(nbytes, [])  # workers can only read it
+            found = segment_of(lease)
+            assert found is not None
+            placed = Placed(None, [(found[0], "r")], lease)
+        self.placed = placed
+        self._is_over = False
+        self._change = threading.Condition()
+        self._hosts: list[Address] = []  # that have asked for them
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them are here."""
+        return self.n_here == self.nbytes
+
+    @property
+    def data(self) -> memoryview:
+        """The inputs themselves, as far as they are here."""
+        return memoryview(self.placed.small or self.placed.segments[0][0])[: self.nbytes]
+
+    def parent_of(self, host: Address | None, lost: Address | None) -> Address | None:
+        """Return the host from which another one reads; None if it reads from the client."""
+        with self._change:
+            if lost in self._hosts:  # others would lose it, too
+                self._hosts.remove(lost)
+            if host is None or host in self._hosts:
+                return None
+            self._hosts.append(host)
+            n_before = len(self._hosts) - 1
+            return self._hosts[(n_before - 1) // 2] if n_before else None
+
+    def give(self, connection: Any, start: int) -> None:
+        """Send them from some byte on, as they come."""
+        data = self.data
+        while start < self.nbytes:
+            with self._change:
+                while self.n_here <= start and not self._is_over:
+                    self._change.wait()
+            if self._is_over:
+                return
+            piece = data[start : min(self.n_here, start + PIECE)]
+            write(connection, piece)
+            start += piece.nbytes
+
+    def take(self, connection: Any) -> None:
+        """Receive the rest of them.
+
+        Raises
+        ------
+        EOFError
+            The other end has no more: mostly because the call is over.
+        """
+        data = self.data
+        while not self.is_whole:
+            piece = data[self.n_here : self.n_here + PIECE]
+            read_into(piece, connection)
+            with self._change:
+                self.n_here += piece.nbytes
+                self._change.notify_all()
+
+    def end(self) -> None:
+        """Neither give nor take any more."""
+        with self._change:
+            self._is_over = True
+            self._change.notify_all()
+
+
+class Inputs:
+    """Gives inputs to processes that prove to have a key, each in a thread.
+
+    Parameters
+    ----------
+    address : (str, int)
+        Where they connect.
+    key : bytes
+        What both ends prove to have.
+
+    Attributes
+    ----------
+    address : (str, int)
+        The same, with the port that the system has chosen for 0.
+    held : dict
+        The inputs, by the names of calls.
+    """
+
+    def __init__(self, address: Address, key: bytes) -> None:
+        self._socket = socket.create_server(address)
+        self.address: Address = self._socket.getsockname()[:2]
+        self._key = key
+        self._own: Address | None = self.address
+        self.held: dict[str, Held] = {}
+        _thread.start_new_thread(self._accept, ())
+
+    def drop(self, call: str) -> None:
+        """Free the inputs of a call, and send them to nobody any more."""
+        if (held := self.held.pop(call, None)) is not None:
+            held.end()
+
+    def complete(self, call: str, boot: Boot) -> None:
+        """Receive what is missing of a call's inputs.
+
+        Raises
+        ------
+        ConnectionError
+            The client cannot be reached, or the call is over.
+        """
+        held = self.held[call]
+        parent = None if held.is_whole else _take(dial(boot), call, held, self._own, None)
+        if parent is not None:
+            with suppress(OSError, EOFError, AuthenticationError):
+                _take(connect(parent, self._key, PEER_S), call, held)
+            if not held.is_whole:
+                self._own = None  # there may be a firewall: from now on, the client alone
+                _take(dial(boot), call, held, None, parent)
+        if not held.is_whole:
+            raise ConnectionError(f"host {socket.gethostname()} did not receive all inputs")
+
+    def serve(self, connection: Any, what: str, *content: Any) -> None:
+        """Do what a process wants: inputs, from some byte on."""
+        match what, *content:
+            case "need", call, start, *about if (held := self.held.get(call)) is not None:
+                connection.send(parent := held.parent_of(*about) if about else None)
+                if parent is None:
+                    held.give(connection, start)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            _thread.start_new_thread(self._meet, (kept_alive(sock),))
+
+    def _meet(self, connection: Any) -> None:
+        with closing(connection), suppress(OSError, EOFError, AuthenticationError):
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            self.serve(connection, *connection.recv())
+
+
+def _take(connection: Any, call: str, held: Held, *about: Address | None) -> Address | None:
+    """Take what is missing of inputs, as far as it comes; return who has them instead."""
+    with closing(connection), suppress(OSError, EOFError):
+        connection.send(("need", call, held.n_here, *about))
+        parent: Address | None = connection.recv()
+        if parent is None:
+            held.take(connection)
+        return parent
+    return None
