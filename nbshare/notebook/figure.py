@@ -59,11 +59,12 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame: its PNG, its size on the page, and its text."""
+    """One frame: its PNG, its size on the page, its text, and what it shows."""
 
     png: bytes
     size: tuple[int, int]  # pixels
     title: str
+    is_complete: bool  # it shows all results that have arrived
 
     @property
     def bundle(self) -> Bundle:
@@ -101,18 +102,18 @@ class LiveFigure:
             if not self._in_users_style:
                 look = _STYLE if self._is_users else "default"
                 style.enter_context(matplotlib.style.context(look))
-            title = self.paint(final=final)
-            if title is None:
+            painted = self.paint(final=final)
+            if painted is None:
                 return None
             self._lay_out(final=final)
             png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
-        return Frame(png, (width, height), title)
+        return Frame(png, (width, height), *painted)
 
-    def paint(self, *, final: bool) -> str | None:
-        """Update the axes; return the title, None without a result."""
+    def paint(self, *, final: bool) -> tuple[str, bool] | None:
+        """Update the axes; return the title, and whether all results are shown."""
         present = self._job.present  # before the results: then they include all that are flagged
-        partial = self._job.partial()
+        partial, n_present = self._job.partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
             partial = partial[: present.size]
         if isinstance(partial, list):  # but those that are still on their way
@@ -123,15 +124,15 @@ class LiveFigure:
             self._n = present.size
             self._build(partial, present)
         shown = [painter.paint(partial, present, final=final) for painter in self._painters]
-        n_shown = np.count_nonzero(present)
+        n_shown = min(n for n, _ in shown)
         of = f"{n_shown} of {self._n}" if self._job.n_tasks is not None else str(n_shown)
-        what = shown[0] if len(shown) == 1 else "{}"
+        what = shown[0][1] if len(shown) == 1 else "{}"
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
         # While it runs, the progress display counts: a plot is always late.
         is_part = final and self._job.n_tasks is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
-        return said
+        return said, bool(n_shown == n_present)
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
         plots = self._plots
@@ -231,7 +232,7 @@ class ResultFigure(LiveFigure):
         figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
         canvas: Any = FigureCanvasAgg(figure)
         canvas.print_png(file := io.BytesIO())
-        return Frame(file.getvalue(), (width, height), text)
+        return Frame(file.getvalue(), (width, height), text, is_complete=True)
 
     def show(
         self, name: str, rows: Any, limits: tuple[float, float] | None, *, sharp: bool
@@ -242,8 +243,8 @@ class ResultFigure(LiveFigure):
         assert frame is not None  # there are rows
         return frame
 
-    def paint(self, *, final: bool) -> str:
-        """Update the axes; return the title."""
+    def paint(self, *, final: bool) -> tuple[str, bool]:
+        """Update the axes; return the title, and True: all is shown."""
         present = np.ones(len(self._rows), bool)
         if not self._n:
             self._n = len(present)
@@ -254,7 +255,7 @@ class ResultFigure(LiveFigure):
         painter.begin_anew(self._limits)
         painter.paint(self._rows, present, final=final)
         self._write_title(self._name)
-        return self._name
+        return self._name, True
 
 
 def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) -> Image.Image:
@@ -281,7 +282,7 @@ class FunctionPainter:
         self._axes = plot.make_axes(figure)
         self._own = _all_axes(self._axes)
 
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> str:  # noqa: ARG002
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
         """Clear the axes and call the function."""
         for other in set(self._figure.axes).difference(self._own):
             other.remove()
@@ -292,7 +293,7 @@ class FunctionPainter:
         self._plot.draw(self._axes, partial)
         if isinstance(self._axes, Axes):
             self._label(self._axes)
-        return "{}"
+        return int(np.count_nonzero(present)), "{}"
 
     def _label(self, axes: Axes) -> None:
         """Set the plot's labels where the function has set none."""

@@ -39,6 +39,7 @@ class LiveFrames:
         self._interval_s = max(each.interval for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame
+        self._is_complete = True
         self._since: tuple[float, int] | None = None  # when the first results came, and how many
 
     def draw(self, *, final: bool) -> float:
@@ -63,13 +64,13 @@ class LiveFrames:
         frame = figure.frame(final=final)
         if frame is None:
             return None
-        self._n_done = n_done
+        self._n_done, self._is_complete = n_done, frame.is_complete
         return frame.bundle
 
     def _has_news(self) -> bool:
         if not self._n_done:
             return not self._ends_soon()
-        return self._job.n_done != self._n_done
+        return self._job.n_done != self._n_done or not self._is_complete
 
     def _ends_soon(self) -> bool:
         """Whether a first frame would take more than its share of the time left.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import time
 from numbers import Number
 from typing import Any
 
@@ -19,6 +20,7 @@ from nbshare.interrupts import uninterrupted
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
+_BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -60,10 +62,14 @@ class Painter:
             )
         dress(axes)
 
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> str:
-        """Update the axes; return a text with ``{}`` for the number of results shown."""
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
+        """Update the axes.
+
+        Return the number of results shown, and a text with ``{}`` for that number.
+        """
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self._taken)
+        until = time.monotonic() + (math.inf if final else _BUDGET_S)
         for start in range(0, len(new), step):
             items = new[start : start + step]
             part = self._read(partial, items)
@@ -73,7 +79,9 @@ class Painter:
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
                 self._taken[items] = True
-        return self._show(final=final)
+            if time.monotonic() >= until:
+                break
+        return int(np.count_nonzero(self._taken)), self._show(final=final)
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""

@@ -414,7 +414,7 @@ class BackendContract:
             job = wait_until(
                 lambda: next((j for j in nbshare.jobs() if j.n_done == 5), None), what="not five"
             )
-            titles.append(LiveFigure(job, "line").paint(final=False))
+            titles.append(LiveFigure(job, "line").paint(final=False)[0])
             (tmp_path / "go").touch()
 
         with meanwhile(draw):

@@ -90,7 +90,7 @@ def test_results_that_suit_no_image_are_refused_with_a_reason(results, reason):
 def test_arrays_of_another_shape_that_come_later_are_refused_with_a_reason():
     job = played([np.ones(2), np.ones(2), np.ones(3)], 2 / 3)
     figure = LiveFigure(job, "image")
-    assert figure.paint(final=False) == "horizon: 2 of 3"
+    assert figure.paint(final=False) == ("horizon: 2 of 3", True)
     job.flags[:] = True
     with pytest.raises(CannotDrawError, match="several shapes"):
         figure.paint(final=True)
@@ -115,7 +115,8 @@ def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
     for part in np.array_split(order, 4):
         job.results[:] = np.nan  # also after it was read: reading it again would show
         job.results[part], job.flags[part] = results[part], True
-        figure.paint(final=True)
+        _, is_complete = figure.paint(final=True)
+        assert is_complete
     n_cells = {(50, 6, 5): 1, (3000, 2): 1024, (200_000,): 2**16}.get(shape, shape[0])
     cells = np.arange(shape[0]) * n_cells // shape[0]
     sums = np.zeros((n_cells, *shape[1:]))
@@ -126,10 +127,12 @@ def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
     assert np.isnan(drawn[expected.size :]).all()
 
 
-def test_every_frame_takes_in_all_that_is_there():
+def test_a_refresh_takes_in_only_what_its_time_allows_and_the_last_frame_all(monkeypatch):
+    monkeypatch.setattr(values, "_BUDGET_S", 0)
     job = played(np.ones((40, 500, 500)), 1)  # in float64 one block of 8 MiB holds four of them
     figure = LiveFigure(job, "image")
-    assert figure.paint(final=False) == "horizon: mean of 40 of 40"
+    assert figure.paint(final=False) == ("horizon: mean of 4 of 40", False)
+    assert figure.paint(final=True) == ("horizon: mean of 40 of 40", True)
     assert (pixels(figure) == 1).all()
 
 
@@ -337,7 +340,7 @@ def test_flagged_results_that_have_not_arrived_are_gaps():
     assert figure.frame(final=False) is None
     job.results[:] = [1.0, MISSING, 3.0]
     frame = figure.frame(final=False)
-    assert frame.title == "horizon: 2 of 3"
+    assert not frame.is_complete
     y = figure.figure.axes[0].lines[0].get_ydata()
     assert np.isnan(y).tolist() == [False, True, False]
 
