@@ -82,7 +82,7 @@ class Arena:
     stays_here : bool, default False
         Whether only this process reads it: then private memory too is referred to, not copied.
     by_handle : bool, default False
-        Whether other segments are named by handle, for workers who are sent none: `segments` is
+        Whether other segments are named by handle, for workers that are sent none: `segments` is
         empty then, and the caller keeps what it has packed until they are done with it.
     by_value : bool, default False
         Whether everything is copied, for another machine: what works on one only is refused.

@@ -44,7 +44,7 @@ class ByReference:
     _is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Tell those who know of the others."""
+        """Tell the callbacks that were told of the others."""
         if ByReference in cls.__bases__:
             for add in _told:
                 add(cls, cls._reduce_by_reference)

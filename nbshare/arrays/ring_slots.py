@@ -1,4 +1,4 @@
-"""The slots of a ring buffer: their memory, and who may use which; without any waiting.
+"""The slots of a ring buffer: their memory, and which process may use which; without any waiting.
 
 ::
 

@@ -152,7 +152,7 @@ def _execute(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     new = module_from_spec(spec)
-    # In the same object, like importlib.reload: all who imported it see the new functions.
+    # In the same object, like importlib.reload: all modules that imported it see the new functions.
     module = sys.modules.setdefault(name, new)
     names, before, fresh = vars(module), dict(vars(module)), dict(vars(new))
     try:

@@ -155,7 +155,7 @@ class Agent:
             self._inputs.held[common.call] = Held(common.nbytes, placed)
             try:
                 self._inputs.complete(common.call, self._boot)
-                if common.call in self._stopped:  # meanwhile; nobody would free them
+                if common.call in self._stopped:  # meanwhile; they would stay
                     raise ConnectionError("the call is over")
             except BaseException:
                 self._inputs.drop(common.call)

@@ -9,7 +9,7 @@ One thread for each call::
 A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
 nothing. With more than 75 workers blocks are longer, for one thread packs and stores all of them.
 At the end blocks are smaller, so that all hosts finish together. How long items take is
-unknown at first: a block that takes longer than planned returns the items that nobody has begun.
+unknown at first: a block that takes longer than planned returns the items that it has not begun.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from nbshare.wire.orders import nbytes_of
 BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
 LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
-PROBE_S, PROBE_ITEMS = 0.2, 1024  # while nobody knows how long items take
+PROBE_S, PROBE_ITEMS = 0.2, 1024  # until it is known how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
-LOOK_S = 1.0  # between looks at what nobody tells
+LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
 
 _ids = itertools.count(1)

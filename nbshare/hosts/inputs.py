@@ -152,7 +152,7 @@ class Inputs:
         _thread.start_new_thread(self._accept, ())
 
     def drop(self, call: str) -> None:
-        """Free the inputs of a call, and send them to nobody any more."""
+        """Free the inputs of a call, and stop sending them."""
         if (held := self.held.pop(call, None)) is not None:
             held.end()
 
@@ -199,7 +199,7 @@ class Inputs:
 
 
 def _take(connection: Any, call: str, held: Held, *about: Address | None) -> Address | None:
-    """Take what is missing of inputs, as far as it comes; return who has them instead."""
+    """Take what is missing of inputs, as far as it comes; return the host that has them instead."""
     with closing(connection), suppress(OSError, EOFError):
         connection.send(("need", call, held.n_here, *about))
         parent: Address | None = connection.recv()
