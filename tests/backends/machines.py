@@ -17,8 +17,9 @@ import sys
 import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-ADDRESS = "10.77.0.{}"  # 1 is this machine
-SWITCH = "nbswitch"
+# Of a process its own: tests may run in several.
+ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
+SWITCH = f"nbs{os.getpid()}"
 SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
 LENGTH = struct.Struct("q")
 
@@ -149,7 +150,7 @@ class Machine(Interpreter):
             *("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; read go; exec "$@"', "sh"),
         )
         super().__init__(n, prefix=prefix)
-        self._cable, self._there = f"nbs{k}", f"nbt{k}"
+        self._cable, self._there = f"{SWITCH}-{k}", f"nbt{k}"
         self._lay_cable(k)
         self._popen.stdin.write(b"go\n")
         self._popen.stdin.flush()

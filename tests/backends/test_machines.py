@@ -100,7 +100,7 @@ def test_a_machine_that_joins_has_inputs_from_another(start_machines):
 
 def test_machines_that_cannot_reach_each_other(start_machines):
     """They have inputs from this machine, and wait for others once only."""
-    table, executor = np.ones(1 << 20), start_machines(2)
+    table, executor = np.ones(4 << 20), start_machines(2)  # large: test files travel, too
     for machine in executor.machines:
         machine.part_from_others()
     seconds = []
