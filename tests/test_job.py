@@ -206,7 +206,7 @@ def test_a_forked_child_is_told_whose_job_it_is(do, tmp_path):
 
 @FORKS
 def test_a_forked_child_that_drops_an_endless_job_leaves_it_running():
-    """The child has runs of its own; the parent's goes on for the parent, which still has it."""
+    """The child has its own runs. The parent keeps its run, which continues."""
     source = itertools.chain([0.0], itertools.repeat(0.4))
     jobs = [map_async(figures.sleep_for, source, max_workers=2, chunksize=1)]
     next(iter(jobs[0]))

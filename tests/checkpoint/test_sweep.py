@@ -79,6 +79,13 @@ class Sweep:
         wait_until((self.path / "parts").exists)
         wait_until(lambda: open_checkpoint(self.path).n_done >= n)
 
+    def lose_one(self, n):
+        """Start a process, and kill it when so many results are stored."""
+        process = self.start()
+        self.await_done(n)
+        process.kill()
+        process.wait()
+
     def owner_of(self, item):
         """Return the number of the process that has claimed an item."""
         claims = self.path / "parts" / "claims"
@@ -203,10 +210,7 @@ def test_something_else_is_refused_meanwhile(shared, tmp_path):
 def test_a_call_uses_what_killed_processes_have_stored(shared):
     """It merges the parts, and runs the rest."""
     sweep = shared("gated", 12)
-    process = sweep.start()
-    sweep.await_done(4)
-    process.kill()
-    process.wait()
+    sweep.lose_one(4)
     assert open_checkpoint(sweep.path).state == "ended"
     sweeps.noted(sweep.log)
     (sweep.folder / "gate").touch()
@@ -224,10 +228,7 @@ def test_a_call_uses_what_killed_processes_have_stored(shared):
 def test_damaged_results_of_a_part_run_again(shared):
     """Their checksums tell."""
     sweep = shared("gated", 12)
-    process = sweep.start()
-    sweep.await_done(4)
-    process.kill()
-    process.wait()
+    sweep.lose_one(4)
     (results,) = (sweep.path / "parts").glob("*/results.npy")
     stored = np.load(results, mmap_mode="r+")
     stored[2] = 99
@@ -246,10 +247,7 @@ FILES = ["results.npy", "objects.npy", "times.npy", "meta.json", "code.json"]
 def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     """They run again; the other results are kept."""
     sweep = shared("gated_mixed", 12)
-    process = sweep.start()
-    sweep.await_done(4)
-    process.kill()
-    process.wait()
+    sweep.lose_one(4)
     (part,) = (sweep.path / "parts").glob("*/index.npy")
     assert np.load(part)["state"].tolist() == [1, 1, 1, 2] + [0] * 8
     for file in part.parent.glob(gone):
