@@ -1,4 +1,4 @@
-"""The owner of worker processes: starts them, gives them calls, collects what they store.
+"""The owner of worker processes: starts them, sends them calls, collects their results.
 
 The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
@@ -12,12 +12,12 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
           Call.start ───────────────► Dispatcher.submit
 
     DISPATCHER'S THREAD               one, which owns all processes and descriptors
-      Dispatcher._turn                waits, then does all that follows, once
+      Dispatcher._turn                waits, then runs all steps below, once
         Calls.begin
           WorkerPool.renew_if_stale   files or environment changed: new workers
         Calls.assign_workers          as many workers as may help
           WorkerPool.assign           an idle worker, or a new one by WorkerStarter.start
-            Channel.send ───────────► what to do, and the descriptors of board and inputs
+            Channel.send ───────────► the order, and the descriptors of board and inputs
 
     WORKER                            a child of the fork server
       worker.process.run              waits for calls
@@ -34,7 +34,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Calls.hear                      "wanted": allocate the output, tell the worker┘
                                       "log": it holds objects; "failed": an error
                                       "finished": the worker is idle again
-      Calls.lose                      a worker has died: others do what it has not done
+      Calls.lose                      a worker has died: others run its unfinished items
       overdue                         decides what is late: time-outs, stopped calls
       Calls.finish_ended              all items done: Call.finish
 
@@ -42,15 +42,15 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Job._outcome
         Results.final                 the output array, or a list; or the error is raised
 
-A detached run is a `parallel_map` like this, in a process that does nothing else (a driver:
-`nbshare.driver`). Its job in other processes reads the files (`nbshare.attached`).
+A detached run is such a `parallel_map` in a process of its own, the driver (`nbshare.driver`).
+Other processes follow it by its files (`nbshare.attached`).
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
 
-With ``checkpoint=`` workers write results to files, too (`nbshare.wire.rows`), and a thread of the
-owner, the keeper of the call, what they could not write. Stored results are placed in the output
-and marked as done before the call begins, so workers skip their items.
+With ``checkpoint=`` workers also write results to files (`nbshare.wire.rows`). A thread of the
+owner, the keeper, writes those that they could not. Stored results are placed in the output and
+marked as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
@@ -60,14 +60,14 @@ Items may arrive after a call begins. An `ItemFeed` packs them in blocks and the
 count up to which workers claim::
 
     a long list     ListSupply     the caller packs the rest while it waits
-    a generator     SourceSupply   as many as will soon be needed; their number is not known, so the
-                                   board has pages, the output grows, and pages whose results a loop
-                                   has taken are freed
+    a generator     SourceSupply   reads a little ahead of the workers; the number of items is
+                                   unknown, so the board has pages, the output grows, and pages
+                                   whose results a loop has taken are freed
     an executor     TaskQueue      tasks, each with its future; one can be withdrawn until a worker
                                    claims it
 
-An event wakes workers that wait for items. They leave after half a second, since other calls may
-need them.
+Workers that wait for items are woken by an event. They leave after half a second, because other
+calls may need them.
 
 Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim:
 they wait for the next block at a ring buffer (`nbshare.worker.stages`).
@@ -77,7 +77,7 @@ Glossary
 arena
     Gathers what a call sends, and is copied into one segment.
 attempts
-    Number of failures of an item, deaths of its worker included.
+    Number of failures of an item, including deaths of its worker.
 batch
     Short items that run together, and whose results are stored together.
 block
@@ -95,15 +95,14 @@ chunk
 context
     Settings that workers take over from the caller: environment, directory, filters, umask.
 deadline
-    The time at which a worker is ended: a time-out, a stopped call.
+    When a worker is killed: after a time-out, or when its call was stopped.
 detached
-    A worker whose call is over, but which has not noticed yet. Nothing waits for it. Also a run
-    that a driver owns.
+    A worker whose call is over, but that has not noticed yet: nothing waits for it. Also a run that
+    a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
-    A process that owns one run and nothing else, so that it outlives the notebook
-    (`nbshare.driver`).
+    A process that owns a single run, which therefore outlives the notebook (`nbshare.driver`).
 engine
     Runs calls: in worker processes, in threads, or in the thread that waits.
 event
@@ -115,7 +114,7 @@ fork server
 generation
     Workers that were started for the same files, environment and initializer.
 handle
-    A reference to an array in memory that the receiver does not have yet.
+    A reference to an array in memory that the receiver has not mapped yet.
 inputs
     The packed objects of a call, as a worker loads them.
 item
@@ -123,7 +122,7 @@ item
 job
     The public face of a run.
 keeper
-    Sees that the results of a call are stored on disk while it runs (`nbshare.checkpoint`).
+    Stores the results of a call on disk while it runs (`nbshare.checkpoint`).
 lease
     Memory lent to a call; returned when its last view is gone.
 life pipe
@@ -139,7 +138,7 @@ owner
 page
     The state of some items of a board: one page, or in an open call as many as needed.
 part
-    What one of several processes that share a run has stored.
+    The results stored by one of several processes that share a run.
 pool
     The workers, busy and idle.
 request

@@ -1,4 +1,4 @@
-"""One call inside the engine, from its beginning to the last message of its workers."""
+"""One call inside the engine, from its start to the last message of its workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 class Code(NamedTuple):
     """The version of code that the workers of a call run."""
 
-    generation: int  # theirs: they were started for these files, environment and initializer
+    generation: int  # of the workers: started for these files, environment and initializer
     snapshot: Snapshot | None  # the files that they import
     environ: Mapping[str, str]
 
@@ -51,10 +51,10 @@ class Supply:
         """Begin."""
 
     def wait(self, timeout_s: float) -> None:
-        """Bring items for some time, and wait for the end of the call in the rest of that time."""
+        """Bring items, and wait for the end of the call in the time that is left."""
 
     def bring(self) -> None:
-        """Bring items, if workers will soon need them."""
+        """Bring items if workers will soon need them."""
 
     def wake(self) -> None:
         """Check for work; called by any thread, and when the call is over."""
@@ -98,13 +98,13 @@ class Call(OwnRun):
         self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any
         self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
-        self.known_files: set[str] | None = None  # its workers have imported no others before
+        self.known_files: set[str] | None = None  # the only ones that workers may have; None: any
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
         self.free_slots = list(range(board.n_slots))[::-1]
         self.past_slots: list[list[int]] = []  # of workers that died
-        self.n_replaced = 0  # workers that died one after the other before they had begun an item
-        self.n_done_at_loss = 0  # items, when they were counted last
-        self.torn_rows: list[int] = []  # items in whose middle workers died
+        self.n_replaced = 0  # workers in a row that died before their first item
+        self.n_done_at_loss = 0  # items, at the last count
+        self.torn_rows: list[int] = []  # items that were running when their worker died
         self.has_told = False  # whether it has warned of a slow import
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
@@ -159,18 +159,18 @@ class Call(OwnRun):
         return tuple(next(parts) if column is None else column[i] for column in columns)
 
     def name_of(self, i: int, text: str | None = None) -> str:
-        """Return what messages call an item, or a stage's block; `text`: its repr, if known."""
+        """Return the name of an item or block in messages; `text`: its repr, if known."""
         if self.request.stage is not None:
             return f"block {i} in stage {self.request.stage!r}"
         return f"item {i} ({self.text_of(i) if text is None else text})"
 
     def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
-        """Return the error for what has happened to a worker, or to its item."""
+        """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None
         return what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item; of a block, which is not kept, its stage."""
+        """Return the repr of an item; for a block, which is not kept, its stage."""
         if self.request.stage is not None:
             return f"in stage {self.request.stage!r}"
         try:
@@ -179,17 +179,17 @@ class Call(OwnRun):
             return self._texts.get(i, "")
 
     def _note_slowest(self) -> None:
-        """Record the texts of the slowest items, which are not kept when they are done."""
+        """Record the texts of the slowest items: finished items are not kept."""
         items = self.board.slots[:, SLOWEST + 1 : REPORTED : 2].ravel().tolist()
         self._texts = {i: self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield what has come since the last time; for one reader."""
+        """Yield the results since the last time; for one reader."""
         n_before = self.results.n_given
         # A buffer that was sent is kept: its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if (supply := self.supply) is not None and self.results.n_given > n_before:
-            supply.wake()  # it may have waited for that
+            supply.wake()  # it may wait until results are taken
 
     def release(self) -> None:
         """Abandon the call: nothing more will be read from it."""
@@ -209,7 +209,7 @@ class Call(OwnRun):
             self.supply.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, and bring further items; return whether it has come."""
+        """Wait for the end and bring further items; return whether it is over."""
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
@@ -227,7 +227,7 @@ class Call(OwnRun):
         OutOfMemoryError
             If there is no room for them, or for their results.
         """
-        if (feed := self.feed) is not None:  # None if the call has just ended
+        if (feed := self.feed) is not None:  # None: the call has just ended
             self._note_slowest()
             self.results.reserve(len(columns[0]))
             if self.keeper is not None:
@@ -256,7 +256,7 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Close the call: no more items follow those there, or the first `n`."""
+        """Close the call: no items follow the present ones, or the first `n`."""
         self.board.close(n)
         self.engine.notify(self)
 
@@ -265,7 +265,7 @@ class Call(OwnRun):
 
         For the thread that brings items.
         """
-        if (feed := self.feed) is None:  # it has just come to its end
+        if (feed := self.feed) is None:  # it has just ended
             return
         if given is None:
             feed.sweep()
@@ -288,7 +288,7 @@ class Call(OwnRun):
     @cached_property
     def packed_order(self) -> bytes:
         """The pickled order."""
-        return pickle.dumps(tuple(self.order))  # as a NamedTuple it would take twice the time
+        return pickle.dumps(tuple(self.order))  # a NamedTuple would take twice the time
 
     @property
     def segments(self) -> list[tuple[Segment, Mode]]:
@@ -297,7 +297,7 @@ class Call(OwnRun):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item has a result, or has failed and may."""
+        """Whether every item has a result, or an error that does not end the call."""
         return self.board.is_closed and self.board.n_done() == self.board.n_tasks
 
     @property
@@ -323,7 +323,7 @@ class Call(OwnRun):
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Mark the end and wake all waiting threads."""
-        if self._is_ending:  # its last results are being kept
+        if self._is_ending:  # its last results are being stored
             return
         self._is_ending = True
         if state == "done" and self.error_at_end is not None:
@@ -332,7 +332,7 @@ class Call(OwnRun):
         self.results.is_over = True
         if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
-        # Free now: a notebook keeps its last traceback, and so this call, for ever.
+        # Free now: a notebook's last traceback keeps this call alive.
         if self.board.is_open:
             self._note_slowest()
         self.inputs.clear()

@@ -42,8 +42,8 @@ from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import LONG_LOADING_S, CallMessage
 from nbshare.wire.results import OutputSpec
 
-# Time for running items when a call is stopped; then their workers are ended. After an interrupt,
-# the next call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
+# For running items of a stopped call; then their workers are killed. After an interrupt the next
+# call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
 
 
@@ -68,8 +68,8 @@ class Calls:
 
     Notes
     -----
-    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened; at the end of
-    a turn `finish_ended` and `assign_workers` act on it. So no method is re-entered.
+    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened;
+    `assign_workers` and `finish_ended` act on it at the end of a turn. So no method is re-entered.
     """
 
     def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock_fd: int) -> None:
@@ -133,7 +133,7 @@ class Calls:
         del self.running[call.id]
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
-        for worker in call.workers:  # they find no work, and become idle
+        for worker in call.workers:  # they will find no more items, and become idle
             worker.detach()
         call.workers.clear()
         call.finish(state, call.error)
@@ -237,7 +237,7 @@ class Calls:
             self.read_prints(call)
 
     def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
-        """Tell a worker where its first result goes, or how many blocks have places."""
+        """Tell a worker where its first result goes, or for how many blocks there is room."""
         answer: Any
         segments: list[Segment] = []
         try:
@@ -272,7 +272,7 @@ class Calls:
 
     def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
         """End a dead or late worker, and give its unfinished items to others."""
-        worker.end()  # first: its work and messages until then count
+        worker.end()  # first: its results and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
         call = worker.call
@@ -298,7 +298,7 @@ class Calls:
             self.fail(call, died)
 
     def tell_of_loading(self, worker: WorkerProcess) -> None:
-        """Warn once of a worker that takes long to load the function; it may."""
+        """Warn once that a worker takes long to load the function, which is allowed."""
         call = worker.call
         if call is None or call.has_told:
             return
@@ -322,7 +322,7 @@ class Calls:
                 worker.end()
                 self.hear_all(worker)
                 self._pool.remove(worker)
-        finally:  # no thread may wait for ever
+        finally:  # or other threads would wait for ever
             self._pool.close()
             for call in list(self.running.values()):
                 call.workers.clear()  # they hold the call
@@ -345,8 +345,8 @@ def _end_of(call: Call, *, is_complete: bool) -> State | None:
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     """Return whether the end of a call must wait for a message of a worker.
 
-    A tiny call does not wait until all workers have found that nothing is left: that takes as long
-    as the call.
+    A tiny call does not wait until all workers have noticed that no items are left: that would take
+    as long as the call.
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
@@ -372,8 +372,8 @@ def account_for_death(
     slot, board = call.workers.pop(worker), call.board
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
     items, unbegun = board.items_of(slot), board.unbegun(slot)
-    # A worker that had not started on the call, or waited for items, died while idle: not the fault
-    # of the call.
+    # A worker that had not begun the call, or waited for items, died while idle: not the call's
+    # fault.
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
         call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
@@ -386,7 +386,7 @@ def account_for_death(
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
             return unbegun, None
-        # It may have held a slot of its output ring, for which other stages would wait.
+        # Other stages may wait for a slot of the output ring that it held.
         doing = f"waited for a block in stage {stage!r}"
         return unbegun, call.error_of(Death(-1, status, worker.why, doing), slot + 1)
     call.torn_rows += items
@@ -394,7 +394,7 @@ def account_for_death(
     is_guilty = True
     if late_at is not None and policy.timeout_s is not None:
         end = Lateness(items.start, policy.timeout_s)
-        # If not, it had just left the late item for this one. A block cannot be run again.
+        # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     if is_guilty and board.stopped:
         return unbegun, None
@@ -412,7 +412,7 @@ def _may_run_again(call: Call, items: range) -> bool:
     """Count the death of a worker as a failure of its items; return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
-        attempts |= SUSPECT  # next time they run one by one, which shows the guilty one
+        attempts |= SUSPECT  # next time they run one at a time, which shows the guilty one
         return True
     attempts += 1
     return bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)

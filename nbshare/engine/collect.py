@@ -25,7 +25,7 @@ BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
     """Return an array, not copied, with a mask of the rows that are missing.
 
-    If the array is kept, its mask is writable; else it takes no memory, where a full mask would
+    If the array is kept, its mask is writable. Otherwise the mask takes no memory: a full one would
     cost a byte per value in every frame of a plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))

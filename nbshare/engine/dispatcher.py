@@ -1,15 +1,15 @@
-"""The one thread that owns the workers, and how other threads have it do something.
+"""The one thread that owns the workers, and how other threads send it requests.
 
 ::
 
     any thread                      dispatcher                          worker
     submit(call) ──► posted ──►  Calls.begin             ──►   claims chunks, runs items,
                                                                writes results and done flags
-    call.wait()  ◄──────────     Calls.hear              ◄──   what it has to say
+    call.wait()  ◄──────────     Calls.hear              ◄──   its messages
 
-Between the call and "finished" no message is needed, so a dispatcher that waits for the interpreter
-lock, while a plot is drawn, delays no worker. `Dispatcher._turn` has all steps of the thread;
-nothing that it calls leads back here.
+Between the call and "finished" no message is needed. So a dispatcher that waits for the interpreter
+lock, while a plot is drawn, delays no worker. `Dispatcher._turn` lists all steps of the thread;
+none of them calls back into this module.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from nbshare.wire.board import (
 )
 from nbshare.wire.orders import LONG_LOADING_S
 
-ATTEND_S = 0.01  # to give a call to idle workers; starting some takes longer
+ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
 REST_S = 1e-3  # for workers that have stored their last result, and tidy up
-BEGIN_S = 2.0  # an idle worker turns to a call within a millisecond, unless it was stopped
-TOLD_S = 0.5  # after which a worker has written down what it has been loading for long
-IDLE_S = 300.0  # after which idle workers end: they keep the user's modules in memory
-HEAR_S = 1.0  # for a dispatcher that has to wait for the interpreter lock, while others compute
+BEGIN_S = 2.0  # an idle worker begins a call within a millisecond, unless it was stopped
+TOLD_S = 0.5  # for a worker to report a slow import
+IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
+HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
 
 class Dispatcher(Engine):
@@ -59,8 +59,8 @@ class Dispatcher(Engine):
 
     Notes
     -----
-    What has "from any thread" above it may be called from any; all else happens in the one that
-    makes it and calls `run`.
+    Methods below "from any thread" may be called from any thread. All others run in the thread that
+    creates it and calls `run`.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Dispatcher(Engine):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread, where the garbage collector may run users' finalizers."""
+        """Whether this is its own thread: the garbage collector may run users' finalizers there."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self) -> None:
@@ -93,11 +93,11 @@ class Dispatcher(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        # A thread that went on would take the interpreter lock from the dispatcher's.
+        # Otherwise this thread would hold the interpreter lock, and the dispatcher wait for it.
         self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
-        """Take what the workers of a call have printed so far, and maybe will: also half lines."""
+        """Read what the workers of a call have printed; if that is all, half lines too."""
 
         def hear() -> None:
             self._calls.read_prints(call)
@@ -109,7 +109,7 @@ class Dispatcher(Engine):
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Have the dispatcher's thread do something, and wait until it is done; whether it is."""
+        """Run an action in the dispatcher's thread and wait; return whether it is done in time."""
         done = _thread.allocate_lock()
         done.acquire()
 
@@ -121,8 +121,8 @@ class Dispatcher(Engine):
         return done.acquire(timeout=timeout_s)
 
     def stop(self, call: Call) -> None:
-        """End a call early: within 20 ms no worker works on it any more."""
-        call.halt()  # immediately, even if the dispatcher waits for the interpreter lock
+        """End a call early: after 20 ms no worker runs its items any more."""
+        call.halt()  # here: the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -132,19 +132,19 @@ class Dispatcher(Engine):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
-        """Take back an item that no worker has claimed; returns whether there was time for that."""
+        """Withdraw an item that no worker has claimed; return whether that was in time."""
         with self._calls.claiming:
             # Asked here: `_end` closes the lock's file.
             if self.is_closed or call.is_over:
                 return False
             with self._calls.lock_of(call):
                 is_withdrawn = call.board.withdraw(i)
-        if is_withdrawn and call.is_complete:  # it was the last, and no worker may be there
+        if is_withdrawn and call.is_complete:  # it was the last, and the call may have no workers
             self._events.wake()
         return is_withdrawn
 
     def cut_short(self, call: Call) -> None:
-        """Have a call end with the items that its workers have claimed."""
+        """End a call after the items that its workers have claimed."""
         header = call.board.header
         with self._calls.claiming:
             if self.is_closed or call.is_over:
@@ -154,7 +154,7 @@ class Dispatcher(Engine):
         self._events.wake()
 
     def notify(self, call: Call) -> None:
-        """Have workers see that items have come to a call, or that no more will."""
+        """Wake workers: items have arrived at a call, or no more will."""
         with self._calls.claiming:
             event = call.items_event
             if event is None or self.is_closed:  # it is over, or will be
@@ -165,19 +165,19 @@ class Dispatcher(Engine):
             self._events.wake()
 
     def hear_imports(self, call: Call) -> bool:
-        """Hear what the workers of a call have imported so far; return whether there was time."""
+        """Receive what the workers of a call have imported; return whether that was in time."""
         header = call.board.header
-        if not header[IMPORTED] or call.results.is_over:  # at the end all is heard
+        if not header[IMPORTED] or call.results.is_over:  # at the end all messages are received
             return True
-        header[IMPORTED] = 0  # first: what they import from now on is for the next look
+        header[IMPORTED] = 0  # first: later imports are for the next look
         is_heard = self._attend(lambda: self._hear_workers(call), HEAR_S)
         header[IMPORTED] |= not is_heard
         return is_heard
 
     def is_current(self, call: Call) -> bool:
-        """Whether the workers of a call whose items are done run what those of a new one would."""
+        """Whether a new call would run the same code as this one, whose items are done."""
         until_s = time.monotonic() + REST_S
-        while not call.board.is_idle:  # they tell what they have imported after the last result
+        while not call.board.is_idle:  # workers report imports after their last result
             if time.monotonic() > until_s:
                 return False
             os.sched_yield()
@@ -194,12 +194,12 @@ class Dispatcher(Engine):
     # ------------------------------------------------------------------- main loop
 
     def run(self) -> None:
-        """Do what is to be done, until `shutdown`."""
+        """Run until `shutdown`."""
         self._thread = _thread.get_ident()
         try:
             while not self.is_closed:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+        except BaseException as error:  # noqa: BLE001 - or other threads would wait for ever
             for call in self._calls.running.values():
                 call.error = call.error or error
         finally:
@@ -211,7 +211,7 @@ class Dispatcher(Engine):
                 self._closed.release()
 
     def _turn(self) -> None:
-        """Wait until something happens, and do all that follows."""
+        """Wait until something happens, and act on it."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
         events = self._events.wait(until_s)
         self._stay_if_lost()
@@ -247,7 +247,7 @@ class Dispatcher(Engine):
         """Handle everything that is due now."""
         running = self._calls.running.values()
         for _, _, worker in overdue(running, self._pool, time.monotonic()):
-            self._calls.hear_all(worker)  # it may have spoken while others had the interpreter lock
+            self._calls.hear_all(worker)  # messages sent while others had the interpreter lock
         for _, what, worker in overdue(running, self._pool, time.monotonic()):
             match what:
                 case "stopped call" | "asleep":
@@ -266,7 +266,7 @@ class Dispatcher(Engine):
                     self._calls.lose(worker)
 
     def _stay_if_lost(self) -> None:
-        """If its files have been closed, end the calls and do nothing more: it would close others.
+        """If the program has closed its files, end the calls and stop: it might close other files.
 
         Workers and server end by themselves, when the life pipe is closed.
         """
@@ -313,11 +313,11 @@ class Due(NamedTuple):
         What has happened to a worker:
 
         ==============  ====================================================================
-        "stopped call"  it is still busy with a call that was stopped some time ago
-        "timed out"     it takes too long for an item
-        "asleep"        it has not turned to its call, or left it: a signal has stopped it
-        "loading"       it takes long to load the function
-        "idle"          it has had nothing to do for long
+        "stopped call"  it is still busy with a call that was stopped
+        "timed out"     its item takes too long
+        "asleep"        it has not begun its call, or not left it: a signal has stopped it
+        "loading"       loading the function takes long
+        "idle"          it has been idle for long
         "starting"      it should be ready soon: has a signal stopped the server?
         "not started"   it should have been ready by then
         ==============  ====================================================================
@@ -339,7 +339,7 @@ class Due(NamedTuple):
 
 
 def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
-    """Return when something will have to be done if no worker says anything; maybe never."""
+    """Return the next deadline if no worker sends a message; maybe infinity."""
     return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
 
 
@@ -352,7 +352,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
     for call in calls:
         if call.kill_at is not None:
             for worker in call.workers:
-                if worker.is_ready:  # else it has begun nothing, and will find the call over
+                if worker.is_ready:  # else it runs nothing yet, and will find the call over
                     yield Due(call.kill_at, "stopped call", worker)
             continue
         yield from _timeouts(call, now)
@@ -364,7 +364,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             yield Due(worker.ready_by, "not started", worker)
             yield Due(worker.look_at, "starting", worker)
     for worker in pool.detached():
-        # Then calls wait for it no longer. If a signal has stopped it, it will never come.
+        # Calls wait for it until then. If a signal has stopped it, it never becomes idle.
         if now < worker.late_at or worker.is_stopped:
             yield Due(worker.late_at, "asleep", worker)
     for worker, since in pool.idle_since.items():
@@ -372,7 +372,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
 
 
 def _timeouts(call: Call, now: float) -> Iterator[Due]:
-    """Yield when items are due: of a worker that has not begun one, at the earliest."""
+    """Yield when items are due; for a worker without an item, the earliest possible time."""
     if (timeout_s := call.request.policy.timeout_s) is not None:
         for worker, slot in call.workers.items():
             since = busy_since(call.board.row(slot))
@@ -380,9 +380,9 @@ def _timeouts(call: Call, now: float) -> Iterator[Due]:
 
 
 def _sleepers(call: Call) -> Iterator[Due]:
-    """Yield until when workers have to turn to what they were given."""
+    """Yield when workers must have begun the call or the items that they were given."""
     board, event = call.board, call.items_event
-    # Workers that wait for items at an open call must take one that has come, or leave.
+    # Workers that wait at an open call must claim an item that has arrived, or leave.
     are_called = event is not None and (call.is_complete or board.has_waiting())
     for worker, slot in call.workers.items():
         if not worker.is_ready:

@@ -19,14 +19,14 @@ LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may c
 
 
 class WorkerEvent:
-    """Wakes worker processes that wait, one each time it is set; set before, it is seen later.
+    """Wakes one waiting worker process each time it is set; if none waits, the next one to wait.
 
     Attributes
     ----------
     fd : int
-        A descriptor that processes wait for. It closes with this object, so a setter keeps it open.
+        The descriptor to wait for. It closes with this object, so a setter keeps the object alive.
     set_at : float
-        When it was set last, on the monotonic clock.
+        When it was last set, on the monotonic clock.
 
     Notes
     -----
@@ -43,18 +43,18 @@ class WorkerEvent:
     def set(self, n: int = 1) -> None:
         """Set it, `n` times."""
         self.set_at = time.monotonic()
-        for _ in range(n):  # once by so many would wake one only
+        for _ in range(n):  # writing n once would wake one only
             os.eventfd_write(self.fd, 1)
 
 
 class OwnerEvent(WorkerEvent):
-    """Wakes a thread that waits, once however often it has been set.
+    """Wakes a waiting thread, once however often it was set.
 
     Other processes set it with `os.eventfd_write`.
 
     Notes
     -----
-    `set` is for any thread, all else for the one that waits.
+    `set` is for any thread, everything else for the waiting one.
     """
 
     _flags = 0
@@ -65,14 +65,14 @@ class OwnerEvent(WorkerEvent):
         self._poll.register(self.fd, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it; returns whether it was."""
+        """Wait until it is set, and clear it; return whether it was set."""
         if not self._poll.poll(timeout_s * 1e3):
             return False
         self.clear()
         return True
 
     def clear(self) -> None:
-        """Have the next wait last until it is set again."""
+        """Clear it: the next wait lasts until it is set again."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 
@@ -89,17 +89,17 @@ class Died(NamedTuple):
     worker: WorkerProcess
 
 
-# Meanings of a readable descriptor: also, that other threads have posted something, and
-# that workers have printed something.
+# Meanings of a readable descriptor. "posted": other threads have posted an action. "printed":
+# workers have printed something.
 Event = Sent | Died | Literal["posted", "printed"]
 
 
 class Events:
-    """What a thread waits for.
+    """The events that the dispatcher waits for.
 
     Notes
     -----
-    `post` and `wake` are for any thread, all else for the one that waits.
+    `post` and `wake` are for any thread, everything else for the waiting one.
     """
 
     def __init__(self) -> None:
@@ -110,47 +110,47 @@ class Events:
         self.watch(self._event.fd, "posted")
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have the waiting thread do something, in the order of posting; here if it has ended."""
+        """Run an action in the waiting thread, in order; here if that thread has ended."""
         self._posted.append(action)
         if not self.wake():  # it has emptied the queue for the last time
             self.do_posted()
 
     def wake(self) -> bool:
-        """End the wait; returns False if no thread waits any more."""
-        event = self._event  # while it is referred to, its descriptor is its own
+        """End the wait; return False if that thread has ended."""
+        event = self._event  # this reference keeps its descriptor open
         if event is None:
             return False
         event.set()
         return True
 
     def watch(self, fd: int, event: Event) -> None:
-        """Tell of `event` whenever the descriptor can be read, or its other end is gone."""
+        """Report `event` when the descriptor is readable or its other end is closed."""
         self._watched[fd] = event
         self._poll.register(fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
-        """Watch the descriptor no more."""
+        """Stop watching the descriptor."""
         del self._watched[fd]
         self._poll.unregister(fd)
 
     def wait(self, until_s: float) -> list[Event]:
-        """Return what has happened, when something has, or at a time of the monotonic clock."""
+        """Wait for events, until a time on the monotonic clock; return them."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return [self._watched[fd] for fd, _ in self._poll.poll(timeout_ms)]
 
     def do_posted(self) -> None:
-        """Do what other threads have posted."""
+        """Run the actions that other threads have posted."""
         if (event := self._event) is not None:
-            event.clear()  # first: what is posted from now on wakes again
+            event.clear()  # first: later posts set it again
         while self._posted:
             try:
                 action = self._posted.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread took it
                 return
             action()
 
     def close(self) -> None:
-        """Do what is posted, and close the descriptor."""
+        """Run the posted actions, and close the descriptor."""
         self._event = None
         self.do_posted()
         self._watched.clear()

@@ -1,8 +1,8 @@
 """Calls that run in this process: one item after the other, or in threads.
 
-The same code runs the items as in worker processes, on inputs that were pickled in the same way,
-but are placed in private memory. Options that need a process are refused elsewhere: an item in
-whose middle a call is stopped runs on to its end, or to its next report.
+Items run by the same code as in worker processes, on inputs that are pickled in the same way but
+placed in private memory. Stop acts between items and where an item calls `report`. Options that
+need a process are refused by `nbshare.options`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine of this process: made at the first call, ended with the process.
+"""The engine of this process: created at the first call, ended with the process.
 
 The system calls that workers need are tried once, before the first worker starts:
 
@@ -48,16 +48,16 @@ _lock = _thread.allocate_lock()  # for the threads of dispatchers
 
 
 def dispatcher() -> Dispatcher:
-    """Return the dispatcher of this process, a new one if there is none at work.
+    """Return the dispatcher of this process; start one if none is running.
 
     Raises
     ------
     NotBuiltYetError
         If the system is not Linux.
     WorkerDiedError, OSError
-        If the system allows no more threads, or no more open files.
+        If the system allows no more threads or open files.
     RuntimeError
-        In the dispatcher's own thread, or while the interpreter ends.
+        In the dispatcher's own thread, or at the exit of the interpreter.
     """
     refuse_to_wait_for_itself()
     need_linux("a worker process", 'pass backend="threads"')
@@ -80,10 +80,10 @@ def dispatcher() -> Dispatcher:
 
 
 def _live(outcome: list[Any], made: Any) -> None:
-    """Make the dispatcher and be its thread: no interrupt arrives here, and nothing gets lost."""
+    """Create the dispatcher and run it, in a thread where no interrupt arrives."""
     global _dispatcher
     new = None
-    with _lock:  # of two threads that begin at the same time, one would be lost
+    with _lock:  # or two threads could each create one
         try:
             if _dispatcher is None or _dispatcher.is_closed:
                 _check_system()
@@ -107,7 +107,7 @@ def refuse_to_wait_for_itself() -> None:
 
 
 def is_ending() -> bool:
-    """Whether the interpreter ends: the main thread has ended, and others are waited for."""
+    """Whether the interpreter is exiting: it waits for other threads than the main one."""
     # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
     # ended for good, in Python 3.11.
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
@@ -138,7 +138,7 @@ def shutdown() -> None:
         except RuntimeError:  # the numbers may be other files' now
             return
         _dispatcher.shutdown()
-        if _dispatcher.is_here:  # called by a finalizer, in the middle of anything
+        if _dispatcher.is_here:  # a finalizer called it
             return
     for end in at_shutdown:
         end()
@@ -147,7 +147,7 @@ def shutdown() -> None:
 
 
 def _warm_up() -> None:
-    """Start the server while `nbshare.share` copies, as a call does while it copies."""
+    """Start the fork server while `nbshare.share` copies an array."""
     with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
         if not is_worker():
             dispatcher().warm_up()

@@ -27,7 +27,7 @@ class Pipe(OwnRun):
 
     Notes
     -----
-    What the calls tell comes in threads of its own.
+    Calls report their end in threads of their own.
     """
 
     def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
@@ -47,7 +47,7 @@ class Pipe(OwnRun):
 
     @property
     def state(self) -> State:
-        """How far it is."""
+        """Its state."""
         if self.is_over:
             return "failed" if self.error else "stopped" if self._is_stopping else "done"
         return "running" if any(call.state != "starting" for call in self._calls) else "starting"
@@ -63,8 +63,8 @@ class Pipe(OwnRun):
         return {} if self._failed is None else self._failed.errors
 
     def stages(self) -> list[StageStats]:
-        """Return what each stage did."""
-        rings = list(self._rings)  # they go while others look
+        """Return the stats of each stage."""
+        rings = list(self._rings)  # another thread may clear it
         return self._look(rings) if rings else self._last_look
 
     def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
@@ -88,19 +88,19 @@ class Pipe(OwnRun):
         return looks
 
     def stats(self) -> list[WorkerStats]:
-        """Return what the workers did."""
+        """Return the stats of the workers."""
         return [worker for call in self._calls for worker in call.stats()]
 
     def activity(self) -> list[WorkerActivity]:
-        """Return what the workers do at this moment."""
+        """Return the present activity of the workers."""
         return [worker for call in self._calls for worker in call.activity()]
 
     def item(self, i: int) -> tuple[Any, ...]:
-        """Return a block; none is kept."""
+        """Raise LookupError: blocks are not kept."""
         return self._calls[-1].item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield what has come since the last time; for one reader."""
+        """Yield the results since the last time; for one reader."""
         return self._calls[-1].new_results()
 
     # --------------------------------------------------------------------------- its life
@@ -126,12 +126,12 @@ class Pipe(OwnRun):
                 call.stop()
 
     def _note_end(self, k: int) -> None:
-        """Tell the next stage that no more will come, or all that one has failed."""
+        """Tell the next stage that no blocks follow, or all stages that one has failed."""
         call = self._calls[k]
         if call.state == "failed":
             with self._lock:
                 is_first = not self._is_stopping and self.error is None
-                if is_first:  # what it brings about in the other stages is none
+                if is_first:  # failures that it causes in other stages do not count
                     self.error, self._failed = call.error, call
             self._halt(f"stage {call.request.stage!r} has failed")
         elif call.state == "stopped":
@@ -143,13 +143,13 @@ class Pipe(OwnRun):
             self._n_open -= 1
             is_last = not self._n_open
         if is_last:
-            self._last_look = self._look(self._rings)  # for the last time: their memory goes
+            self._last_look = self._look(self._rings)  # before their memory is freed
             self._rings.clear()
             self._end()
 
 
 def _elapsed_s(call: Call) -> float:
-    """Return how long the workers of a stage have been there, together."""
+    """Return the summed lifetimes of the workers of a stage."""
     now_ns = time.monotonic_ns()
     rows = [row for row in call.board.slots.tolist() if row[LOADED]]
     since_ns = ((row[ENDED] if call.is_over else now_ns) - row[LOADED] for row in rows)

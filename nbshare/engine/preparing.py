@@ -1,4 +1,4 @@
-"""Calls that are about to begin: their inputs in shared memory, and what workers are told."""
+"""Prepares calls: places their inputs in shared memory, and writes the order for workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 3
 
 
 class Placed(NamedTuple):
-    """The contents of an arena where workers can have them."""
+    """The contents of an arena, where workers can read them."""
 
     small: bytes | None  # the contents themselves, if they are few
     segments: list[tuple[Segment, Mode]]  # to map, and how
@@ -40,7 +40,7 @@ class Placed(NamedTuple):
 
 
 def place(arena: Arena, *, is_private: bool = False) -> Placed:
-    """Place what an arena has gathered, in memory that others can map or in private memory.
+    """Copy the contents of an arena to shared or private memory.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
 
 
 def place_bytes(data: bytes) -> Placed:
-    """Place bytes that were made elsewhere."""
+    """Copy given bytes to shared memory."""
     arena = Arena()
     arena.add(data)
     return place(arena)
@@ -76,7 +76,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 
 class Items(NamedTuple):
-    """How the items of a call come to its workers."""
+    """How items reach the workers of a call."""
 
     sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes, of each iterable
     fed: Sequence[Any] = ()  # the iterables that come by a feed: lists, or None of a source
@@ -84,9 +84,9 @@ class Items(NamedTuple):
 
 
 def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
-    """Pack the items, but for those that come while the call runs.
+    """Pack the items, except those that are brought while the call runs.
 
-    These are those of a source; and of long lists, if that is allowed and pays.
+    Brought later are the items of a source, and those of long lists if that is allowed and pays.
     """
     fed = [x for x in request.iterables if x is None or (request.n_tasks and _is_list(x))]
     step = _step(fed) if may_feed and request.n_tasks and fed else 0
@@ -101,9 +101,9 @@ def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
 
 
 def _step(columns: Sequence[Sequence[Any]]) -> int:
-    """Return how many items of lists to pack at a time while a call runs; 0: all before it.
+    """Return how many items of lists to pack at a time while a call runs; 0: all in advance.
 
-    That is so if they are few, and if there are arrays among the first, which go without copies.
+    Few items are packed in advance, and so are lists of arrays, which are not copied twice.
     """
     n = len(columns[0])
     step, nbytes = block_size(columns)
@@ -142,7 +142,7 @@ def _is_list(iterable: Any) -> bool:
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
-    """Whether these are few simple objects: each by itself would take 15 µs to pack."""
+    """Whether these are few simple objects, which need not be packed one by one (15 µs each)."""
     is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
@@ -180,7 +180,7 @@ def prepare(
         Whether a thread will wait for the call: then a long list need not be packed before it
         begins.
     stage : Stage, optional
-        Where the blocks of a pipeline's stage come from, and go.
+        The rings before and after a pipeline's stage.
 
     Raises
     ------
@@ -226,22 +226,22 @@ def new_call(
     placed : list of Placed
         These, and the items; or both in one.
     items : Items
-        How items come to workers.
+        How items reach workers.
     stage : Packed, optional
         The rings of a pipeline's stage.
     n_threads : int, optional
         Threads of a worker's libraries; default: its share of the CPUs.
     first : int, default 0
-        The index of the first item, if it is a part of another call.
+        Index of the first item, for a part of another call.
     make : type, default Call
-        Of the call.
+        The class of the call.
     """
-    # Some more slots than workers: a late starter may still be there when it is replaced.
+    # More slots than workers: a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
     feed = ItemFeed(board) if items.fed else None
     if feed is not None:
-        if items.step:  # the first block is there when the call begins
+        if items.step:  # pack the first block now
             board.header[N_THERE] = 0
             feed.append([column[: items.step] for column in items.fed])
         placed.append(Placed(None, [(feed.segment, "r")]))

@@ -7,9 +7,9 @@
     C, subprocesses ─►   │                                  (or a thread of its own, if none waits)
                          pipes
 
-Pipes in the place of the worker's file descriptors 1 and 2 catch what a replaced ``sys.stdout``
-would miss, and what a worker that crashes says last. Nothing is dropped: the dispatcher does not
-read a pipe while much waits to be shown, so a worker prints at its reader's speed.
+Pipes replace the worker's file descriptors 1 and 2. They catch what a replaced ``sys.stdout`` would
+miss, and the last words of a worker that crashes. Nothing is dropped: the dispatcher does not read
+a pipe while much text waits to be shown, so a worker prints at its reader's speed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
-WARNING = "warning"  # among what is printed, in the place of a stream's name
+WARNING = "warning"  # in place of a stream's name
 MOST_KEPT = 200  # lines
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
@@ -46,7 +46,7 @@ class Write(Protocol):
         """Write to the stream of that name."""
 
     def close(self) -> None:
-        """Take note that this was all, for now."""
+        """Note that no more text follows for now."""
 
     @property
     def is_here(self) -> bool:
@@ -54,26 +54,26 @@ class Write(Protocol):
 
 
 class Prints:
-    """Prints of the workers of one run that were not shown yet.
+    """Output of the workers of one run that has not been shown yet.
 
     Parameters
     ----------
     write : Write, optional
-        Shows it; None: it is not shown.
+        Shows the text; None: it is not shown.
 
     Attributes
     ----------
     is_any : bool
         Whether anything has been printed.
     kept : deque of str
-        The last lines of a run in the background: its cell may not show them any more.
+        The last lines of a background run, whose cell may be gone.
     is_attended : bool
-        Whether a thread waits for the run, and so shows what there is; else one is started when
-        there is something.
+        Whether a thread waits for the run and shows its text; otherwise one is started when there
+        is text.
 
     Notes
     -----
-    `add` is for one thread, the others for any.
+    `add` is for one thread, everything else for any.
     """
 
     def __init__(self, write: Write | None = None) -> None:
@@ -97,24 +97,24 @@ class Prints:
         return self._n_added - self._n_taken > MOST_WAITING
 
     def add(self, name: str, text: str) -> None:
-        """Have text shown: what a stream was given, or what to warn of."""
+        """Add text of a stream, or a warning."""
         self._n_added += len(text)
         self._waiting.append((name, text))
         if not self.is_attended and not self._showing.locked():
-            # Without a thread it is shown with what comes next.
+            # If no thread can be started, it is shown with the next text.
             with suppress(RuntimeError):
                 _thread.start_new_thread(self.show, ())
 
     def call_when_drained(self, callback: Callable[[], None]) -> None:
-        """Call back, in any thread, when it is not full any more."""
+        """Call back, in any thread, when it is no longer full."""
         self._when_drained = callback
-        if not self.is_full:  # since we have looked
+        if not self.is_full:  # any more
             self._tell()
 
     def show(self) -> bool:
         """Show all prints so far; returns False if there were none."""
         is_any = False
-        while self._waiting:  # what is added before the lock is free again is seen here
+        while self._waiting:  # includes text that is added while we hold the lock
             is_any = True
             with self._showing:
                 self._show_waiting()
@@ -144,7 +144,7 @@ class Prints:
                     self._write(name, text)
         except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
             self._write = None
-        except BaseException:  # an interrupt: the user has seen enough
+        except BaseException:  # an interrupt: show no more
             self._write = None
             raise
         finally:
@@ -166,14 +166,14 @@ class _Pipe:
         self._rest = ""  # a line that has not ended
 
     def read(self) -> bool:
-        """Read all bytes so far; returns True if more may follow: a program may resize its pipe."""
+        """Read the bytes so far; return True if there may be more: programs can resize pipes."""
         try:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:
             return False
         self.prints.is_any |= bool(data)
         text = self._rest + self._decoder.decode(data)
-        # A bar of the worker's own ends lines by a return only.
+        # A progress bar in the worker ends its lines with a carriage return only.
         n = max(text.rfind("\n"), text.rfind("\r")) + 1
         if len(text) - n > LONGEST_LINE:
             n = len(text)
@@ -183,7 +183,7 @@ class _Pipe:
         return len(data) == PIPE_BYTES
 
     def end_line(self) -> None:
-        """Add the beginning of a line: its end will not come."""
+        """Add an unfinished line, whose end will not come."""
         if self._rest:
             self.prints.add(self.name, self._rest + "\n")
             self._rest = ""
@@ -200,14 +200,13 @@ class PrintPipes:
     Attributes
     ----------
     is_reading : bool
-        Whether something may have been taken out of a pipe, and not added to its run's prints yet.
+        Whether text may have been read from a pipe and not added to its run's prints yet.
 
     Notes
     -----
-    For the dispatcher's thread, but for the attribute. While workers print nothing there is no
-    system call: those release the interpreter lock, which costs a tiny call more than all else
-    here. Workers that have printed what has not been read say so on the board
-    (`nbshare.worker.work`).
+    For the dispatcher's thread; the attribute is for any. While workers print nothing, no system
+    call is made: it would release the interpreter lock, which costs a tiny call more than anything
+    else here. Workers with unread output say so on the board (`nbshare.worker.work`).
     """
 
     def __init__(self, events: Events) -> None:
@@ -221,7 +220,7 @@ class PrintPipes:
         """Read what a worker prints from now on."""
         for fd, name in zip(worker.output_fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name)
-            # Told once of what is new: what is left in a pipe on purpose does not wake us.
+            # Edge-triggered: text that is left in a pipe on purpose does not wake us.
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def turn(self, worker: WorkerProcess, prints: Prints) -> None:
@@ -233,7 +232,7 @@ class PrintPipes:
                 pipe.prints = prints
 
     def read(self) -> None:
-        """Take what is new, unless much waits to be shown."""
+        """Read new text, unless much waits to be shown."""
         self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
 
     def _read(self, pipes: Iterable[_Pipe]) -> None:
@@ -249,21 +248,21 @@ class PrintPipes:
         self._events.post(lambda: self._read(self._pipes.values()))
 
     def read_all(self) -> None:
-        """Take what has been printed so far, however much waits to be shown."""
+        """Read all text so far, however much waits to be shown."""
         self.is_reading = True
         for pipe in self._pipes.values():
             pipe.read()
         self.is_reading = False
 
     def end_lines(self, prints: Prints) -> None:
-        """Add the beginnings of lines of a run that is over."""
+        """Add the unfinished lines of a run that is over."""
         if prints.is_any:
             for pipe in self._pipes.values():
                 if pipe.prints is prints:
                     pipe.end_line()
 
     def remove(self, worker: WorkerProcess) -> None:
-        """Take the last words of a worker that is dead, and close its pipes."""
+        """Read the last output of a dead worker, and close its pipes."""
         for fd in worker.output_fds:
             pipe = self._pipes.pop(fd)
             self._epoll.unregister(fd)
@@ -272,5 +271,5 @@ class PrintPipes:
             os.close(fd)
 
     def close(self) -> None:
-        """Close what is left."""
+        """Close the epoll descriptor."""
         self._epoll.close()

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless it is stopped
-LOOK_S = 0.1  # between looks whether a process that others wait for is stopped
-CLOSE_S = 0.5  # from the end of a worker's channel to its own it takes microseconds
-LATE_S = 0.02  # a new worker takes as long, its imports not counted
+LOOK_S = 0.1  # between checks whether a signal has stopped a process
+CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
+LATE_S = 0.02  # starting a new worker takes as long, without its imports
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
-ANSWER_S = 3.0  # and the server answers as quickly, on a machine that has time for it
+ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
 
-# Modules that a new interpreter must import, whose own path comes first: a random.py next to
+# Where a new interpreter finds NumPy and nbshare. They come after its own path: a random.py next to
 # the notebook must not replace the standard library's.
 _PACKAGE = dirname(dirname(__file__))
 _PATHS = [dirname(_PACKAGE), dirname(dirname(np.__file__))]
@@ -65,21 +65,21 @@ class WorkerProcess:
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
     pid, pidfd : int
-        Known once it has said that it is ready; 0 and -1 before. The system may have no pidfds.
+        Known when it is ready; 0 and -1 before. Some systems have no pidfds.
     call : Call or None
-        What it works on; None also while it has yet to notice that its call is over.
+        What it works on; None also while it has not noticed yet that its call is over.
     call_since : float
-        When it could turn to it, on the monotonic clock.
+        When it could begin the call, on the monotonic clock.
     late_at : float
-        When to wait no longer for it to notice that its call is over, on the monotonic clock.
+        Until when to wait for it to notice that its call is over, on the monotonic clock.
     look_at, ready_by : float
-        On the monotonic clock: if it is not ready, when to see whether a signal has stopped the
-        server, and when its start has failed.
+        For a worker that is not ready, on the monotonic clock: when to check whether a signal has
+        stopped the server, and when its start counts as failed.
     imported : dict
         The files that it has imported, and that users may edit.
     why : str
-        Of one that is dead: "closed" if it lived on after it had closed its channel, "time" if it
-        had no CPU time left, else "".
+        Why it ended: "closed" if it closed its channel while it lived, "time" if its CPU time ran
+        out, else "".
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class WorkerProcess:
         self.call, self.call_since = call, time.monotonic()
 
     def detach(self) -> None:
-        """Note that its call is over: it will find nothing to do there, and say so."""
+        """Note that its call is over: it will find no items and become idle."""
         self.call, self.late_at = None, time.monotonic() + LATE_S  # the call holds the items
 
     def lend(self, *segments: Segment) -> None:
-        """Note that it has been sent these segments for its call."""
+        """Note that it was sent these segments for its call."""
         for segment in segments:
             segment.n_borrowed += 1
         self._borrowed.extend(segments)
@@ -135,7 +135,7 @@ class WorkerProcess:
         return bool(self._borrowed)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Note that it has finished its call, and whether no view is left there."""
+        """Note that it has finished its call, and whether all its views are gone."""
         self.call = None
         for segment in self._borrowed:
             segment.n_borrowed -= 1
@@ -157,12 +157,12 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def note_closed(self) -> None:
-        """Note that it has closed its channel, by its own end or not."""
+        """Note that it has closed its channel, perhaps by ending."""
         if not self._await_death(CLOSE_S):
             self.why = "closed"
 
     def end(self) -> None:
-        """End it, and wait until it is gone: what it has sent until then can be received."""
+        """Kill it and wait until it is gone; its last messages can still be received."""
         self.kill()
         self._await_death()
 
@@ -180,9 +180,9 @@ class WorkerProcess:
         return status
 
     def _await_death(self, timeout_s: float = REAP_S) -> bool:
-        """Wait until it is gone: before, it could still write to what it was lent."""
+        """Wait until it is gone: until then it could write to borrowed segments."""
         if not self.pid:
-            return True  # it has begun nothing, and will find its channel closed
+            return True  # it runs nothing yet, and will find its channel closed
         if self.pidfd >= 0:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -194,7 +194,7 @@ class WorkerProcess:
 
 
 class WorkerStarter:
-    """Starts workers, by the fork server.
+    """Starts workers through the fork server.
 
     Notes
     -----
@@ -228,7 +228,7 @@ class WorkerStarter:
             with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
                 self._fork(fds)
-            with suppress(ConnectionError):  # it is dead already, and its owner will hear of that
+            with suppress(ConnectionError):  # it is dead already; that is handled later
                 ours.send(dict(code.environ), wait=False)
         except OSError as error:
             for fd, _ in pipes:
@@ -262,7 +262,7 @@ class WorkerStarter:
 
     def _is_stopped(self) -> bool:
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        with suppress(OSError):  # ended, and other code has asked for its status
+        with suppress(OSError):  # it has ended, and other code has reaped it
             return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))
         return False
 
@@ -304,7 +304,7 @@ class WorkerStarter:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except (ConnectionError, BlockingIOError):  # it died or was stopped since its last use
+        except (ConnectionError, BlockingIOError):  # it has died, or a signal has stopped it
             self.end_server()
             self._running_server().send(*message, wait=False)
 
@@ -338,6 +338,6 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         pass_fds=(channel_fd, life_fd),
         stdin=subprocess.DEVNULL,
         env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
-        # Of its own group it does not see the terminal's or the kernel's interrupt.
+        # In a group of its own it does not receive the terminal's or the kernel's interrupt.
         process_group=0,
     )

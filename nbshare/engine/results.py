@@ -33,8 +33,8 @@ from nbshare.wire.results import (
 )
 from nbshare.wire.rows import FilePlace
 
-LOAD_S = 0.02  # for objects, between looks for what else there is to do
-MOST_ERRORS = 10_000  # of items whose results have been taken
+LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
+MOST_ERRORS = 10_000  # kept of items whose results have been taken
 
 
 class _Missing:
@@ -74,9 +74,9 @@ MISSING = _Missing()
 class Output(NamedTuple):
     """Where the rows of an output are."""
 
-    array: npt.NDArray[Any]  # for this process
+    array: npt.NDArray[Any]  # in this process
     segments: list[Segment]  # for workers; none if they write to files only
-    place: Any  # in the segments; what workers are told
+    place: Any  # in the segments, as workers need it
     is_fresh: bool = True  # missing rows are zero
 
 
@@ -115,7 +115,7 @@ class Results:
     Attributes
     ----------
     errors : dict
-        By item, of those that failed and may.
+        The errors of failed items, by item.
     is_over : bool
         Whether all writers have ended.
     n_given : int
@@ -145,10 +145,10 @@ class Results:
         if isinstance(out, str):
             self._spec = OBJECTS
         elif out is not None:
-            # A plain array is filled through shared memory: the caller copies rows as they come.
+            # A plain array is filled through shared memory: the caller copies finished rows.
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
             self._spec = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
-        if self._spec is not None:  # it is decided already
+        if self._spec is not None:  # decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()
         self._ahead: list[
@@ -171,7 +171,7 @@ class Results:
             spec = KINDS[kind]
             if spec.dtype is not None and not self._board.is_open:
                 self._output = output_of(shared_view(self._board.page(0).numbers(spec.dtype)))
-            self._spec = spec  # last: another thread may look between the two
+            self._spec = spec  # last: other threads expect the output to be there then
         return self._spec
 
     @property
@@ -180,7 +180,7 @@ class Results:
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
-        """Take the first result's spec and allocate the output, if that has not been done."""
+        """Take the first result's spec and allocate the output, unless that is done already."""
         if self.spec is not None:
             return
         if spec.dtype is not None and self._board.is_open and not can_share():
@@ -193,7 +193,7 @@ class Results:
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
-        """Return what a worker with a first result is told, and the segments that it may need."""
+        """Return the answer to a worker with a first result, and the segments that it may need."""
         self.decide(spec)
         files = self.files()
         if (found := self.output()) is None:
@@ -203,7 +203,7 @@ class Results:
         return (self.spec, output.place, n, files), output.segments
 
     def begin_with(self, spec: OutputSpec, *, asks: bool = False) -> None:
-        """Have results that look like those of an earlier call, before the first comes.
+        """Expect results like those of an earlier call, before the first arrives.
 
         `asks`: whether each worker asks where they go, also those of the simplest kinds.
         """
@@ -213,14 +213,14 @@ class Results:
         self._board.header[KIND] = kind
 
     def reserve(self, n_more: int = 0) -> None:
-        """Have room for the results of the items that are there, and some more, if they are rows.
+        """Allocate rows for the results of the present items and some more, if results are rows.
 
         Raises
         ------
         OutOfMemoryError
             If there is none.
         """
-        # First: of two threads, one that decides and one that brings items, the later one does it.
+        # First: one thread decides, another brings items; whichever is later makes the room.
         self._n_rows = self._board.n_there + n_more
         if (rows := self._rows) is not None:
             rows.rows(0, self._n_rows)
@@ -257,10 +257,10 @@ class Results:
         return array
 
     def clear_missing(self, torn: list[int]) -> None:
-        """Zero the rows that are not there, before anybody sees them.
+        """Zero the missing rows before the array is returned.
 
-        In used memory all of them hold old results; in fresh memory only the `torn`
-        ones, in whose middle a worker was ended, if they have not been tried again.
+        In reused memory all of them hold old results. In fresh memory only `torn` ones do: a worker
+        was killed while it wrote them, and they have not been run again.
         """
         found = self.output()
         if found is not None:
@@ -291,7 +291,7 @@ class Results:
         return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
-        """Return what is there now: a masked array, a list with gaps, or None before any."""
+        """Return the results so far: a masked array, a list with gaps, or None before the first."""
         if self.spec is None:
             return None
         if self.has_objects:
@@ -323,7 +323,7 @@ class Results:
                 self._load_next(values, states)
             except TaskError as error:
                 i = len(values)
-                self._board.fail(i)  # what cannot be loaded is not there
+                self._board.fail(i)  # a result that cannot be loaded is missing
                 self.errors[i] = error.with_traceback(None)
                 if not gaps and not with_errors:
                     raise
@@ -331,7 +331,7 @@ class Results:
         return values
 
     def load_ahead(self) -> bool:
-        """Load objects while others are still to come, for some time; returns whether any were."""
+        """Unpickle objects for a short time while others run; return whether there were any."""
         if (spec := self.spec) is None or spec.dtype is not None or self.is_iterated:
             return False
         with self._loading:

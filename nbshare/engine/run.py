@@ -56,19 +56,19 @@ State = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 class Keeper(Protocol):
-    """Keeps the results of a call in another place too, where they outlive it."""
+    """Stores the results of a call in a second place, where they outlive it."""
 
     def start(self) -> None:
-        """Begin to look for results."""
+        """Begin to store results."""
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Place the results that are kept of the next items, before workers see these."""
+        """Place stored results of the next items, before workers see these items."""
 
     def save(self) -> None:
-        """Keep the finished results."""
+        """Store the finished results."""
 
     def end(self, then: Callable[[], None]) -> None:
-        """Keep what is left when all writers have ended, and call back."""
+        """Store the rest when all writers have ended, then call back."""
 
 
 class Engine:
@@ -85,8 +85,8 @@ class Engine:
     is_closed : bool
         Whether it runs nothing any more.
     portion_s : float
-        How much work, of all workers or, if that takes longer, of the loop over results, is taken
-        from a generator at a time.
+        How much work to take from a generator at a time, in seconds of all workers, or of the loop
+        over the results if that is slower.
     """
 
     works_by_itself = True
@@ -96,17 +96,17 @@ class Engine:
     portion_s = 0.1
 
     def warm_up(self) -> None:
-        """Start what takes time, while inputs are still being copied."""
+        """Start processes early, while inputs are still being copied."""
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
         raise NotImplementedError
 
     def notify(self, call: Call) -> None:
-        """Have workers see that items have come to a call, or that no more will."""
+        """Wake workers: items have arrived at a call, or no more will."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call; returns whether it has come."""
+        """Wait for the end of a call; return whether it is over."""
         return call.await_end(timeout_s)
 
     def stop(self, call: Call) -> None:
@@ -115,20 +115,20 @@ class Engine:
 
 
 class Run:
-    """The common part of all that a job is about; each kind says how far it is, in its own way.
+    """The common part of everything that a job can show.
 
     Attributes
     ----------
     request : Request
-        What was asked for.
+        The checked arguments.
     error : BaseException or None
-        What it has failed with.
+        The error that ended it.
     is_over : bool
-        Whether the end has come.
+        Whether it has ended.
 
     Notes
     -----
-    May be read from any thread; `await_end`, `call_when_over` and `stop` are for any thread, too.
+    Attributes may be read, and `await_end`, `call_when_over` and `stop` called, from any thread.
     """
 
     def __init__(self, request: Request) -> None:
@@ -143,19 +143,19 @@ class Run:
     # ------------------------------------------------------------------------ its end
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait for the end, and do nothing for it; returns whether it has come."""
+        """Only wait for the end; return whether it is over."""
         if not self.is_over and self._over.acquire(timeout=timeout_s):
             self._over.release()
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back when it is over, or now if it is; if possible in a thread of its own."""
+        """Call back when it is over, or now if it is; in a thread of its own if possible."""
         self._callbacks.append(callback)
-        if self.is_over:  # or has ended by now: the thread that takes it out first calls it
+        if self.is_over:  # the thread that removes the callback calls it
             self._call_back()
 
     def _end(self) -> None:
-        """Note the end and wake all waiting threads; for one thread, once."""
+        """Mark the end and wake all waiting threads; once, in one thread."""
         self.is_over = True
         self._over.release()
         self._call_back()
@@ -173,11 +173,11 @@ class Run:
 
     @property
     def age_s(self) -> float:
-        """Seconds since it began, if that was before its job did."""
+        """Seconds that it had been running when its job was created."""
         return 0.0
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, and do something for it; returns whether it has come."""
+        """Wait for the end and help to reach it; return whether it is over."""
         return self.await_end(timeout_s)
 
     def stats(self) -> list[WorkerStats]:
@@ -189,25 +189,25 @@ class Run:
         return []
 
     def stages(self) -> list[StageStats]:
-        """Return what the stages of a pipeline did."""
+        """Return the stats of a pipeline's stages."""
         return []
 
     def halt(self) -> None:
-        """Begin no further item; those that run are finished."""
+        """Begin no further items; running ones finish."""
 
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""
 
     def load_ahead(self) -> bool:
-        """Load objects that have come; returns whether there were any."""
+        """Unpickle results that have arrived; return whether there were any."""
         return False
 
     def release(self) -> None:
-        """Note that the job is gone: nothing more will be asked for."""
+        """Note that the job is gone, and with it the last reader."""
 
 
 class OwnRun(Run):
-    """The common part of a `Call` and of a pipeline, `Pipe`: runs of this process.
+    """The common part of a `Call` and a `Pipe` (a pipeline): runs of this process.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ class OwnRun(Run):
         self.results.fill_out()
 
     def load_ahead(self) -> bool:
-        """Load objects that have come; returns whether there were any."""
+        """Unpickle results that have arrived; return whether there were any."""
         return self.results.load_ahead()
 
 

@@ -244,7 +244,7 @@ def stats_of(
 
 
 def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
-    """Read what the workers of a running call do."""
+    """Read the present activity of the workers of a running call."""
     activity, now_ns = [], time.monotonic_ns()
     for number, row in enumerate(board.slots.tolist(), 1):
         pid, first = row[PID], row[ITEM]

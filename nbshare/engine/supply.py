@@ -4,7 +4,7 @@
 
     source ──► some items ──► Call.append ──► workers
                  ▲
-                 └── when workers will soon have nothing left, and results have been taken
+                 └── when workers will soon run out of items, and results have been taken
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
 
 MOST_ITEMS = 1 << 14  # at a time
-MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and of what waits to be brought
-MOST_AHEAD = 3  # portions that a loop over the results has not taken yet
+MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and read ahead
+MOST_AHEAD = 3  # portions ahead of a loop over the results
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.1  # between looks at what no event tells: whether results have been taken
-LOCAL_LOOK_S = 0.002  # where threads of this process run the items, and no event tells anything
+LOOK_S = 0.1  # between checks without an event: whether results have been taken
+LOCAL_LOOK_S = 0.002  # likewise, if items run in threads: then there are no events
 
 Item = tuple[Any, ...]  # of each iterable one
 
@@ -41,22 +41,22 @@ _END: Item = ("the end",)
 
 
 class Pace:
-    """How long the items of a call take, and so how many to bring at a time.
+    """The measured time per item of a call, and the number of items to bring at a time.
 
     Parameters
     ----------
     item_s : float
-        What one may take until that is measured.
+        Assumed seconds per item until measured.
     size : int
         How many to bring first.
     """
 
     def __init__(self, item_s: float, size: int) -> None:
         self.item_s, self.size = item_s, size
-        self._mark = 0, 0  # since when: items that were done, and the nanoseconds for them
+        self._mark = 0, 0  # where the measurement began: items done, and ns for them
 
     def look(self, call: Call) -> None:
-        """See how long one has taken lately: the last `size` of them, if there are so many."""
+        """Measure the time per item, of about the last `size` items."""
         n_done, worked_ns = call.board.slots[:, [N_ITEMS, WORKED]].sum(axis=0).tolist()
         n_new = n_done - self._mark[0]
         if n_new > 0:
@@ -65,7 +65,7 @@ class Pace:
                 self._mark = n_done, worked_ns
 
     def resize(self, wanted: float, least: int, most: int) -> None:
-        """Have the next size be as wanted, not much larger than the last one."""
+        """Set the next size as wanted, but not much larger than the last."""
         self.size = max(least, int(min(wanted, GROWTH * self.size, most)))
 
 
@@ -75,9 +75,9 @@ class ListSupply(Supply):
     Parameters
     ----------
     call : Call
-        That has a feed.
+        With a feed.
     columns : sequence of sequences
-        What each list gives to the items.
+        The lists.
     step : int
         Items of a block.
     """
@@ -95,7 +95,7 @@ class ListSupply(Supply):
     def _pack(self, until_s: float) -> None:
         call, feed, board = self._call, self._call.feed, self._call.board
         if feed is None or not self._packing.acquire(blocking=False):
-            return  # another thread does
+            return  # another thread packs
         try:
             while not (board.n_there == board.n_tasks or board.stopped or call.is_over):
                 start = board.n_there
@@ -120,7 +120,7 @@ class SourceSupply(Supply):
     source : iterator
         Of items.
     in_background : bool
-        Whether a thread of its own takes the items; otherwise the waiting one does.
+        Whether a thread of its own brings the items; otherwise the waiting thread does.
     """
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
@@ -143,7 +143,7 @@ class SourceSupply(Supply):
             _thread.start_new_thread(self._live, ())
 
     def wake(self) -> None:
-        """Have a look at what there is to do; called by any thread."""
+        """Check for work; for any thread."""
         if self._call.is_over:
             self._intake.close()
         if self._event is not None:
@@ -172,8 +172,8 @@ class SourceSupply(Supply):
             self._call.await_end(min(timeout_s, LOCAL_LOOK_S))
 
     def bring(self) -> None:
-        """Bring the items that workers will soon need, as far as the source has given them."""
-        if self._bringing.acquire(blocking=False):  # else another thread does
+        """Bring the items that workers will soon need, if the source has given them."""
+        if self._bringing.acquire(blocking=False):  # otherwise another thread is at it
             try:
                 self._bring()
             finally:
@@ -220,7 +220,7 @@ class SourceSupply(Supply):
         return bool(board.header[RESTORED]) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
-        """Whether the items that workers have not done yet take much memory."""
+        """Whether unfinished items take much memory."""
         if (feed := self._call.feed) is None:
             return True
         if feed.nbytes > MOST_BYTES:
@@ -228,13 +228,13 @@ class SourceSupply(Supply):
         return feed.nbytes > MOST_BYTES
 
     def _next_size(self) -> int:
-        """Return how many items make a portion, by the time that they have taken lately."""
+        """Return the number of items of the next portion, from the measured time per item."""
         results, pace = self._call.results, self._pace
         pace.look(self._call)
         if pace.item_s:
             item_s = max(pace.item_s / self._call.request.max_workers, results.reader_s())
             most = MOST_ITEMS
-            if results.is_iterated:  # its speed is not known yet
+            if results.is_iterated:  # the loop's speed is not known at first
                 most = min(most, GROWTH * results.n_given)
             pace.resize(self._call.engine.portion_s / item_s, self._least, most)
         elif self._are_all_done():
@@ -265,22 +265,22 @@ class SourceSupply(Supply):
 
 
 class Intake:
-    """Items taken from a source, slow or endless, and not handed over yet.
+    """Items read ahead from a source that may be slow or endless.
 
     Parameters
     ----------
     source : iterator
         Of items.
     tell : callable, optional
-        A thread of its own takes items, as many as may wait, and calls this when some have come
-        while none waited. Without it items are taken when they are asked for.
+        If given, a thread reads ahead, and calls this when the first items arrive. Otherwise items
+        are read when they are asked for.
 
     Attributes
     ----------
     is_exhausted : bool
-        Whether all that it gives has been handed over.
+        Whether all items have been handed over.
     error : BaseException or None
-        What it has raised at its end.
+        What the source raised at its end.
     """
 
     def __init__(self, source: Iterator[Item], tell: Callable[[], None] | None) -> None:
@@ -293,19 +293,19 @@ class Intake:
         self.error: BaseException | None = None
 
     def want(self, n: int) -> None:
-        """Say how many may wait to be handed over."""
+        """Set how many items to read ahead."""
         self._wanted = n
         if self._tell is not None and not self._has_thread:
             self._has_thread = True
             try:
-                # With the caller's context: NumPy's errstate, for one, is kept there.
+                # With the caller's context, which holds NumPy's errstate, for example.
                 _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
             except RuntimeError:  # no more threads are allowed: `take` does it
                 self._has_thread = False
         self._go_on()
 
     def take(self, n: int) -> list[Item]:
-        """Return the next items: `n` at most, and none if none have come."""
+        """Return the next items: at most `n`, none if none have arrived."""
         if not (self._has_thread or self._items or self.is_exhausted):
             self._get(n)
         items: list[Item] = []
@@ -321,7 +321,7 @@ class Intake:
         return items
 
     def close(self) -> None:
-        """Take no more; a generator with no other owner ends."""
+        """Read no more; a generator that nobody else holds is closed."""
         self._is_closed = True
         self._source = itertools.chain(())
         self._tell = None  # its owner holds this object: break the cycle
@@ -334,13 +334,13 @@ class Intake:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            # Without our frame, which holds this and so the error; in no variable of ours either.
+            # Without our frame, which holds this object and so the error.
             self.error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._items.append(_END)
 
     def _go_on(self) -> None:
         if self._more.locked():
-            with suppress(RuntimeError):  # another thread has
+            with suppress(RuntimeError):  # another thread has released it
                 self._more.release()
 
     def _work(self) -> None:

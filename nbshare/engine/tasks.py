@@ -2,18 +2,17 @@
 
 ::
 
-    put(task, future) ──► queue ──► some join a call that is open ──► futures, as results come
+    put(task, future) ──► queue ──► some join an open call ──► futures, as results arrive
                                        ▲
-                                       └── when workers will soon have nothing left
+                                       └── when workers will soon run out of tasks
 
 A task is an item of the call, so the call handles failures and dead workers. A task that no worker
 has begun can still be cancelled: it is withdrawn.
 
-Workers set an event when they have done a task, so that the thread which waits need not ask the
-dispatcher.
+Workers set an event after each task, so the queue's thread need not ask the dispatcher.
 
-The thread for this exists only while there is work. It is not a daemon: at its end, the interpreter
-waits for queued tasks, as with the standard library's executors.
+That thread exists only while there are tasks. It is not a daemon: at exit the interpreter waits for
+queued tasks, as with the standard library's executors.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from nbshare.wire.context import current_context
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Task
 
-LOAD_S = 0.1  # work of all workers that is given out beyond one task for each
-MOST_TASKS = 127  # that are given out at a time: what is given out takes memory
+LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
+MOST_TASKS = 127  # to give out at a time: they take memory
 FIRST_TASKS = 8  # until it is known how long tasks take
-LINGER_S = 0.1  # the thread waits for more tasks so long, and so does the interpreter's end
-# A call stays open so long after its last task. Then a task comes late by the millisecond that a
-# new call takes to begin; until then its workers do nothing else.
+LINGER_S = 0.1  # how long the thread, and the interpreter's exit, waits for more tasks
+# How long a call stays open after its last task. A later task needs a new call, which takes a
+# millisecond to begin; until then the workers of this one do nothing else.
 OPEN_S = 0.05
 REST_S = 0.005  # of the thread, while workers have enough to do
-LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between looks for results that no event told of
-ALWAYS = 1 << 60  # as LOW: workers tell after each task
+LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between checks for results without an event
+ALWAYS = 1 << 60  # as LOW: workers set the event after each task
 
 
 class TaskFuture(Future[Any]):
@@ -79,19 +78,19 @@ class TaskFuture(Future[Any]):
         self.is_withdrawn = False  # the thread that withdrew it does the rest
 
     def cancel(self) -> bool:
-        """Cancel the task if no worker has begun it; returns whether it is cancelled."""
+        """Cancel the task if no worker has begun it; return whether it is cancelled."""
         with self._fate:
             if self.is_withdrawn:
                 return True
             if self._has_left or not self._withdraw():
                 return False
             self.is_withdrawn = True
-        super().cancel()  # outside of the lock: callbacks run here
+        super().cancel()  # without the lock: callbacks run here
         self.set_running_or_notify_cancel()
         return True
 
     def running(self) -> bool:
-        """Return whether a worker has begun the task, and not done it yet."""
+        """Return whether a worker is running the task."""
         if place := self._place:
             call, _, i = place
             return call.board.is_claimed(i) and not self.done()
@@ -110,7 +109,7 @@ class TaskFuture(Future[Any]):
             self._place = None
 
     def leave(self) -> bool:
-        """Note that the task's fate is known; returns whether it has not been cancelled."""
+        """Note that the task can no longer be cancelled; return whether it was not."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()
@@ -131,7 +130,7 @@ def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
 
 
 def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError:
-    """Return the error of what a task cannot be sent for: the caller knows it by its call only."""
+    """Return the error that names the task by its call: the caller knows no index."""
     try:
         for part in (task.func, *task.args, *task.kwargs.values()):
             Arena().pack(part, repr(task))
@@ -149,14 +148,14 @@ def ended_early() -> BaseException:
 
 
 class TaskQueue(Supply):
-    """Runs tasks on worker processes, in the order in which they come.
+    """Runs tasks on worker processes, in the order of submission.
 
     Parameters
     ----------
     request : Request
-        Workers and initializer; `run_task` is its function.
+        Number of workers and initializer; its function is `run_task`.
     new_prints : callable
-        Returns where prints go of the tasks that are queued from now on.
+        Returns where the output of later tasks goes.
 
     Raises
     ------
@@ -165,7 +164,7 @@ class TaskQueue(Supply):
 
     Notes
     -----
-    For any thread. Futures are resolved in the queue's own, and their callbacks run there.
+    For any thread. Futures are resolved, and their callbacks run, in a thread of the queue.
     """
 
     def __init__(self, request: Request, new_prints: Callable[[], Prints]) -> None:
@@ -189,7 +188,7 @@ class TaskQueue(Supply):
         self._thread: threading.Thread | None = None
 
     def put(self, task: Task, *, more: bool = False) -> TaskFuture:
-        """Queue a task; returns the future of its result.
+        """Queue a task; return the future of its result.
 
         If `more` follow immediately, none need begin before `wake` is called.
 
@@ -218,7 +217,7 @@ class TaskQueue(Supply):
         return len(self._waiting) + len(self._tasks)
 
     def wake(self) -> None:
-        """Begin what is queued, or see that a call is over; called by any thread."""
+        """Wake the queue's thread: tasks are queued, or a call is over; for any thread."""
         if (event := self._event) is not None:
             event.set()
 
@@ -231,7 +230,7 @@ class TaskQueue(Supply):
 
     def _start(self) -> None:
         need_linux("a worker process", "use concurrent.futures.ThreadPoolExecutor")
-        self._pace = Pace(REST_S, FIRST_TASKS)  # what was measured may be old
+        self._pace = Pace(REST_S, FIRST_TASKS)  # forget old measurements
         self._event = event = OwnerEvent()
         thread = threading.Thread(
             target=self._live, args=[event], name="nbshare executor", daemon=False
@@ -240,7 +239,7 @@ class TaskQueue(Supply):
         try:
             with uninterrupted():
                 thread.start()
-        except BaseException as error:  # an interrupt leaves a thread that begins
+        except BaseException as error:  # after an interrupt the thread may still begin
             self._thread = None
             if isinstance(error, RuntimeError):  # no more threads
                 self._event = None
@@ -259,13 +258,13 @@ class TaskQueue(Supply):
             future.cancel()
 
     def stop(self) -> None:
-        """End the tasks under way too."""
+        """End running tasks too."""
         self._is_stopping = True
         if (call := self._call) is not None:
             call.stop()
 
     def join(self) -> None:
-        """Wait until nothing is left to do, after `close`."""
+        """Wait until all tasks are done, after `close`."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -276,9 +275,7 @@ class TaskQueue(Supply):
         look_s, is_set = LOOK_S, True
         try:
             with self._lock:
-                if (
-                    self._thread is not threading.current_thread()
-                ):  # the thread that started it gave it up
+                if self._thread is not threading.current_thread():  # its start was interrupted
                     return
             while (prints := self._prints_at_end(lingers=is_set)) is None:
                 has_news = self._resolve()
@@ -287,7 +284,7 @@ class TaskQueue(Supply):
                 n_each = len(self._tasks) // self._request.max_workers
                 if n_each > 2:  # or each task would wake it
                     time.sleep(min(REST_S, n_each / 2 * self._pace.item_s))
-                # Of one task that is done the log may still be on its way.
+                # The log of a finished task may still be on its way.
                 pause_s = look_s if has_news or len(self._tasks) > 1 else LINGER_S
                 if self._call is not None and not self._tasks:
                     pause_s = min(pause_s, max(0.0, self._close_at - time.monotonic()))
@@ -302,23 +299,23 @@ class TaskQueue(Supply):
                     self._event = None
 
     def _prints_at_end(self, *, lingers: bool) -> Prints | None:
-        """Return the prints to end when there is nothing left to do; None while there is."""
+        """Return the prints to end when no tasks are left; None while there are some."""
         with self._lock:
             if self._waiting or self._call or (lingers and not self._is_closed):
                 return None
             self._thread = None
-            return self._prints  # those of the next thread are others
+            return self._prints  # the next thread has others
 
     def _resolve(self) -> bool:
-        """Resolve the futures whose results have come; returns whether tasks were done.
+        """Resolve the futures whose results have arrived; return whether tasks were done.
 
-        What a worker is still at is for the next look: it may have yet to say that there are
-        prints. These are shown first: the output of a task appears before its result.
+        Items that a worker is still in are left for the next time: their output may not have been
+        announced yet, and the output of a task is shown before its result.
         """
         call = self._call
         if call is None:
             return False
-        is_over = call.is_over  # first: what comes later is for the next look
+        is_over = call.is_over  # first: later results are for the next time
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self._tasks if call.board.state(i) and i not in present]
         if self._engine is not None and (done or is_over):
@@ -334,7 +331,7 @@ class TaskQueue(Supply):
         return bool(done)
 
     def _resolve_one(self, call: Call, i: int) -> bool:
-        """Resolve the future of a task that is done; returns False if its log is still to come."""
+        """Resolve the future of a finished task; return False if its log has not arrived yet."""
         results, (_, future) = call.results, self._tasks[i]
         if not future.is_withdrawn and not results.is_here(i):
             return False
@@ -355,11 +352,11 @@ class TaskQueue(Supply):
         return True
 
     def _note_over(self, call: Call) -> None:
-        """Queue what was not begun again, and fail what has come to nothing."""
+        """Queue tasks again that were not begun, and fail those that were lost."""
         self._call = self._feed = None
         tasks, self._tasks = self._tasks, {}
         if call.state == "stopped" and not self._is_stopping:
-            # By `nbshare.shutdown`, then: other workers will do it.
+            # `nbshare.shutdown` stopped it: other workers will run them.
             unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
             for _, future in unbegun:
                 future.exit()
@@ -369,7 +366,7 @@ class TaskQueue(Supply):
                 future.set_exception(call.error or ended_early())
 
     def _give_out(self) -> None:
-        """See to it that workers have something to do, and soon will have."""
+        """Keep workers supplied with tasks."""
         call = self._call
         if call is not None and not self._tasks:
             is_late = time.monotonic() >= self._close_at
@@ -388,7 +385,7 @@ class TaskQueue(Supply):
                 self._close_at = time.monotonic() + OPEN_S
 
     def _goes_on(self, call: Call) -> bool:
-        """Have tasks join the call though there were none, if they will be as in a new one."""
+        """Let tasks join a call that had run out of them, if a new call would be the same."""
         request = call.request
         if request.prints is not self._prints or request.context != self._context:
             return False
@@ -415,7 +412,7 @@ class TaskQueue(Supply):
         return taken
 
     def _join(self, taken: list[tuple[Task, TaskFuture]]) -> None:
-        """Have tasks join the call that is open, or a new one."""
+        """Add tasks to the open call, or to a new one."""
         call = self._call
         joined: dict[int, tuple[Task, TaskFuture]] = {}
         for task, future in taken:
@@ -431,13 +428,13 @@ class TaskQueue(Supply):
                 call.start()
             else:
                 call.engine.notify(call)
-            if self._is_cancelling:  # a thread that cancels or stops may have missed it
+            if self._is_cancelling:  # a thread that cancels or stops may not have seen it
                 self.cancel_waiting()
             if self._is_stopping:
                 call.stop()
 
     def _flush(self, call: Call, joined: dict[int, tuple[Task, TaskFuture]]) -> None:
-        """Have workers see tasks that were packed."""
+        """Make packed tasks visible to workers."""
         feed, engine = self._feed, self._engine
         assert feed is not None and engine is not None  # noqa: PT018 - of one call
         try:

@@ -19,25 +19,25 @@ NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
 class WorkerPool:
-    """Starts workers, keeps the idle ones for the next call, ends those that are outdated.
+    """Starts workers, keeps idle ones for the next call, ends outdated ones.
 
     Parameters
     ----------
     events : Events
-        Where the workers' messages and deaths are waited for.
+        Report the workers' messages and deaths.
     starter : WorkerStarter
-        Where new ones come from.
+        Starts new ones.
     pipes : PrintPipes
-        What they print into.
+        Receive their output.
 
     Attributes
     ----------
     idle_since : dict
-        The workers that have nothing to do, with the time on the monotonic clock.
+        The idle workers, and since when, on the monotonic clock.
 
     Notes
     -----
-    For the dispatcher's thread, but for `is_current`.
+    For the dispatcher's thread; `is_current` is for any.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
@@ -45,13 +45,13 @@ class WorkerPool:
         self._members: dict[WorkerProcess, None] = {}
         self.idle_since: dict[WorkerProcess, float] = {}
         self._code = NO_CODE  # of the newest generation
-        self._born_under: Any = None  # environment and import path of this generation
+        self._imported_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
-        # Of these and of what is kept for them; never changed, but replaced.
+        # Of these and of the snapshot's files; replaced, never changed: other threads read it.
         self._watched: dict[str, Stamp | None] = {}
         self._given: frozenset[str] = frozenset()  # files that came from another machine
-        self._n_modules = 0  # of this process, when it was last looked which files they have
+        self._n_modules = 0  # of this process, when their files were last listed
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(self._members)
@@ -66,15 +66,14 @@ class WorkerPool:
     ) -> Code:
         """Renew the workers if the environment, a file or the initializer has changed.
 
-        Returns what the call's workers are to run, however late they start. A file that has
-        changed, but that none of them has imported, is read again, unless one might do so just now:
-        in another call, or in one that it has yet to leave. `is_in_use`: other calls run. `known`:
-        the files that workers may have imported; None: any.
+        Return the code that all workers of the call run, however late they start. A changed file
+        that no worker has imported is read again, unless a busy worker might import it just now.
+        `is_in_use`: other calls run. `known`: the files that workers may have imported; None: any.
 
         Raises
         ------
         OSError
-            If there is no memory for that, or no descriptor.
+            There is no memory, or no descriptor, for a snapshot of the files.
         """
         changed = self._changed()
         is_in_use = is_in_use or len(self.idle_since) < len(self._members)
@@ -87,12 +86,12 @@ class WorkerPool:
                 snapshot.add(context.sources)
             self._given = frozenset(snapshot.sources())
             self._code = Code(self._code.generation + 1, snapshot, context.environ)
-            self._born_under, self._initializer = _home_of(context), None
+            self._imported_under, self._initializer = _home_of(context), None
             changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
         self._initializer = initializer or self._initializer
         known = snapshot.sources().keys()
         changed |= self._stamps.keys() - known
-        if self._n_modules != len(sys.modules):  # going through them takes a while
+        if self._n_modules != len(sys.modules):  # listing their files takes a while
             self._n_modules = len(sys.modules)
             changed |= {*own_files()} - known
         if changed:
@@ -101,7 +100,7 @@ class WorkerPool:
         return self._code
 
     def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
-        """Whether a call would run this code, if it began now; for any thread."""
+        """Whether a call that began now would run this code; for any thread."""
         return (
             code.generation == self._code.generation
             and self._n_modules == len(sys.modules)
@@ -110,7 +109,7 @@ class WorkerPool:
         )
 
     def _suits(self, context: Context, initializer: bytes | None) -> bool:
-        return bool(self._born_under == _home_of(context)) and (
+        return bool(self._imported_under == _home_of(context)) and (
             initializer is None or self._initializer in (None, initializer)
         )
 
@@ -124,10 +123,10 @@ class WorkerPool:
             worker.call.imported |= stamps
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
-            return  # those of the newest have other versions
+            return  # the newest generation has other versions
         for path in stamps.keys() - self._given:
             stamp = stamps[path]
-            # Of two versions at least one is old: no file is like that.
+            # Workers disagree, so one version is old: a stamp that no file has renews them.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         if stamps:
             self._watch(snapshot)
@@ -194,11 +193,11 @@ class WorkerPool:
         worker.mark_ready(pid)
         for other in self._members:  # where many start at the same time, each has its own
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
-        if worker.pidfd >= 0:  # else the end of its channel tells
+        if worker.pidfd >= 0:  # otherwise the end of its channel tells
             self._events.watch(worker.pidfd, Died(worker))
 
     def mark_idle(self, worker: WorkerProcess) -> None:
-        """Keep a worker that has nothing to do for the next call."""
+        """Keep an idle worker for the next call."""
         self.idle_since[worker] = time.monotonic()
 
     def remove(self, worker: WorkerProcess) -> int | None:
@@ -222,11 +221,11 @@ class WorkerPool:
             self.remove(worker)
 
     def close(self) -> None:
-        """Free everything kept for workers; there are none any more."""
+        """Free the snapshot, when all workers are gone."""
         if self._code.snapshot is not None:
             self._code.snapshot.close()
 
 
 def _home_of(context: Context) -> tuple[Any, ...]:
-    """Return what a worker's modules are imported under."""
+    """Return the settings under which a worker imports modules."""
     return context.environ, context.path, context.sources

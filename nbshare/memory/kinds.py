@@ -57,7 +57,7 @@ PIECE = 64 << 20
 
 _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
 
-_is_hushed = False
+_is_silent = False
 
 
 class Memfd(NamedTuple):
@@ -205,7 +205,7 @@ def _chosen(setting: str, temporary: str) -> Kind:
                 raise
             reasons.append(f"{kind.setting}: {getattr(error, 'strerror', os.strerror(code))}")
         else:
-            if reasons and not _is_hushed:
+            if reasons and not _is_silent:
                 warn(
                     f"arrays use shared memory of the kind {kind.setting!r}, because others "
                     f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
@@ -222,10 +222,10 @@ def _chosen(setting: str, temporary: str) -> Kind:
     )
 
 
-def hush() -> None:
+def silence_warnings() -> None:
     """Do not warn of fallbacks in this process: its owner has."""
-    global _is_hushed
-    _is_hushed = True
+    global _is_silent
+    _is_silent = True
 
 
 def is_chosen(kind: Kind | None) -> bool:

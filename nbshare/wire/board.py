@@ -4,11 +4,11 @@
 
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed, how often items have come after a pause, whether
-             anything has been imported, how many items are there, how many there will be, when the
-             owner is to be told that few are left
+             anything has been imported, the number of items so far, their final number, at how few
+             unclaimed items to tell the owner
     ranges   items that a dead worker had claimed and left for others
-    slots    per worker: the items it is in the middle of, since when; its chunk; its figures; what
-             the item reports of itself
+    slots    per worker: the items that it runs, since when; its chunk; its figures; the report of
+             the item
     pages    of items: one page if their number is known, else as many as it takes
 
 and each page::
@@ -84,7 +84,7 @@ GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean
 # look about a thousand times a second.
 WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
-LEAST_S = 2e-5  # a chunk takes no less if its items are tiny: a claim would cost more than it helps
+LEAST_S = 2e-5  # of a chunk of tiny items: in smaller ones the claim would dominate
 
 
 class Page:

@@ -1,7 +1,7 @@
 """Messages between processes: Python objects and descriptors over a local socket.
 
-``SOCK_SEQPACKET`` keeps messages whole, so none is ever half read, and a send either succeeds
-immediately or fails: a process that has stopped reading cannot block the sender.
+``SOCK_SEQPACKET`` keeps messages whole: none is ever half read. A send either succeeds immediately
+or fails, so a process that has stopped reading cannot block the sender.
 """
 
 from __future__ import annotations

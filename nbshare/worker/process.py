@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
-from nbshare.memory import Mode, Segment, View, hush, segment_of
+from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
 from nbshare.memory.descriptors import pidfd_of
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
@@ -43,7 +43,7 @@ from nbshare.wire.orders import CallMessage, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
-from nbshare.worker.belongings import Belongings, look, show_crashes
+from nbshare.worker.state import WorkerState, look, show_crashes
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
@@ -60,7 +60,7 @@ LARGEST = 32 << 20  # bytes of a block that is part of the heap: the most that g
 LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
 
 
-class Endowment(NamedTuple):
+class InheritedFds(NamedTuple):
     """The descriptors and facts that a worker starts with."""
 
     owner_pidfd: int  # or -1
@@ -72,17 +72,17 @@ class Endowment(NamedTuple):
     err_fd: int
 
 
-def run(birth: Endowment) -> NoReturn:
-    """Live as a worker until the owner ends."""
+def run(inherited: InheritedFds) -> NoReturn:
+    """Work until the owner ends."""
     try:
-        channel = _settle_in(birth)
+        channel = _set_up(inherited)
         # A child that an item forks must not keep it open: its end signals the death of this
         # process.
         os.register_at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
-        os._exit(1)  # the owner has given it up, or no thread can be started; the owner notices
-    belongings, mappings = Belongings(), Mappings()
+        os._exit(1)  # the owner is gone or has given up, or no thread can be started
+    state, mappings = WorkerState(), Mappings()
     imports, is_idle = ImportLog(), True
     while True:
         try:
@@ -96,31 +96,31 @@ def run(birth: Endowment) -> NoReturn:
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
             os.killpg(0, signal.SIGKILL)
-        work_on(message, fds, channel, birth.lock_fd, imports, mappings, belongings)
+        work_on(message, fds, channel, inherited.lock_fd, imports, mappings, state)
         is_idle = False
         channel.send(("finished", message.call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
-        belongings.restore_after()
+        state.restore_after()
 
 
-def _settle_in(birth: Endowment) -> Channel:
+def _set_up(inherited: InheritedFds) -> Channel:
     """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
     become_worker()
-    hush()  # the owner has warned of the kind of memory
-    has_low = any(0 <= fd <= streams.HIGHEST for fd in birth)
+    silence_warnings()  # the owner has warned of the kind of memory
+    has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
     if not has_low:  # the owner has no standard streams
-        streams.replace((birth.out_fd, birth.err_fd))
+        streams.replace((inherited.out_fd, inherited.err_fd))
     os.setpgid(0, 0)
-    arm(birth.life_fd)
-    _thread.start_new_thread(_kill_after, (birth.owner_pidfd,))
+    arm(inherited.life_fd)
+    _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
     # Some containers forbid it; then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     show_crashes()
-    channel = Channel.from_fd(birth.channel_fd)
+    channel = Channel.from_fd(inherited.channel_fd)
     environ, _ = channel.receive()
-    use_snapshot(birth.sources_fd)
+    use_snapshot(inherited.sources_fd)
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
@@ -166,7 +166,7 @@ def open_owner(owner: int) -> int:
 
 
 def keep_freed() -> None:
-    """Keep freed memory in this process and those that it forks, unless the user set malloc up.
+    """Keep freed memory in this process and its forks, unless the user has configured malloc.
 
     By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
     temporary array of a long computation is made of fresh pages. Zeroing and mapping these can take
@@ -187,7 +187,7 @@ def release_freed() -> None:
 
 
 def _kill_after(pidfd: int) -> None:
-    """Kill this process group when the owner ends, and look at `loading` until then.
+    """Kill this process group when the owner ends; until then report slow imports (`look`).
 
     For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
     """
@@ -269,13 +269,13 @@ def work_on(
     lock_fd: int,
     imports: ImportLog,
     mappings: Mappings,
-    belongings: Belongings,
+    state: WorkerState,
 ) -> None:
     """Work on a call until nothing is left to claim; send failures to the owner."""
-    caller = _RemoteCaller(message.call, channel, imports, mappings, belongings)
+    caller = _RemoteCaller(message.call, channel, imports, mappings, state)
     try:
         caller.order = order = Order(*pickle.loads(message.order))
-        belongings.restore(order.settings, order.n_threads)
+        state.restore(order.settings, order.n_threads)
         board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
@@ -353,11 +353,11 @@ class _RemoteCaller(Caller):
         channel: Channel,
         imports: ImportLog,
         mappings: Mappings,
-        belongings: Belongings,
+        state: WorkerState,
     ) -> None:
         self._call = call
         self._channel, self._imports = channel, imports
-        self._mappings, self._belongings = mappings, belongings
+        self._mappings, self._state = mappings, state
         self.news_fd = self.items_fd = -1  # events, if there are any
         self._poll: select.epoll | None = None
         self._n_looks = 0  # for items, since the last ones came
@@ -390,8 +390,8 @@ class _RemoteCaller(Caller):
 
     def tidy_up(self) -> None:
         if not self.is_tidy:
-            self._belongings.restore_after()
-            self._belongings.restore(self.order.settings, self.order.n_threads)
+            self._state.restore_after()
+            self._state.restore(self.order.settings, self.order.n_threads)
             self.is_tidy = True
 
     def tell_imports(self) -> bool:

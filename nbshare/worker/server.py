@@ -69,7 +69,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
 def _live(*fds: int) -> None:
     """Run a worker and end the process: it must not return into the server's loop."""
     try:
-        worker.run(worker.Endowment(*fds))
+        worker.run(worker.InheritedFds(*fds))
     except BaseException:  # noqa: BLE001 - the last frame of this process
         traceback.print_exc()
     finally:

@@ -227,7 +227,7 @@ class ResultStore:
         try:
             for part, first, attempts, took_s in self._runs(places):
                 writer.put(first, values[part], attempts, took_s)
-        except OSError:  # not the items' fault: the owner tries again, and tells
+        except OSError:  # not the items' fault: the owner tries again, and reports it
             return self._out is not None
         return True
 

@@ -111,7 +111,7 @@ class _Output:
 
     def flush(self) -> bool:
         """Send an unfinished line; return whether anything has not been read yet."""
-        try:  # noqa: SIM105 - `suppress` would cost more than all else here
+        try:  # noqa: SIM105 - `suppress` would cost more than everything else here
             getattr(sys, self.name).flush()
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
             pass

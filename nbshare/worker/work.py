@@ -46,7 +46,6 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
-from nbshare.worker.belongings import filter_warnings, initialize, loading
 from nbshare.worker.items import (
     MOST_UNSEEN,
     Pace,
@@ -58,6 +57,7 @@ from nbshare.worker.items import (
 )
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Column, PassingStore, blocks_for
+from nbshare.worker.state import filter_warnings, initialize, loading
 from nbshare.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
@@ -65,8 +65,8 @@ from nbshare.worker.store import Decided, ResultStore
 TINY_S = 20e-6
 SLOW_TINY_S = 100e-6  # if results are objects or go to files: to store one takes some 15 µs
 TOGETHER_S = 1e-3
-WINDOW = 64  # items that are loaded at a time
-SHORTEST_S = 1e-8  # no call of a function takes less, though a clock may say so
+LOAD_ITEMS = 64  # items that are loaded at a time
+SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
 # Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
@@ -75,7 +75,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Caller:
-    """The caller of a worker; this class is one in the same process, with little to tell."""
+    """What a worker tells its caller, and asks it. Defaults: nothing to tell."""
 
     def decide(self, spec: OutputSpec) -> Decided:
         """Return where results go, for the spec of the first one."""
@@ -97,7 +97,7 @@ class Caller:
         """Undo what items have changed in this process."""
 
     def tell_news(self) -> None:
-        """Tell that there are new results, or that few items are left."""
+        """Announce new results, or that few items are left."""
 
     def call_another(self) -> None:
         """Wake another worker that waits for items, if there is one."""
@@ -129,7 +129,7 @@ class Work:
     inputs : sequence of Inputs
         Hold the function and shared objects; the last one holds the items.
     caller : Caller
-        Told of first results, logs and failures.
+        Receives first results, logs and failures.
     lock : context manager
         Held to claim a chunk.
     """
@@ -236,7 +236,7 @@ class Work:
                     return False
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
-                size = 1 if is_alone else n_together or WINDOW
+                size = 1 if is_alone else n_together or LOAD_ITEMS
                 items = range(position, min(position + size, chunk.stop))
                 if len(items) == 1:  # a death while loading is its fault
                     self._begin(items)
@@ -278,7 +278,7 @@ class Work:
         if not 0 < self._item_s < tiny_s or self._is_odd or streams.is_marking():
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
-        if self._block_of is not None and len(block := self._block_of(position)) > WINDOW:
+        if self._block_of is not None and len(block := self._block_of(position)) > LOAD_ITEMS:
             n = min(n, block.stop - position)  # a whole block is not copied
         # Items that have failed run one by one, so that the cause is known.
         return 0 if self._board.has_failed(position, position + n) else n

@@ -1,9 +1,9 @@
-"""The state that each call finds in a worker: as its caller and initializer set it.
+"""The state of a worker process at the start of each call, as caller and initializer set it.
 
-Changes of an initializer stay, since it is not run again.
+Changes by an initializer stay, since it does not run again.
 
-During a long import, the other thread finds out where it is (`look`). The text goes where items
-report, so the progress display shows it.
+During a long import, another thread looks where it is (`look`). Its text goes where items report,
+so the progress display shows it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  #
 
 LOOK_S = 1.0  # between looks at a long import
 
-_mine: Belongings | None = None  # None outside of workers
+_mine: WorkerState | None = None  # None outside of workers
 
 
-class Belongings:
+class WorkerState:
     """The state this worker started with; one per process."""
 
     def __init__(self) -> None:
@@ -110,10 +110,10 @@ class Belongings:
         context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
 
     def _enter(self) -> None:
-        """Change to the caller's directory, always: a new one may have the old one's name."""
+        """Change to the caller's directory, also if unchanged: a new one may have the old name."""
         cwd = self._kept.get("cwd", self._settings[1]["cwd"])
         if cwd is not None:
-            with suppress(OSError):  # removed; the caller may not have noticed either
+            with suppress(OSError):  # it was removed
                 os.chdir(cwd)
 
     @contextmanager
@@ -144,7 +144,7 @@ def filter_warnings() -> None:
 
 
 def show_crashes() -> None:
-    """Print the stack of a crash in C to stderr."""
+    """Print the stack to stderr when C code crashes."""
     with suppress(RuntimeError, ValueError, AttributeError):  # there may be no stderr
         faulthandler.enable()
 
@@ -175,7 +175,7 @@ def look() -> float:
 
 
 def _place(frame: FrameType, what: str) -> str:
-    """Return what a thread does, and its last line in a file of the user."""
+    """Return what a thread does, with its last line in a file of the user."""
     frames = [(f, f.f_code.co_filename) for f, _ in walk_stack(frame) if not is_ours(f)]
     own = [(f, path) for f, path in frames if not (path[:7] == "<frozen" or is_installed(path))]
     names = (f.f_globals["__name__"] for f, _ in own or frames if f.f_code.co_name == "<module>")
