@@ -94,10 +94,22 @@ def value_pickler() -> Any:
 
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is _lru_cache_wrapper and _is_of_main(obj):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
             reduced = _by_name(obj)
             return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     return ValuePickler
+
+
+def _cached(func: Any, parameters: dict[str, Any]) -> Any:
+    """Return a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
+    return lru_cache(**parameters)(func)
+
+
+def _is_of_main(obj: Any) -> bool:
+    """Whether workers cannot import a function or class: it is of ``__main__``, or local."""
+    return obj.__module__ in MAINS or "<" in obj.__qualname__
 
 
 def _by_name(obj: Any) -> Any:
@@ -112,7 +124,7 @@ def _by_name(obj: Any) -> Any:
         return NotImplemented
     name, qualname = obj.__module__, obj.__qualname__
     loader = getattr(sys.modules.get(name), "__loader__", None)
-    if name in MAINS or "<" in qualname or not isinstance(loader, SourceFileLoader):
+    if _is_of_main(obj) or not isinstance(loader, SourceFileLoader):
         return NotImplemented
     found, path = _named(name, qualname), loader.path
     if found is obj or is_installed(path):

@@ -484,7 +484,7 @@ def test_a_closure_over_what_cannot_travel_is_refused(cold):
 
 
 MAIN = """
-    import dataclasses, pathlib
+    import dataclasses, functools, pathlib
     import numpy as np
     from nbshare import parallel_map
 
@@ -507,6 +507,18 @@ MAIN = """
     def factorial(n):
         return 1 if n < 2 else n * factorial(n - 1)
 
+    @functools.cache
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    class Model:
+        @functools.lru_cache(maxsize=1)
+        def double(self, x):
+            return 2 * x
+
+    def inner():
+        return functools.cache(lambda x: -x)
+
     def look_up(i):
         return TABLE[i] + helper(i)
 
@@ -518,6 +530,9 @@ MAIN = """
 
     assert parallel_map(lambda x: x + 1, range(3)).tolist() == [1, 2, 3]
     assert parallel_map(factorial, [3, 5]).tolist() == [6, 120]
+    assert parallel_map(fibonacci, [70, 71]).tolist() == [190392490709135, 308061521170129]
+    assert parallel_map(Model().double, [1, 2]).tolist() == [2, 4]
+    assert parallel_map(inner(), [1, 2]).tolist() == [-1, -2]
     assert parallel_map(look_up, [1, 1000]).tolist() == [1.5, 1000.5]
     assert parallel_map(Point(1, 2).moved, [10]) == [Point(11, -8)]
     assert parallel_map(Point, [1, 2], [3, 4]) == [Point(1, 3), Point(2, 4)]
