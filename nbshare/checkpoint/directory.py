@@ -123,6 +123,12 @@ def check_place(path: Path) -> None:
             )
 
 
+def remove_merged(path: Path) -> None:
+    """Remove parts that have been merged; NFS keeps a folder while a process has its files open."""
+    for old in path.glob(f".{PARTS}.*"):
+        shutil.rmtree(old, ignore_errors=True)
+
+
 class Directory:
     """The files, open for writing.
 
@@ -226,9 +232,11 @@ class Directory:
         self._sync_results()
         self._index.sync()
         # At once: a process that is late finds its part either in its place or not at all.
-        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
-        for old in self.path.glob(f".{PARTS}.*"):
-            shutil.rmtree(old, ignore_errors=True)
+        try:
+            (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
+        except FileNotFoundError:  # a file system without locks, and with old leases in its cache
+            raise CheckpointInUseError(f"{self.path}: another process merges the parts") from None
+        remove_merged(self.path)
 
     def _merge_part(self, part: RowReader, order: Rows) -> None:
         """Take over the rows of a part that are whole; `order`: where each of them goes."""

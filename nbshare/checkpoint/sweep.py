@@ -34,7 +34,7 @@ import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Checkpoint, Directory
+from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.keeper import Keeper, kept_in
 from nbshare.checkpoint.key import differences, key_of
@@ -96,6 +96,7 @@ class Sweep:
             if self.is_stopped():
                 raise KeyboardInterrupt
             time.sleep(LOOK_S if self._id else OPENING_S)
+        remove_merged(self._options.path)
         return None
 
     def is_stopped(self) -> bool:

@@ -133,6 +133,15 @@ def test_processes_share_the_items(shared):
     assert (code, sweep.ran().sum()) == (0, 400), text
 
 
+def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared):
+    """On NFS a folder stays as long as another process has one of its files open."""
+    sweep = shared("number", 4)
+    assert sweep.ended(sweep.start())[0] == 0
+    (sweep.path / ".parts.0123" / "a part").mkdir(parents=True)
+    assert sweep.ended(sweep.start())[0] == 0
+    assert not list(sweep.path.glob("*parts*"))
+
+
 @pytest.mark.filterwarnings("ignore:results differ in kind")
 @pytest.mark.parametrize("function", ["mixed", *map(slowly, ["record", "row", "integer"])])
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
