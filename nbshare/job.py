@@ -598,7 +598,8 @@ class Job:
 
         Each result is yielded once, also to several loops in one or several threads. Results of a
         generator's items are not kept after that, so that the generator may be endless: the run is
-        ahead of the loop by about a second, and stops when the last reference to the job is gone.
+        ahead of the loop by about a second. It stops with `cancel`, or when the last reference to
+        the job is gone; a progress display and `last_job` have one, too.
 
         Yields
         ------

@@ -325,7 +325,8 @@ def checked_out(
             )
         return out
     raise ValueError(
-        f'out={out!r}: allowed are None, "list", "stack" and an ndarray with a row per item'
+        f'out={cut(repr(out))}: allowed are None, "list", "stack" and an ndarray with a row for '
+        "each item"
     )
 
 

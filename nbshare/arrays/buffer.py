@@ -81,7 +81,10 @@ class SharedBuffer(ByReference):
 
     @shown_from_the_call
     def __init__(self, nbytes: int) -> None:
-        size = operator.index(nbytes)
+        try:
+            size = operator.index(nbytes)
+        except TypeError:
+            raise TypeError(f"nbytes={nbytes!r:.100}: must be an int") from None
         if size < 0:
             raise ValueError(f"nbytes={size}: must be 0 or more")
         block = Segment.create(size).array(np.uint8, (size,))  # on a boundary of pages
@@ -197,6 +200,11 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
         raise ValueError(
             f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
             "memory, to which the buffer itself is aligned"
+        )
+    if not isinstance(layout, Mapping):
+        raise TypeError(
+            f"layout= is a {type(layout).__name__}: must be a dict of names to pairs of shape and "
+            "dtype, such as {'A': ((3, 4), 'float16')}"
         )
     end = 0
     for name, wanted in layout.items():

@@ -430,7 +430,12 @@ def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], n
     try:
         lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
-        lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
+        try:
+            lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
+        except TypeError as error:
+            raise TypeError(
+                f"shape={shape!r:.100}: must be an int or a sequence of ints ({error})"
+            ) from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")
     example = np.empty(

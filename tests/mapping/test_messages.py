@@ -6,10 +6,11 @@ import inspect
 import pickle
 import re
 import threading
+from array import array
 
 import pytest
 
-from nbshare import Executor, map_async, parallel_map, pipeline
+from nbshare import Executor, SharedBuffer, map_async, parallel_map, pipeline
 
 
 def two(a, b):
@@ -39,6 +40,17 @@ WRONG_CALLS = {
         lambda: parallel_map(two, [1], shared={"a": 1, "b": 2}),
         TypeError,
         "'a' is given twice: by an iterable, and in shared=",
+    ),
+    "layout": (
+        lambda: SharedBuffer(64).layout([("A", 3, "f8")]),
+        TypeError,
+        "must be a dict of names",
+    ),
+    "float": (lambda: SharedBuffer(1e6), TypeError, "nbytes=1000000.0: must be an int"),
+    "out": (
+        lambda: parallel_map(one, [1], out=array("d", range(1000))),
+        ValueError,
+        "…: allowed are None",
     ),
     "count": (lambda: parallel_map(one, [1], max_workers=-1), ValueError, "None for all CPUs"),
     "loky": (lambda: parallel_map(one, [1], backend="loky"), ValueError, "allowed are None"),
