@@ -174,7 +174,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("func", "durability", "how"),
-    thinned(2, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"]),
+    thinned(4, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"]),
 )
 def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
     """A clear error before anything runs, or one warning and all results; then all is well."""

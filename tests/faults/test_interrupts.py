@@ -18,6 +18,7 @@ from faultlab import (
     parent_of,
     wait_until,
 )
+from grids import thinned
 
 # ------------------------------------------------------------------- I: interrupts
 
@@ -91,7 +92,7 @@ tell(error=type(error).__name__, back=back, n=faultlab.memfd_bytes([os.getpid()]
     assert lab.facts["n"] < 20
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.06, 0.1, 0.15])
+@pytest.mark.parametrize("delay_s", thinned(2, [0.0, 0.01, 0.03, 0.06, 0.1, 0.15]))
 def test_i2_an_interrupt_while_workers_start(lab, delay_s):
     """Ctrl-C during the very first call, from the moment its server starts, is served."""
     subject = lab.start("""
@@ -185,7 +186,7 @@ tell(error=type(error).__name__, back=back, n=job.n_done)
     assert 49 <= lab.facts["n"] < 4000
 
 
-@pytest.mark.parametrize("later_s", [0.001, 0.005, 0.01, 0.02])
+@pytest.mark.parametrize("later_s", thinned(2, [0.001, 0.005, 0.01, 0.02]))
 def test_i2_a_second_interrupt_during_the_clean_up(lab, later_s):
     """A second Ctrl-C gives the same interrupt, and the library still works."""
     subject = lab.start(f"""
