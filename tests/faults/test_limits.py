@@ -17,6 +17,7 @@ import subprocess
 import pytest
 from catalogue import CENSUS
 from faultlab import PREAMBLE
+from grids import thinned
 from kernels import Kernel
 
 # ---------------------------------------------------------------- R: the system's limits
@@ -390,7 +391,7 @@ refused.refuse({})
 
 
 @on_x86
-@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
+@pytest.mark.parametrize("call", thinned(2, WITH_ANOTHER_WAY))
 def test_x4_a_system_call_that_is_refused_and_not_needed(lab, call):
     """Maps work, and deaths are noticed, named and made good, also those of idle workers."""
     subject = lab.run(f"""
@@ -414,7 +415,7 @@ wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
 
 
 @on_x86
-@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
+@pytest.mark.parametrize("call", thinned(2, WITH_ANOTHER_WAY))
 def test_x4_nobody_is_left_where_a_system_call_is_refused(lab, call):
     """Workers that are at work end with their owner, however it ends."""
     subject = lab.start(f"""

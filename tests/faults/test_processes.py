@@ -13,6 +13,7 @@ import subprocess
 import pytest
 from catalogue import LEAVE
 from faultlab_tasks import LITTER
+from grids import thinned
 
 # ---------------------------------------------------- C, N, P: code and processes
 
@@ -32,7 +33,7 @@ tasks.check_double()
     assert lab.folder.joinpath("runs").read_text() == "run\n"
 
 
-@pytest.mark.parametrize("how", LITTER)
+@pytest.mark.parametrize("how", thinned(2, LITTER))
 def test_c6_a_worker_that_litters(lab, how):
     """Changes of an item to its process, and its prints, do not burden the next call."""
     subject = lab.start(
