@@ -102,8 +102,8 @@ def _settled(result: Any) -> Any:
         return result.view(np.ndarray)
     if type(result) in (tuple, list):
         return type(result)(map(_settled, result))
-    if hasattr(result, "_make"):  # a named tuple, as of `numpy.linalg.svd`
-        return result._make(map(_settled, result))
+    if isinstance(result, tuple):  # a named one, as of `numpy.linalg.svd`
+        return type(result)(*map(_settled, result))
     return result
 
 

@@ -166,9 +166,9 @@ class Sweep:
         """Make the folder of the parts, whole or not at all, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
-        (new / CLAIMS).mkdir(parents=True)
-        files.replace_json(new / SWEEP, told, is_needed=False)
-        try:
+        try:  # a process that ends may remove the new folder: see `remove_merged`
+            (new / CLAIMS).mkdir(parents=True)
+            files.replace_json(new / SWEEP, told, is_needed=False)
             new.rename(self._folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):

@@ -103,7 +103,7 @@ def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
 def _step(columns: Sequence[Sequence[Any]]) -> int:
     """Return how many items of lists to pack at a time while a call runs; 0: all in advance.
 
-    Few items are packed in advance, and so are lists of arrays, which are not copied twice.
+    Few items are packed in advance, and so are lists that begin with arrays, which are not pickled.
     """
     n = len(columns[0])
     step, nbytes = block_size(columns)

@@ -216,7 +216,7 @@ def test_a_slow_source_does_not_hold_up_what_it_has_given():
 
 
 def test_iterating_serves_an_endless_generator():
-    """A loop gets each result once, while the run goes on; the source waits for the loop."""
+    """Each result reaches the loop once, during the run; the source waits for the loop."""
     taken, given = [], {}
     job = background(streams.give, items(10**12, taken), shared={"kind": "ints"})
     for i, value in job:

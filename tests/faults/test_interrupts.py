@@ -40,7 +40,7 @@ await_flag("looked at")
 """
 
 
-@pytest.mark.parametrize("how", thinned(2, ["sleep", "beat", "spin", "gil", "c", "program"]))
+@pytest.mark.parametrize("how", thinned(2, ["sleep", "beat", "gil", "spin", "c", "program"]))
 def test_i1_i4_an_interrupt_ends_a_map_of_long_items(lab, how):
     """Ctrl-C comes back at once with what is done, nobody computes on, the next call works."""
     subject = lab.start(INTERRUPTED.format(how=how))
