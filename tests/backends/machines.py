@@ -7,6 +7,7 @@ else through the cables.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -21,6 +22,16 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
 SWITCH = f"nbs{os.getpid()}"
 SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
+# One processor takes all packets of a cable: with two they overtake each other, and TCP takes them for
+# lost and sends them again, up to 2 MB in 32.
+QUEUES = "/sys/class/net/{}/queues/rx-0/rps_cpus"
+PREPARE = """
+mount -t tmpfs tmpfs /dev/shm
+read go
+mount -t sysfs sysfs /sys
+echo 1 >{}
+exec "$@"
+"""
 LENGTH = struct.Struct("q")
 
 
@@ -147,7 +158,7 @@ class Machine(Interpreter):
     def __init__(self, k, n):
         prefix = (
             *("unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child"),
-            *("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; read go; exec "$@"', "sh"),
+            *("sh", "-c", PREPARE.format(QUEUES.format(f"nbt{k}")), "sh"),
         )
         super().__init__(n, prefix=prefix)
         self._cable, self._there = f"{SWITCH}-{k}", f"nbt{k}"
@@ -168,6 +179,8 @@ class Machine(Interpreter):
             f"{inside} link set lo up",
         ):
             subprocess.run(command.split(), check=True)
+        with contextlib.suppress(OSError), open(QUEUES.format(here), "w") as file:
+            file.write("1")
 
     def part_from_others(self):
         """Have the switch pass on nothing between this machine and others that are parted."""
