@@ -22,8 +22,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
 SWITCH = f"nbs{os.getpid()}"
 SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
-# One processor takes all packets of a cable: with two they overtake each other, and TCP takes them for
-# lost and sends them again, up to 2 MB in 32.
+# One processor takes all packets of a cable: with two they overtake each other, and TCP takes them
+# for lost and sends them again, up to 2 MB in 32.
 QUEUES = "/sys/class/net/{}/queues/rx-0/rps_cpus"
 PREPARE = """
 mount -t tmpfs tmpfs /dev/shm
