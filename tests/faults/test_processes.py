@@ -188,7 +188,7 @@ while True:
     pid, status = os.waitpid(child, os.WNOHANG)
     if pid:
         break
-    time.sleep(0.005)  # a worker to which a hundred calls are sent meanwhile counts as stopped
+    time.sleep(0.05)  # a worker that leaves a hundred calls unread counts as stopped
     assert time.monotonic() < end, "the child hangs"
 expected = -signal.SIGKILL if "killed" in {child_does!r} else 0
 assert os.waitstatus_to_exitcode(status) == expected
