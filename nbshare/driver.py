@@ -121,7 +121,7 @@ def _run_together(
         if call is None:
             return True
         job = _ended(in_background(call, label_of(request.func), True, None))
-        if job._error is not None and sweep.has_place():
+        if job._error is not None and sweep.has_place(job._error):
             raise job._error
         if sweep.is_stopped():
             raise KeyboardInterrupt

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from nbshare.memory.disk import write_all
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
+T = TypeVar("T")
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 
@@ -68,10 +70,23 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
+def read_current(read: Callable[[Path], T], path: Path) -> T:
+    """Return what `read` finds in a file, which others replace.
+
+    A client of a network file system that knows only the file before gets ESTALE, once.
+    """
+    try:
+        return read(path)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return read(path)
+
+
 def read_json(path: Path) -> Any:
     """Return what a file holds; None if it is not there or not whole."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_current(Path.read_text, path))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 

@@ -8,13 +8,14 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.files import header_of, read_json
+from nbshare.checkpoint.files import header_of, read_current, read_json
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
 from nbshare.wire.results import ALONE, NUMBERS, OBJECTS, Entry, OutputSpec, thawed, unpack
 from nbshare.wire.rows import (
@@ -50,7 +51,8 @@ class RowReader:
     def load(self, name: str) -> npt.NDArray[Any]:
         """Return what a ``.npy`` file holds, mapped; nothing if nothing has been written yet."""
         try:
-            return np.asarray(np.load(self.folder / name, mmap_mode="r"))
+            mapped = read_current(partial(np.load, mmap_mode="r"), self.folder / name)
+            return np.asarray(mapped)
         except (FileNotFoundError, ValueError, EOFError):
             return np.zeros(0, np.int64)
 
@@ -69,7 +71,7 @@ class RowReader:
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""
         with suppress(FileNotFoundError):
-            lines = (self.folder / "errors.jsonl").read_text().splitlines()
+            lines = read_current(Path.read_text, self.folder / "errors.jsonl").splitlines()
             return [json.loads(line) for line in lines if line.endswith("}")]
         return []
 

@@ -55,6 +55,8 @@ OPENING_S = 0.05  # between looks whether another process has opened the checkpo
 LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
 OF_AGE = 0.02  # and more after some time: this part of it
 AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
+# Of a file whose parts have been merged: a network file system may know of it still.
+MERGED = errno.ENOENT, errno.ESTALE
 N_RECENT = 100  # claims that tell how many processes there are
 
 
@@ -90,9 +92,15 @@ class Sweep:
 
         Waits while other processes run all that is left.
         """
-        while not self._is_over():
-            if self._id and not self._is_taken.all() and (call := self._begin(make)) is not None:
-                return call
+        while True:
+            try:
+                if self._is_over():
+                    break
+                if self._id and not self._is_taken.all() and (call := self._begin(make)):
+                    return call
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
             if self.is_stopped():
                 raise KeyboardInterrupt
             time.sleep(LOOK_S if self._id else OPENING_S)
@@ -108,9 +116,13 @@ class Sweep:
             return (self._folder / STOP).stat().st_mtime
         return 0.0
 
-    def has_place(self) -> bool:
-        """Whether the part of the last call is there: else all has been merged without it."""
-        return self._part.exists()
+    def has_place(self, error: BaseException | None = None) -> bool:
+        """Whether the part of the last call is there: else all has been merged without it.
+
+        The error of the call knows better than the cache of a network file system.
+        """
+        is_lost = isinstance(error, OSError) and error.errno in MERGED
+        return not is_lost and self._part.exists()
 
     # -------------------------------------------------------------- beginning and end
 
@@ -259,8 +271,8 @@ class Sweep:
 
         try:
             call = kept_in(options, self._request, prepare, self._key, "part")
-        except FileNotFoundError:
-            if part.exists():
+        except OSError as error:
+            if error.errno not in MERGED:
                 raise
             return None
         self._part = part

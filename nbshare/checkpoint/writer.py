@@ -47,7 +47,9 @@ def boot_id() -> str:
 
 def parts_of(folder: Path) -> list[Path]:
     """Return what the processes that share a run write to: folders in the checkpoint."""
-    return sorted(lease.parent for lease in (folder / PARTS).glob(f"*/{LEASE}"))
+    with suppress(OSError):  # they have just been merged
+        return sorted(lease.parent for lease in (folder / PARTS).glob(f"*/{LEASE}"))
+    return []
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import math
+import os
 import subprocess
 import sys
 
@@ -143,3 +147,23 @@ def test_it_is_read_without_nbshare(tmp_path):
         [sys.executable, "-c", program], cwd=path, capture_output=True, text=True, check=True
     )
     assert found.stdout == "[0.0, 1.5, 3.0, 4.5, 6.0, 7.5]\n"
+
+
+def test_a_file_that_another_machine_has_replaced_is_read_again(tmp_path, monkeypatch):
+    """A network file system may know the file before, and refuses it once: ESTALE."""
+    parallel_map(math.sqrt, [0, 1, 4, 9, 16], checkpoint=tmp_path / "run")
+    was_refused = set()
+
+    def refusing(path, *args, **kwargs):
+        if str(path).startswith(str(tmp_path)) and path not in was_refused:
+            was_refused.add(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return opened(path, *args, **kwargs)
+
+    opened = io.open
+    monkeypatch.setattr("io.open", refusing)
+    monkeypatch.setattr("builtins.open", refusing)
+    stored = open_checkpoint(tmp_path / "run")
+    assert stored.results().tolist() == [0, 1, 2, 3, 4]
+    assert "5 of 5 results" in repr(stored)
+    assert was_refused
