@@ -45,6 +45,9 @@ from nbshare.wire.results import OutputSpec
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
 # call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
+# While other calls have so many workers, or so many times those that a call may have, it has one:
+# fifty jobs on 64 CPUs would start 3,200, and the first of them be late.
+LEAST_CROWD, CROWD = 64, 4
 
 
 class Calls:
@@ -161,9 +164,12 @@ class Calls:
             return True
         # Do not start a new one if others are about to be idle.
         detached = [w for w in self._pool.detached() if w.generation == generation]
-        if not call.workers:
+        n_own, n_wanted = len(call.workers), call.request.max_workers
+        if not n_own:
             return all(worker.late_at <= time.monotonic() for worker in detached)
-        return call.request.max_workers - len(call.workers) > len(detached)
+        if self._pool.n_busy - n_own >= max(LEAST_CROWD, CROWD * n_wanted):
+            return False
+        return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""

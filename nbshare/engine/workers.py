@@ -56,6 +56,11 @@ class WorkerPool:
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(self._members)
 
+    @property
+    def n_busy(self) -> int:
+        """Number of workers that are not idle."""
+        return len(self._members) - len(self.idle_since)
+
     def renew_if_stale(
         self,
         context: Context,

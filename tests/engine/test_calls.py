@@ -12,14 +12,15 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 import tasks
-from faultlab import memfd_bytes
+from faultlab import memfd_bytes, wait_until
 from interrupts import InterruptAt
 from outcomes import notes_of
 
 import nbshare
-from nbshare import MapInterrupted, last_job, parallel_map
+from nbshare import MapInterrupted, last_job, map_async, parallel_map
 from nbshare.engine import local
 from nbshare.errors import (
     NbshareError,
@@ -201,6 +202,22 @@ def test_two_threads_map_at_once(tmp_path):
         ]
         pids = {pid for call in calls for pid in call.result(20).tolist()}
     assert len(pids) == 4
+
+
+@pytest.mark.slow
+def test_many_jobs_do_not_start_any_number_of_workers(cold, tmp_path):
+    """Each has one, when the others have 64; all go on at the same time."""
+    n, signal = 20, nbshare.zeros(1)
+    readies = [tmp_path / str(k) for k in range(n)]
+    jobs = [
+        map_async(tasks.await_value, range(8), shared=shared, max_workers=8, progress=False)
+        for shared in ({"signal": signal, "ready": ready} for ready in readies)
+    ]
+    wait_until(lambda: all(ready.exists() for ready in readies), 60)
+    processes = psutil.Process().children(recursive=True)
+    assert len(processes) <= 64 + 7 + n + 1  # and the server
+    signal[0] = 7
+    assert all(job.result(60).tolist() == [7.0] * 8 for job in jobs)
 
 
 def test_many_threads_get_their_own_results():
