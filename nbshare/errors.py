@@ -39,38 +39,10 @@ import warnings
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nbshare.base_error import NbshareError
+from nbshare.base_error import NbshareError as NbshareError
 
 if TYPE_CHECKING:
-    from nbshare.died import WorkerDiedError
-
-__all__ = [
-    "CheckpointError",
-    "CheckpointInUseError",
-    "CheckpointWarning",
-    "DisplayWarning",
-    "MapInterrupted",
-    "MemoryFallbackWarning",
-    "MixedResultsWarning",
-    "NbshareError",
-    "NotBuiltYetError",
-    "OutOfMemoryError",
-    "PartialResultWarning",
-    "RingAbortedError",
-    "RingClosedError",
-    "RingTimeoutError",
-    "SlowLoadingWarning",
-    "StaleReferenceError",
-    "TaskError",
-    "TaskTimeoutError",
-    "TooManyFilesError",
-    "UnsendableError",
-    "WorkerDiedError",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__  # for completion: the public names
+    from nbshare.died import WorkerDiedError as WorkerDiedError
 
 
 def noted(error: BaseException, note: str) -> bool:
@@ -701,6 +673,16 @@ class CheckpointWarning(UserWarning):
     >>> nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_full="stop")
     SharedArray([1., 2., 3.])
     """
+
+
+__all__ = sorted(
+    ["WorkerDiedError"]
+    + [name for name in globals() if name.endswith(("Error", "Interrupted", "Warning"))]
+)
+
+
+def __dir__() -> list[str]:
+    return __all__  # for completion: the public names
 
 
 def warn_at_most(
