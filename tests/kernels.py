@@ -194,7 +194,7 @@ class Page(Kernel):
 
     def press(self, row):
         """Send what the button in a row sends; returns whether there was something to stop."""
-        return self._ask("nbshare_stop", {"row": row})["stopped"]
+        return self._ask("nbshare_rows", {"stop": row})["stopped"]
 
     def look(self, row):
         """Send what the script in a row sends; returns what it is to show."""

@@ -4,7 +4,7 @@ An output that is only replaced freezes when the page is reloaded, says "running
 kernel restart, and takes the focus from its button with every change. So a script in the output
 asks three times a second, and changes only the differences::
 
-    script in the row ─► server's web socket ─► control thread ─► PageLink.answer, PageLink.press
+    script in the row ─► server's web socket ─► control thread ─► PageLink.press, PageLink.answer
 
 The control channel has a thread of its own in every ipykernel since 6.0: it answers while a cell
 runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -26,14 +25,13 @@ from nbshare.job import Job
 from nbshare.notebook.bar import LIVE
 from nbshare.notebook.environment import KernelOutput, has_server, shell
 
-_ASK, _STOP = "nbshare_rows", "nbshare_stop"
+_ASK = "nbshare_rows"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 _MOST_ENDED = 100  # displays whose last state is kept, for pages that ask later
 
 _links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
 _ended: dict[str, str] = {}  # likewise: the markup of the last state
 _stopped_cell = -1  # the last one in which a run was stopped
-_lock = threading.Lock()
 
 
 class PageLink:
@@ -73,7 +71,7 @@ class PageLink:
         self.is_followed = self.is_pressed = False
         self.script = ""
         if (kernel_id := _kernel_id()) is not None:
-            arguments = kernel_id, self._id, job.label, _ASK, _STOP
+            arguments = kernel_id, self._id, job.label, _ASK
             self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
             _ended.pop(self._id, None)  # of the run that used the output before
             _links[self._id] = self
@@ -100,17 +98,14 @@ class PageLink:
         global _stopped_cell
         if self._job.state not in LIVE:
             return False
-        with _lock:
-            is_again, self.is_pressed = self.is_pressed, True
-            is_second = False
-            if self._cell is not None:
-                is_second, _stopped_cell = _stopped_cell == self._cell, self._cell
-        if is_again:
+        if self.is_pressed:
             return True
-        if is_second:
+        self.is_pressed = True
+        if self._cell is not None and self._cell == _stopped_cell:
             self._job._interrupt()
         else:
             self._job.cancel()
+        _stopped_cell = self._cell or _stopped_cell
         return True
 
 
@@ -127,14 +122,19 @@ def _kernel_id() -> str | None:
 
         kernel = shell().kernel
         kernel.control_handlers[_ASK] = _on_ask
-        kernel.control_handlers[_STOP] = _on_stop
         return Path(get_connection_file()).stem.removeprefix("kernel-")
     return None
 
 
 def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
-    rows = {name: _state_of(name) for name in message["content"].get("rows", [])}
-    _reply(stream, sender, message, {"rows": rows})
+    asked = message["content"]
+    pressed = _links.get(asked.get("stop", ""))
+    answer = {
+        "stopped": pressed is not None and pressed.press(),
+        "rows": {name: _state_of(name) for name in asked.get("rows", [])},
+    }
+    session = shell().kernel.session
+    session.send(stream, f"{_ASK}_reply", answer, parent=message, ident=sender)
 
 
 def _state_of(name: str) -> dict[str, Any] | None:
@@ -143,13 +143,3 @@ def _state_of(name: str) -> dict[str, Any] | None:
         return {"html": _ended[name], "is_over": True}
     link = _links.get(name)
     return None if link is None else link.answer()
-
-
-def _on_stop(stream: Any, sender: Any, message: dict[str, Any]) -> None:
-    link = _links.get(message["content"].get("row", ""))
-    _reply(stream, sender, message, {"stopped": link is not None and link.press()})
-
-
-def _reply(stream: Any, sender: Any, message: dict[str, Any], content: dict[str, Any]) -> None:
-    what = f"{message['header']['msg_type']}_reply"
-    shell().kernel.session.send(stream, what, content, parent=message, ident=sender)

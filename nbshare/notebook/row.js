@@ -1,4 +1,4 @@
-(kernel, row, label, ask, stop) => {
+(kernel, row, label, ask) => {
   const root = document.currentScript.parentElement;
   const config = document.getElementById('jupyter-config-data');
   if (!config) return;  // no Jupyter server's page: the kernel replaces the output instead
@@ -151,7 +151,7 @@
           if (!button || socket?.readyState !== WebSocket.OPEN) return;
           button.disabled = true;
           button.textContent = 'stopping…';
-          send(stop, {row: id});
+          send(ask, {stop: id, rows: [id]});
         });
         isThere.then(found => found ? begin() : end(row));
       },

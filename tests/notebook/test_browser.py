@@ -206,7 +206,7 @@ def test_a_saved_notebook_opens_with_the_last_state(seen):
     assert "1 failed" in seen.reopened[ROOTS]
     assert seen.picture == [1520, 760]
     assert not [text for text in MISPLACED if text in "".join(seen.reopened) + seen.saved]
-    assert not [text for text in ("<script", "button", "nbshare_stop") if text in seen.saved]
+    assert not [text for text in ("<script", "button", "nbshare_rows") if text in seen.saved]
 
 
 def test_a_notebook_that_is_not_trusted_keeps_its_colours(seen):

@@ -141,7 +141,7 @@ def test_what_is_kept_of_a_row_has_no_button(page):
     page.press(row)
     page.finish(cell)
     rows = [html for html in page.html if html]
-    assert "nbshare_stop" in rows[0]
+    assert "nbshare_rows" in rows[0]
     assert "<script" not in rows[-1]
     assert "button" not in rows[-1]
 
@@ -201,7 +201,7 @@ def test_no_button_where_nobody_can_press_it(lab, environ):
     try:
         cell = page.run("parallel_map(time.sleep, [0.1] * 8, max_workers=2)")
         assert "8/8" in cell.rows[0]
-        assert "nbshare_stop" not in "".join(page.html)
+        assert "nbshare_rows" not in "".join(page.html)
         with pytest.raises(queue.Empty):
             page.client.get_control_msg(timeout=0)
     finally:
