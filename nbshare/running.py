@@ -30,7 +30,6 @@ def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job
     if not is_worker():  # no bar within a bar
         shown.begin(job, progress)
     job._start()
-    shown.follow(job)
     if job.done():  # before the cell ends
         job._note_end()
     return job

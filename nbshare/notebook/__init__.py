@@ -19,7 +19,7 @@ job has its own. A display that fails costs one warning, never the run.
 
 `Showing` shows a job that runs in the background, and one that the user asks for in any cell::
 
-    map_async ─► begin ─► places in the cell ─► a thread: Display.update …  ─► last state
+    map_async ─► begin ─► places in the cell, and a thread: Display.update …  ─► last state
     job, in any cell ─► show ─► the same outputs once more, which change with the first
 
 A front end changes all outputs of one display id together. So a job that is shown in ten cells is
@@ -267,13 +267,6 @@ class Showing:
             self._cell = cell_number()
         self._was_begun = self._draw(job, progress)
 
-    def follow(self, job: Job) -> None:
-        """Update the outputs of `begin` until the job is over."""
-        with self._lock:
-            live = self._live[:]  # empty if it is over already
-        for display in live:
-            self._follow_until_over(job, display)
-
     def show(self, job: Job) -> bool:
         """Show the job in the running cell; return False if there is none, or no need."""
         if surroundings() != "kernel":
@@ -283,11 +276,8 @@ class Showing:
                 return self._was_begun
             if self._live and self._live[-1].show_again():
                 return True
-            if self._draw(job, progress=True):
-                if job.done():
-                    self.close()
-                else:
-                    self._follow_until_over(job, self._live[-1])
+            if self._draw(job, progress=True) and job.done():
+                self.close()
         return True
 
     def explore(self, job: Job, **options: Any) -> None:
@@ -306,7 +296,7 @@ class Showing:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw it in the running cell; return False if nothing is wanted."""
+        """Draw it in the running cell, and follow it; return False if nothing is wanted."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False
@@ -314,9 +304,6 @@ class Showing:
         with self._lock:
             display.begin()
             self._live.append(display)
-        return True
-
-    def _follow_until_over(self, job: Job, display: Display) -> None:
         over = threading.Event()
         job.add_done_callback(lambda _: over.set())
         thread = threading.Thread(target=self._follow, args=(display, over), daemon=True)
@@ -325,6 +312,7 @@ class Showing:
                 thread.start()
         except RuntimeError:  # no more threads are allowed: only the last state is drawn
             job.add_done_callback(lambda _: self.close())
+        return True
 
     def _follow(self, display: Display, over: threading.Event) -> None:
         pause_s = 0.0

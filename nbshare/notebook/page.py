@@ -30,7 +30,7 @@ _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 _MOST_ENDED = 100  # displays whose last state is kept, for pages that ask later
 
 _links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
-_ended: dict[str, str] = {}  # likewise: the markup of the last state
+_ended: dict[str, PageLink] = {}  # keeps those that are over
 _stopped_cell = -1  # the last one in which a run was stopped
 
 
@@ -66,28 +66,29 @@ class PageLink:
     def __init__(
         self, job: Job, output: KernelOutput, draw: Callable[[], str], *, in_loop: bool
     ) -> None:
-        self._job, self._draw, self._id = job, draw, output.id
+        self._job: Job | None = job  # None when it is over
+        self._draw, self._id = draw, output.id
         self._cell = output.cell.number if in_loop else None
         self.is_followed = self.is_pressed = False
         self.script = ""
         if (kernel_id := _kernel_id()) is not None:
             arguments = kernel_id, self._id, job.label, _ASK
             self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
-            _ended.pop(self._id, None)  # of the run that used the output before
-            _links[self._id] = self
+            _links[self._id] = self  # no longer the run that used the output before
 
     def end(self, html: str) -> None:
         """Keep the markup of the last state."""
-        self._draw = lambda: html  # releases the display, and with it its job
+        self._draw = lambda: html
+        self._job = None  # after the markup, for a page that asks meanwhile
         if self.script:
-            _ended[self._id] = html
+            _ended[self._id] = self
             for old in list(_ended)[:-_MOST_ENDED]:
                 del _ended[old]
 
     def answer(self) -> dict[str, Any]:
         """Return the answer to the page."""
         self.is_followed = True
-        return {"html": self._draw(), "is_over": False}
+        return {"is_over": self._job is None, "html": self._draw()}
 
     def press(self) -> bool:
         """Stop the run; return False if it was over.
@@ -96,15 +97,16 @@ class PageLink:
         interrupts the cell: the user wants to leave a loop.
         """
         global _stopped_cell
-        if self._job.state not in LIVE:
+        job = self._job
+        if job is None or job.state not in LIVE:
             return False
         if self.is_pressed:
             return True
         self.is_pressed = True
         if self._cell is not None and self._cell == _stopped_cell:
-            self._job._interrupt()
+            job._interrupt()
         else:
-            self._job.cancel()
+            job.cancel()
         _stopped_cell = self._cell or _stopped_cell
         return True
 
@@ -129,17 +131,10 @@ def _kernel_id() -> str | None:
 def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
     asked = message["content"]
     pressed = _links.get(asked.get("stop", ""))
+    found = {name: _links.get(name) for name in asked.get("rows", [])}
     answer = {
         "stopped": pressed is not None and pressed.press(),
-        "rows": {name: _state_of(name) for name in asked.get("rows", [])},
+        "rows": {name: link and link.answer() for name, link in found.items()},
     }
     session = shell().kernel.session
     session.send(stream, f"{_ASK}_reply", answer, parent=message, ident=sender)
-
-
-def _state_of(name: str) -> dict[str, Any] | None:
-    """Return the job that an output shows; None if there is none."""
-    if name in _ended:
-        return {"html": _ended[name], "is_over": True}
-    link = _links.get(name)
-    return None if link is None else link.answer()

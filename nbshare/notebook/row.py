@@ -93,10 +93,8 @@ class NotebookRow:
 
     def _live(self) -> str:
         """Return the markup for a page that asks; safe from any thread."""
-        words = self._words()
-        is_live = self._job.state in LIVE
-        stop = ""
-        if is_live:
+        words, stop = self._words(), ""
+        if self._job.state in LIVE:
             text = "stopping…" if self._page.is_pressed else "Stop"
             stop = _BUTTON.format(disabled=" disabled" * self._page.is_pressed, text=text)
         return self._markup(words, stop=stop)
@@ -199,32 +197,30 @@ class NotebookRow:
         return ", ".join(name for name, _ in parts), "".join(part for _, part in parts)
 
     def _table_of(self, workers: Sequence[WorkerActivity]) -> str:
+        memory = [worker.memory_bytes for worker in workers]
         columns: dict[str, list[object]] = {
             "worker": [worker.number for worker in workers],
             "now": [self._doing(worker) for worker in workers],
             "for": [_short(worker.since_s) if worker.items else "" for worker in workers],
             "reports": [_report(worker) for worker in workers],
             "items done": [worker.n_items for worker in workers],
-            "memory": [_memory(worker.memory_bytes) for worker in workers],
+            "memory": [f"{n / 1e6:.0f} MB" if n else "" for n in memory],
         }
         if not any(columns["reports"]):
             del columns["reports"]
         return _table(list(columns), zip(*columns.values(), strict=True))
 
     def _doing(self, worker: WorkerActivity) -> str:
-        items = worker.items
+        items, text = worker.items, worker.text
         if not items:
             return "loading" if worker.report else "waiting"
         if len(items) > 1:
             return f"items {items[0]} to {items[-1]}"
-        return self._item(items[0], worker.text)
-
-    def _item(self, index: int, text: str) -> str:
         if self._job.stages:  # the items are blocks: the text names the stage
-            return f"block {index} {html.escape(text)}"
-        if text == str(index):
-            return f"item {index}"
-        return f"item {index}: {html.escape(_cut(_plain_number(text)))}"
+            return f"block {items[0]} {html.escape(text)}"
+        if text == str(items[0]):
+            return f"item {text}"
+        return f"item {items[0]}: {html.escape(_cut(_plain_number(text)))}"
 
 
 def _look(words: Words) -> tuple[str, tuple[str, str]]:
@@ -286,10 +282,6 @@ def _css(name: str, colour: tuple[str, str]) -> str:
 
 def _short(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else duration(seconds)
-
-
-def _memory(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.0f} MB" if nbytes else ""
 
 
 def _workers(n: int) -> str:
