@@ -32,7 +32,7 @@ import contextvars
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -64,26 +64,17 @@ class Display:
     ----------
     drawers
         The objects that draw; empty where nothing is shown.
-    outputs
-        The outputs of a cell that they draw into.
     live
         If False, only the last frame is drawn.
-    warn
-        Called with a text if drawing fails.
     """
 
-    def __init__(
-        self,
-        drawers: Sequence[Drawer],
-        outputs: Sequence[KernelOutput] = (),
-        *,
-        live: bool = True,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
         self._live = live
         self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
-        self._outputs = outputs
-        self._warn = warn or _warn
+        # Those that draw into a cell; each shows an output of it.
+        self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
+        # A warning appears below the present cell, from any thread, at any time.
+        self._context, self._line = contextvars.copy_context(), users_line()
 
     def __bool__(self) -> bool:
         return bool(self._due)
@@ -133,6 +124,9 @@ class Display:
                 raise
             self._due.pop(drawer, None)
 
+    def _warn(self, message: str) -> None:
+        self._context.run(warn_at_most, message, DisplayWarning, self._line)
+
     def _draw(self, drawer: Drawer, *, final: bool) -> None:
         try:
             pause_s = drawer.draw(final=final)
@@ -170,7 +164,10 @@ def check_display(progress: Any, plot: Any) -> None:
     ValueError
         ``plot`` is a string that names no plot.
     """
-    if not (progress is None or isinstance(progress, bool | str) or _is_bar_class(progress)):
+    is_bar_class = isinstance(progress, type) and all(
+        callable(getattr(progress, name, None)) for name in ("update", "close")
+    )
+    if not (progress is None or isinstance(progress, bool | str) or is_bar_class):
         raise TypeError(
             f"progress={progress!r} is not allowed: pass None (shown when a person is looking), "
             "True, False, a label, or a tqdm class (the class itself, with the methods update "
@@ -200,7 +197,6 @@ def open_display(
     """
     place = surroundings()
     drawers: list[Drawer] = []
-    outputs: list[KernelOutput] = []
     # Imported only to draw: `import nbshare` and a run without display stay light.
     if place != "log" if progress is None else progress is not False:
         from nbshare.notebook import bar, row
@@ -208,9 +204,7 @@ def open_display(
         if isinstance(progress, type):
             drawers.append(bar.Bar(job, progress))
         elif place == "kernel":
-            line = row.NotebookRow(job, in_background=in_background)
-            drawers.append(line)
-            outputs.append(line.output)
+            drawers.append(row.NotebookRow(job, in_background=in_background))
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job))
         else:
@@ -220,12 +214,8 @@ def open_display(
     elif plot is not None:
         from nbshare.notebook.frames import LiveFrames
 
-        frames = LiveFrames(job, plot, in_background=in_background)
-        drawers.append(frames)
-        outputs.append(frames.output)
-    live = not (place == "kernel" and is_static())
-    warn = _warner() if in_background and drawers else None
-    return Display(drawers, outputs, live=live, warn=warn)
+        drawers.append(LiveFrames(job, plot, in_background=in_background))
+    return Display(drawers, live=not (place == "kernel" and is_static()))
 
 
 @cache
@@ -320,19 +310,3 @@ class Showing:
             with self._lock:
                 pause_s = display.update()
         # The job closes this when all output has arrived.
-
-
-def _is_bar_class(progress: Any) -> bool:
-    return isinstance(progress, type) and all(
-        callable(getattr(progress, name, None)) for name in ("update", "close")
-    )
-
-
-def _warn(message: str, line: tuple[str, int] | None = None) -> None:
-    warn_at_most(message, DisplayWarning, line)
-
-
-def _warner() -> Callable[[str], None]:
-    """Return a function that warns below the present cell, from any thread, at any time."""
-    context, line = contextvars.copy_context(), users_line()
-    return lambda message: context.run(_warn, message, line)
