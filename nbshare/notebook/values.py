@@ -108,15 +108,13 @@ class Painter:
 
     def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
         """Return some results as one array of numbers or dates."""
-        data, value = partial, self._plot.value
-        if isinstance(partial, np.ndarray):
-            data = np.ma.getdata(partial)
-        if value is not None:
-            part = self._stacked([value(data[i]) for i in items.tolist()])
-        elif isinstance(data, np.ndarray):
+        is_array, value = isinstance(partial, np.ndarray), self._plot.value
+        data = np.ma.getdata(partial) if is_array else partial
+        if is_array and value is None:
             part = data[items]
         else:
-            part = self._stacked([data[i] for i in items.tolist()])
+            results = [data[i] for i in items.tolist()]
+            part = self._stacked(results if value is None else list(map(value, results)))
         if part.dtype.kind not in "biufcMm":
             raise self._refusal(f"arrays of dtype {part.dtype}")
         return part
