@@ -20,7 +20,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -213,17 +213,13 @@ def _blas() -> str:
 
 
 def _memory() -> str:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [limit for limit in _memory_limits() if limit < total]
-    limit = f"the cgroup's limit is {in_words(min(limits))}" if limits else "no cgroup limit"
-    return f"{in_words(budget.available())} available, the machine has {in_words(total)}; {limit}"
-
-
-def _memory_limits() -> Iterable[int]:
+    least = total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     for cgroup_version, folder in budget.ancestors("memory"):
         with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
-            yield int(Path(folder, names[cgroup_version]).read_text())
+            least = min(least, int(Path(folder, names[cgroup_version]).read_text()))
+    limit = f"the cgroup's limit is {in_words(least)}" if least < total else "no cgroup limit"
+    return f"{in_words(budget.available())} available, the machine has {in_words(total)}; {limit}"
 
 
 def _shared_memory() -> str:
