@@ -133,8 +133,8 @@ class KernelOutput:
         since_s = time.monotonic() - self._sent_at
         if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
             self.send(again=final and self.cell.is_over)
-        if final:
-            self.cell.take_back(self)
+        if final and self.is_shared:
+            self.cell.free[self.kind].append(self)  # others may reuse it
 
     def send(self, *, again: bool = False) -> None:
         """Send a waiting update; `again`: in the next cell too."""
@@ -166,7 +166,7 @@ class Cell:
     def __init__(self) -> None:
         self._events, self.number = shell().events, cell_number()
         self._n_taken: defaultdict[str, int] = defaultdict(int)
-        self._free: defaultdict[str, list[KernelOutput]] = defaultdict(list)
+        self.free: defaultdict[str, list[KernelOutput]] = defaultdict(list)
         self.is_over = False
         self._events.register("post_run_cell", self._end)
 
@@ -174,22 +174,17 @@ class Cell:
         """Return a new output, or one whose run is over."""
         self._n_taken[kind] += 1
         number = self._n_taken[kind]
-        if not self._free[kind]:
+        if not self.free[kind]:
             return KernelOutput(self, kind, number, is_shared=number > _MAX_OWN)
-        output = self._free[kind].pop()
+        output = self.free[kind].pop()
         output.number = number
         return output
-
-    def take_back(self, output: KernelOutput) -> None:
-        """Take an output back, if others may reuse it."""
-        if output.is_shared:
-            self._free[output.kind].append(output)
 
     def _end(self, *_: object) -> None:
         """Send the updates that came too soon after the previous ones."""
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
-        for output in itertools.chain(*self._free.values()):
+        for output in itertools.chain(*self.free.values()):
             try:
                 output.send()
             except Exception as error:  # noqa: BLE001  a plot function may raise anything
