@@ -30,7 +30,6 @@ from nbshare.options import (
 )
 from nbshare.running import in_background, run_and_draw
 from nbshare.tracebacks import shown_from_the_call, unwrapped
-from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
     from nbshare.checkpoint.directory import Checkpoint
@@ -317,11 +316,8 @@ def parallel_map(
     as a log file; what items do to them is undone after the call.
     """
     checked, request, where, label = _checked("parallel_map", func, iterables, out, options)
-    progress, plot = checked.progress, checked.plot
-    if is_worker():  # no bar within a bar
-        progress, plot = False, None
     prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
-    return unwrapped(*run_and_draw(prepare_it, label, progress, plot))
+    return unwrapped(*run_and_draw(prepare_it, label, checked.progress, checked.plot))
 
 
 @shown_from_the_call
@@ -395,15 +391,14 @@ def map_async(
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
     checked, request, where, label = _checked("map_async", func, iterables, out, options)
-    progress, plot = checked.progress, checked.plot
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
         from nbshare.detached import begin  # late: few calls need it
 
-        return begin(request, checked, progress, plot)
+        return begin(request, checked, checked.progress, checked.plot)
     call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
-    return in_background(call, label, progress, plot)
+    return in_background(call, label, checked.progress, checked.plot)
 
 
 def _checked(

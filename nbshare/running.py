@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nbshare.errors import MapInterrupted
 from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Showing, open_display
-from nbshare.wire import is_worker
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
@@ -27,8 +26,7 @@ def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job
     job = Job(run, label, shown)
     remember(job)
     job._leave_alone()
-    if not is_worker():  # no bar within a bar
-        shown.begin(job, progress)
+    shown.begin(job, progress)
     job._start()
     if job.done():  # before the cell ends
         job._note_end()

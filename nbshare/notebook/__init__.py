@@ -42,6 +42,7 @@ from nbshare.job import Job
 from nbshare.notebook.environment import KernelOutput, cell_number, is_static, surroundings
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare.tracebacks import users_frames
+from nbshare.wire import is_worker
 
 NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
 
@@ -195,6 +196,8 @@ def open_display(
     Display
         Update it while waiting, and close it at the end. Nothing is drawn before that.
     """
+    if is_worker():  # no bar within a bar
+        return Display(())
     place = surroundings()
     drawers: list[Drawer] = []
     # Imported only to draw: `import nbshare` and a run without display stay light.
