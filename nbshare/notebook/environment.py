@@ -137,12 +137,12 @@ class KernelOutput:
             self.cell.free[self.kind].append(self)  # others may reuse it
 
     def send(self, *, again: bool = False) -> None:
-        """Send a waiting update; `again`: in the next cell too."""
+        """Send a waiting update that changes something; `again`: in the next cell too."""
         make, self._waiting = self._waiting, None
         made = make() if make is not None else None
         if again and (last := made or self._shown):
             self._send_again_in_next_cell(*last)  # first: a visible cell may be run
-        if made is None:
+        if made is None or made == self._shown:
             return
         self._sent_at = time.monotonic()
         show = self._handle.display if self._shown is None else self._handle.update

@@ -79,16 +79,13 @@ class NotebookRow:
         self._pace, self._lock = Pace(job), threading.Lock()
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
-        self._shown: dict[str, str] = {}
 
     def draw(self, *, final: bool) -> float:
-        """Send the display if it has changed."""
+        """Show the present state."""
         bundle = self._bundle(final=final)
         if final:
             self._page.end(bundle["text/html"])
-        if final or bundle != self._shown:
-            self.output.show(lambda: (bundle, None), final=final)
-            self._shown = bundle
+        self.output.show(lambda: (bundle, None), final=final)
         return _INTERVAL_S
 
     def _live(self) -> str:
