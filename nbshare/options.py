@@ -369,7 +369,6 @@ def items_of(
                 raise
             raise raised_by_source(error, len(gone_through))  # noqa: B904 - mostly itself
         shortest = len(gone_through)
-        n_others = sum(x is None for x in columns)
-        taken = iter([[items[k] for items in gone_through] for k in range(n_others)])
-        columns = [next(taken) if x is None else x for x in columns]
+        taken = map(list, zip(*gone_through, strict=True))
+        columns = [next(taken, []) if x is None else x for x in columns]
     return [x[:shortest] for x in columns], None, shortest or 0
