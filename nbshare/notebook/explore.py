@@ -427,9 +427,8 @@ class Panel:
         before = np.zeros(len(present), bool)
         before[: len(self._present)] = self._present[: len(present)]
         new, self._present = np.flatnonzero(present & ~before), present
-        if not (len(new) and self._follow.value):
-            return
-        self.move(int(new[-1]))
+        if len(new) and self._follow.value:
+            self.move(int(new[-1]))
 
     def move(self, item: int) -> None:
         """Move the sliders to a result."""
