@@ -1,4 +1,4 @@
-"""What runs in a process of the cluster: brings a block to the agent of its host, and waits.
+"""What runs in a process of the cluster: has the agent of its host work, and waits.
 
 The first one on a host starts the agent: the one that can bind the agent's name. The name
 is one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 Address = tuple[str, int]  # host and port
 
-ATTEMPTS = 3  # an agent with nothing to do may end just then
 CREDENTIALS = struct.Struct("3i")
 CONNECT_S = 10.0
 # A host that vanished without a word is noticed after 20 s.
@@ -35,6 +34,7 @@ KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),  # ms; also of what was sent to it
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 # Not a child of the process that starts it: Ray ends the children of its workers with them, but the
@@ -85,31 +85,31 @@ class Carry:
         self._names = {"__name__": "nbshare_carrier", "source": source, "key": key}
 
     def __call__(self, *args: Any) -> bytes:
-        """Bring a message to the agent of this host."""
+        """Have the agent of this host work on a call."""
         return carry(*args)
 
     def __reduce__(self) -> Any:
         return eval, (_LOAD, self._names)
 
 
-def carry(boot: Any, message: bytes) -> bytes:
-    """Bring a message to the agent of this host; return its answer. `boot` is a plain tuple.
+def carry(boot: Any, *task: Any) -> bytes:
+    """Have the agent of this host work on a call; return why it cannot, as bytes; none if it could.
+
+    `boot` is a plain tuple.
 
     Raises
     ------
     RuntimeError
         This host has other versions than the client, or its agent cannot work.
     """
-    boot = Boot(*boot)
-    for _ in range(ATTEMPTS):
-        with closing(_connect(boot)) as connection:
-            try:
-                connection.send_bytes(message)
-                answer: bytes = connection.recv_bytes()
-            except (EOFError, OSError):  # the client refuses it if it was begun
-                continue
-            return answer
-    raise ConnectionError(f"the agent of nbshare on host {socket.gethostname()} has ended")
+    with closing(_connect(Boot(*boot))) as connection:
+        try:
+            connection.send(task)
+            answer: bytes = connection.recv_bytes()
+        except (EOFError, OSError):
+            name = socket.gethostname()
+            raise ConnectionError(f"the agent of nbshare on host {name} has ended") from None
+        return answer
 
 
 def is_of_this_user(sock: socket.socket) -> bool:

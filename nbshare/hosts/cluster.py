@@ -1,10 +1,11 @@
 """The engine of the client: runs a call in blocks on the hosts of a cluster.
 
-One thread for each call::
+The call's thread submits tasks to the cluster, as long as there are items. Each task that begins on
+a host has a thread here::
 
-    claim a range of items ──► pack it by value ──► Hosts.submit ──► …
-                                                                     ▼
-    finish ◄── all done ◄── store what came, as a worker does ◄── queue ◄── replies, news, losses
+    claim a range of items ──► pack it by value ──► host ──► store what comes, as a worker does
+              ▲                                                     │
+              └─────────────────────────────────────────────────────┘
 
 A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
 nothing. With more than 75 workers blocks are longer, for one thread packs and stores all of them.
@@ -24,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +38,8 @@ from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
-from nbshare.hosts.line import Line, lines_at
-from nbshare.hosts.protocol import (
-    Block,
-    Common,
-    Future,
-    Hosts,
-    Reply,
-)
+from nbshare.hosts.line import lines_at, receive, send
+from nbshare.hosts.protocol import Block, Common, Future, Hosts, Reply
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NEXT, NO_ITEM, RESTORED, SINCE
 from nbshare.wire.orders import nbytes_of
@@ -57,27 +53,7 @@ STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a seco
 LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
 
-_ids = itertools.count(1)
-
-
-class Sent:
-    """A block that is under way.
-
-    Parameters
-    ----------
-    items : range
-        Its items.
-    slot : int
-        The row of the board that shows it.
-    future : Future
-        The task of the cluster.
-    """
-
-    def __init__(self, items: range, slot: int, future: Future) -> None:
-        self.items, self.slot, self.future = items, slot, future
-        self.line: Line | None = None  # of the host, when it has begun
-        # Only then is it free for the next block: the host, and the cluster's place there.
-        self.is_told, self.has_ended = False, False
+_numbers = itertools.count(1)
 
 
 class Cluster(Engine):
@@ -90,7 +66,7 @@ class Cluster(Engine):
 
     Notes
     -----
-    A thread of its own does everything, but for what others post to its queue.
+    Threads of its own do everything; what they share is under a lock.
     """
 
     in_process = True  # this one writes all results
@@ -100,10 +76,13 @@ class Cluster(Engine):
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._lines = lines_at(hosts.address)
-        self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-        self._sent: dict[int, Sent] = {}
+        self._news: queue.SimpleQueue[tuple[int, Future] | None] = queue.SimpleQueue()
+        self._tasks: dict[int, Future] = {}  # of the cluster, until they end
+        self._waiting: set[int] = set()  # those that have not begun
+        self._n_failed = 0  # tasks, one after the other, that could not begin
+        self._lock = _thread.allocate_lock()  # for what follows
+        self._blocks: dict[int, range] = {}  # under way, by the rows of the board that show them
         self._returned: deque[range] = deque()  # items to be sent again
-        self._n_failed = 0  # tasks of the cluster, one after the other, that began nothing
         self._item_s = 0.0
         self._end_at = math.inf
 
@@ -125,8 +104,9 @@ class Cluster(Engine):
         sources = arena.add(packed_sources())
         nbytes = arena.nbytes  # placing empties it
         small, segments, _ = placed = place(arena)
-        name = f"call {next(_ids)}"
+        name = f"call {next(_numbers)}"
         self._lines.held[name] = Held(nbytes, placed)
+        self._lines.calls[name] = self._give_blocks
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = out.dtype, out.shape[1:]
@@ -155,12 +135,12 @@ class Cluster(Engine):
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
         """See that items have come, or that no more will."""
-        self._events.put(("look",))
+        self._news.put(None)
 
     def stop(self, call: Call) -> None:
         """End a call early."""
         call.board.stop()
-        self._events.put(("look",))
+        self._news.put(None)
         if call.state == "starting":  # it was never submitted
             self._leave()
             call.finish("stopped")
@@ -170,17 +150,17 @@ class Cluster(Engine):
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
         self._block_s = max(BLOCK_S, call.request.max_workers / BLOCKS_PER_S)
-        # One block for each worker: a cluster's own queue may be in another order than the items.
-        self._free_slots = list(range(call.request.max_workers))[::-1]
+        self._free_rows = list(range(call.request.max_workers))[::-1]
         try:
-            self._send_blocks()
             while not self._is_over():
+                self._send_tasks()
                 left_s = max(0.0, self._end_at - time.monotonic())
                 with suppress(queue.Empty):
-                    self._handle(*self._events.get(timeout=min(left_s, LOOK_S)))
-                self._send_blocks()
+                    ended = self._news.get(timeout=min(left_s, LOOK_S))
+                    if ended is not None:
+                        self._end_task(*ended)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-            call.error = call.error or without_frames(error)
+            self._fail(error)
         finally:
             self._leave()
             if call.error is not None:
@@ -194,50 +174,164 @@ class Cluster(Engine):
         if call.error is not None or self._lines.is_closed:
             call.board.stop()
         if not call.board.stopped:
-            return call.is_complete and not self._sent
+            return call.is_complete and not self._blocks
         if self._end_at == math.inf:
             self._end_at = time.monotonic() + STOP_S
-            self._lines.drop(self._common.call)  # what has not begun needs no inputs
-            self._lines.send("stop", self._common.call)
-            for block, sent in list(self._sent.items()):
-                if self._lines.waiting.pop(block, None) is not None:  # it has not begun
-                    sent.future.cancel()
-                    self._forget(block)
-        return not self._sent or time.monotonic() >= self._end_at
+            self._end_tasks()
+        return not self._blocks or time.monotonic() >= self._end_at
 
     def _leave(self) -> None:
-        for block in list(self._sent):
-            self._lines.waiting.pop(block, None)
-            self._sent[block].future.cancel()
-            self._forget(block)
-        self._lines.drop(self._common.call)
-        self._lines.send("end", self._common.call)
+        self._end_tasks()
+        with self._lock:
+            self._blocks.clear()  # what comes now is too late
 
-    def _handle(self, what: str, *content: Any) -> None:
-        """Act on an event."""
-        match what, *content:
-            case "begun", block, line if block in self._sent:
-                self._begin(self._sent[block], line)
-            case "lost", line:
-                for block in [b for b, sent in self._sent.items() if sent.line is line]:
-                    self._lose(block, line.host)
-            case "news", block, reply if block in self._sent:
-                self._take(block, reply)
-            case "answer", block, future if block in self._sent:
-                self._answer(block, future)
+    def _end_tasks(self) -> None:
+        self._lines.end(self._common.call)
+        for number, future in self._tasks.items():
+            if number in self._waiting:
+                future.cancel()
 
-    # --------------------------------------------------------------------- what is sent
-
-    def _send_blocks(self) -> None:
+    def _send_tasks(self) -> None:
+        """Have the cluster run as many tasks as there may be, or as can have items."""
         call = self._call
-        while self._free_slots and not (call.error or call.board.stopped):
-            if not (items := self._claim()):
+        while not (call.error or call.board.stopped):
+            if len(self._tasks) == call.request.max_workers or not self._has_items():
                 return
-            try:
-                self._send(items)
-            except Exception as error:  # noqa: BLE001 - an item cannot be sent, or the cluster ended
-                call.error = call.error or without_frames(error)
+            number = next(_numbers)
+            self._waiting.add(number)
+            future = self._hosts.submit(self._lines.boot, self._common.call, number)
+            self._tasks[number] = future
+            future.add_done_callback(partial(self._note_end, number))
+
+    def _has_items(self) -> bool:
+        """Whether there are more items than tasks that have not begun."""
+        board, n_waiting = self._call.board, len(self._waiting)
+        with self._lock:
+            n_returned = sum(map(len, self._returned))
+            return n_returned + board.n_there - board.next_claim() > n_waiting
+
+    def _note_end(self, number: int, future: Future) -> None:
+        self._news.put((number, future))
+
+    def _end_task(self, number: int, future: Future) -> None:
+        """Act on the end of a task of the cluster; that of its blocks is known already."""
+        del self._tasks[number]
+        if number not in self._waiting:
+            return
+        self._waiting.discard(number)
+        try:
+            if problem := future.result():
+                raise pickle.loads(problem)
+        except BaseException as error:  # noqa: BLE001 - each cluster has its own
+            self._n_failed += 1
+            if self._n_failed > MOST_FAILED:
+                noted(error, "raised by the cluster that runs the call, before any item had begun")
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._call.error = self._call.error or without_frames(error)
+
+    # ------------------------------------------------------------------ threads of hosts
+
+    def _give_blocks(self, connection: Any, number: int, host: str) -> None:
+        """Give blocks to a task that has begun on a host, as long as it may stay there."""
+        send(connection, self._common)
+        receive(connection)  # it has the inputs
+        with self._lock:
+            self._waiting.discard(number)
+            self._n_failed = 0
+            row = self._free_rows.pop() if self._free_rows else None
+        if row is None:  # the cluster repeats a task
+            return
+        until_s = time.monotonic() + self._block_s
+        try:
+            while time.monotonic() < until_s and (block := self._next_block(row)) is not None:
+                send(connection, block)
+                while not self._take(row, host, receive(connection)):
+                    pass
+            send(connection, None)
+        except (OSError, EOFError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
+            self._fail(error)
+        finally:
+            with self._lock:
+                self._lose(row, host)
+                self._free_rows.append(row)
+            self._news.put(None)
+
+    def _next_block(self, row: int) -> Block | None:
+        """Return the next items as a block; None if there are none now."""
+        call = self._call
+        with self._lock:
+            if call.error or call.board.stopped or not (items := self._claim()):
+                return None
+            arena = Arena(by_value=True)
+            attempts = None
+            if call.board.header[HURT]:
+                attempts = call.board.attempts_to_count(items.start, items.stop).copy()
+            block = Block(
+                first=items.start,
+                n=len(items),
+                sources=[source(arena, column, items.start) for column in self._columns(items)],
+                contents=arena.all_contents(),
+                spec=call.results.spec,
+                attempts=attempts,
+                budget_s=2 * self._block_s if self._item_s else PROBE_S,
+            )
+            self._blocks[row] = items
+            shown = call.board.row(row)
+            shown[SINCE], shown[ITEM_STOP] = time.monotonic_ns(), items.stop
+            shown[ITEM] = items.start
+            return block
+
+    def _take(self, row: int, host: str, reply: Reply) -> bool:
+        """Store what has become of a block; return whether that was all."""
+        with self._lock:
+            if (items := self._blocks.get(row)) is None:
+                return True
+            worked_s, n_worked = self._inbox.take(items, row, host, reply)
+            if n_worked:
+                self._item_s = max(worked_s, 1e-9) / n_worked
+            if reply.is_last:
+                self._return(self._close(row))
+            return reply.is_last
+
+    def _close(self, row: int) -> range:
+        """Close the books on a block; return its items."""
+        self._call.board.row(row)[ITEM] = NO_ITEM
+        return self._blocks.pop(row)
+
+    def _return(self, items: range) -> None:
+        """Send the items that are not done again."""
+        undone = [i for i in items if not self._call.board.state(i)]
+        for _, run in itertools.groupby(enumerate(undone), lambda pair: pair[1] - pair[0]):
+            some = [i for _, i in run]
+            self._returned.append(range(some[0], some[-1] + 1))
+
+    def _lose(self, row: int, host: str) -> None:
+        """Count what was not done of a block whose host was lost, if there is one, as failed."""
+        call = self._call
+        if row not in self._blocks:
+            return
+        items = self._close(row)
+        undone = [i for i in items if not call.board.state(i)]
+        if call.board.stopped or self._lines.is_closed:
+            return
+        many = f" to {undone[-1]}" if len(undone) > 1 else ""
+        for i in undone:
+            attempts = call.board.attempts_to_count(i, i + 1)
+            attempts += 1
+            if attempts[0] & ATTEMPTS <= call.request.policy.retries:
+                continue
+            name = f"items {i}{many}" if many else call.name_of(i)
+            error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
+            call.note_error(error, range(i, i + 1))
+            if not call.request.policy.returns_errors:
+                self._fail(error)
                 return
+            call.board.fail(i)
+        self._return(items)
 
     def _claim(self) -> range:
         """Take the next items; none if there are none now."""
@@ -280,119 +374,6 @@ class Cluster(Engine):
         return tuple(
             next(fed) if column is None else column[items.start : items.stop] for column in columns
         )
-
-    def _send(self, items: range) -> None:
-        call, block_id = self._call, next(_ids)
-        arena = Arena(by_value=True)
-        sources = [source(arena, column, items.start) for column in self._columns(items)]
-        attempts = None
-        if call.board.header[HURT]:
-            attempts = call.board.attempts_to_count(items.start, items.stop).copy()
-        block = Block(
-            id=block_id,
-            common=self._common,
-            first=items.start,
-            n=len(items),
-            sources=sources,
-            contents=arena.all_contents(),
-            spec=call.results.spec,
-            attempts=attempts,
-            budget_s=2 * self._block_s if self._item_s else PROBE_S,
-        )
-        put = self._events.put
-        self._lines.waiting[block_id] = self._lines.running[block_id] = put
-        try:
-            future = self._hosts.submit(self._lines.boot, pickle.dumps(block, 5))
-        except BaseException:
-            del self._lines.waiting[block_id], self._lines.running[block_id]
-            raise
-        self._sent[block_id] = Sent(items, self._free_slots.pop(), future)
-        future.add_done_callback(lambda done: put(("answer", block_id, done)))
-
-    def _begin(self, sent: Sent, line: Line) -> None:
-        """Show that a host has begun a block."""
-        sent.line = line
-        row = self._call.board.row(sent.slot)
-        row[SINCE], row[ITEM_STOP] = time.monotonic_ns(), sent.items.stop
-        row[ITEM] = sent.items.start
-
-    def _forget(self, block: int) -> Sent:
-        """Close the books on a block."""
-        self._lines.running.pop(block, None)
-        sent = self._sent.pop(block)
-        self._free_slots.append(sent.slot)
-        self._call.board.row(sent.slot)[ITEM] = NO_ITEM
-        return sent
-
-    # ---------------------------------------------------------------------- what comes
-
-    def _answer(self, block: int, future: Future) -> None:
-        """Act on the end of a task of the cluster."""
-        try:
-            if problem := future.result():
-                raise pickle.loads(problem)
-        except BaseException as error:  # noqa: BLE001 - each cluster has its own
-            if self._lines.waiting.pop(block, None) is None:
-                line = self._sent[block].line
-                host = "of the cluster" if line is None else line.host
-                self._lose(block, f"{host} ({type(error).__name__}: {error})")
-                return
-            self._return(self._forget(block).items)
-            self._n_failed += 1
-            if self._n_failed > MOST_FAILED:
-                noted(error, "raised by the cluster that runs the call, before any item had begun")
-                self._call.error = self._call.error or without_frames(error)
-            return
-        self._n_failed = 0
-        self._sent[block].has_ended = True
-        self._finish(block)
-
-    def _take(self, block: int, reply: Reply) -> None:
-        """Store what has become of a block."""
-        sent = self._sent[block]
-        worked_s, n_worked = self._inbox.take(sent.items, sent.slot, reply)
-        if n_worked:
-            self._item_s = max(worked_s, 1e-9) / n_worked
-        if reply.is_last:
-            sent.is_told = True
-            self._finish(block)
-
-    def _finish(self, block: int) -> None:
-        """Send what was left of a block again, when host and cluster are done with it."""
-        if self._sent[block].is_told and self._sent[block].has_ended:
-            self._return(self._forget(block).items)
-
-    def _return(self, items: range) -> None:
-        """Send the items that are not done again."""
-        undone = [i for i in items if not self._call.board.state(i)]
-        for _, run in itertools.groupby(enumerate(undone), lambda pair: pair[1] - pair[0]):
-            some = [i for _, i in run]
-            self._returned.append(range(some[0], some[-1] + 1))
-
-    def _lose(self, block: int, host: str) -> None:
-        """Count what was not done of a block whose host was lost as failed."""
-        call, sent = self._call, self._forget(block)
-        items = sent.items
-        undone = [i for i in items if not call.board.state(i)]
-        if sent.is_told:
-            self._return(items)
-            return
-        if not undone or call.board.stopped or self._lines.is_closed:
-            return
-        many = f" to {undone[-1]}" if len(undone) > 1 else ""
-        for i in undone:
-            attempts = call.board.attempts_to_count(i, i + 1)
-            attempts += 1
-            if attempts[0] & ATTEMPTS <= call.request.policy.retries:
-                continue
-            name = f"items {i}{many}" if many else call.name_of(i)
-            error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
-            call.note_error(error, range(i, i + 1))
-            if not call.request.policy.returns_errors:
-                call.error = call.error or error
-                return
-            call.board.fail(i)
-        self._return(items)
 
 
 def _settings(request: Request) -> dict[str, Any]:

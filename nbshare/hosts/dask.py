@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from nbshare.hosts.carrier import Boot
 from nbshare.hosts.executor import outward_address
 from nbshare.hosts.protocol import Future
 from nbshare.hosts.travel import traveller
-
-LARGE = 1 << 20  # bytes; larger messages do not go into the task graph
-
-_numbers = itertools.count()
 
 
 class DaskHosts:
@@ -39,10 +34,6 @@ class DaskHosts:
 
         return outward_address(get_address_host(self._client.scheduler.address))
 
-    def submit(self, boot: Boot, message: bytes) -> Future:
+    def submit(self, boot: Boot, call: str, number: int) -> Future:
         """Run `carry` on any worker."""
-        # A scheduler's keys are common to all its clients.
-        key = f"nbshare-{boot.name}-{next(_numbers)}"
-        is_large = len(message) > LARGE
-        content = self._client.scatter(message, hash=False) if is_large else message
-        return self._client.submit(traveller(), tuple(boot), content, pure=False, key=key)  # type: ignore[no-any-return]
+        return self._client.submit(traveller(), tuple(boot), call, number, pure=False)  # type: ignore[no-any-return]

@@ -38,9 +38,9 @@ class ExecutorHosts:
         is_near = type(self._executor).__module__.startswith(NEAR)
         return "127.0.0.1" if is_near else outward_address()
 
-    def submit(self, boot: Boot, message: bytes) -> Future:
+    def submit(self, boot: Boot, call: str, number: int) -> Future:
         """Run `carry` somewhere."""
-        return self._executor.submit(traveller(), tuple(boot), message)
+        return self._executor.submit(traveller(), tuple(boot), call, number)
 
 
 def outward_address(towards: str = "192.0.2.1") -> str:

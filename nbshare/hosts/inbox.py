@@ -54,7 +54,7 @@ class Inbox:
         self._lock = nullcontext()  # one thread stores all
         self._store: ResultStore | None = None
 
-    def take(self, items: range, slot: int, reply: Reply) -> tuple[float, int]:
+    def take(self, items: range, slot: int, host: str, reply: Reply) -> tuple[float, int]:
         """Store a reply about some items; return seconds and items that its workers did."""
         results, board = self._call.results, self._call.board
         prints = self._call.request.prints
@@ -64,7 +64,7 @@ class Inbox:
         states = np.frombuffer(reply.states, np.uint8)
         for place, failure in reply.errors.items():
             i = items.start + place
-            error = self._error_of(failure, items.start, reply.host)
+            error = self._error_of(failure, items.start, host)
             self._call.note_error(error, range(i, i + 1))
         if reply.rows is not None:
             self._store_rows(items.start, np.flatnonzero(states == IN_OUTPUT), reply)
@@ -77,7 +77,7 @@ class Inbox:
             board.attempts_to_count(items.start, stop)[:] = reply.attempts
         if reply.error is not None and self._call.error is None:
             i = items.start + getattr(getattr(reply.error, "what", None), "item", -1)
-            error = results.errors.get(i) or self._error_of(reply.error, items.start, reply.host)
+            error = results.errors.get(i) or self._error_of(reply.error, items.start, host)
             self._call.error = error
         if reply.present:
             self._show(items.start, slot, reply.present)

@@ -1,8 +1,9 @@
-"""The line between the client and each agent: permission to begin, news, Stop, and the end of both.
+"""Connections between the client and the agents.
 
-The agent connects to the client when it starts. Both ends prove that they have the key, which came
-with the cluster's own task. When one end is gone, the other knows: an agent ends, and the client
-counts what ran there as lost.
+Each agent has a line to the client as long as it lives: it hears there which calls are over, and
+each end learns when the other one is gone. Each of its carriers has one more, while it works on a
+call: blocks come there, and what has become of them goes back. Agents connect to the client. Both
+ends prove that they have the key, which came with the cluster's own task.
 """
 
 from __future__ import annotations
@@ -24,40 +25,33 @@ from nbshare.hosts.inputs import Inputs, read_into, write
 from nbshare.hosts.travel import library_digest, packed_library
 
 
-class Line:
-    """One end of a line, for several threads that send and one that receives."""
+def send(connection: Any, message: Any) -> None:
+    """Send an object; its buffers are not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    connection.send((head, [data.nbytes for data in raw]))
+    for data in raw:
+        write(connection, data)
 
-    def __init__(self, connection: Any, host: str = "") -> None:
-        self.connection, self.host = connection, host
-        self._sending = _thread.allocate_lock()
 
-    def send(self, *message: Any) -> None:
-        """Send a message; if the other end is gone, its receiver will find out."""
-        buffers: list[pickle.PickleBuffer] = []  # they are not copied
-        head = pickle.dumps(message, 5, buffer_callback=buffers.append)
-        raw = [buffer.raw() for buffer in buffers]
-        with self._sending, suppress(OSError):
-            self.connection.send((head, [data.nbytes for data in raw]))
-            for data in raw:
-                write(self.connection, data)
+def receive(connection: Any) -> Any:
+    """Return the next object.
 
-    def receive(self) -> Any:
-        """Return the next message.
-
-        Raises
-        ------
-        EOFError, OSError
-            The other end is gone.
-        """
-        head, sizes = self.connection.recv()
-        buffers = [np.empty(nbytes, np.uint8).data for nbytes in sizes]
-        for buffer in buffers:
-            read_into(buffer, self.connection)
-        return pickle.loads(head, buffers=buffers)
+    Raises
+    ------
+    EOFError, OSError
+        The other end is gone.
+    """
+    head, sizes = connection.recv()
+    buffers = [np.empty(nbytes, np.uint8).data for nbytes in sizes]
+    for buffer in buffers:
+        read_into(buffer, connection)
+    return pickle.loads(head, buffers=buffers)
 
 
 class Lines(Inputs):
-    """The client's ends of all lines.
+    """The client's ends of all connections.
 
     Parameters
     ----------
@@ -68,15 +62,16 @@ class Lines(Inputs):
     ----------
     boot : Boot
         What tells agents how to connect.
-    waiting, running : dict
-        By the ids of blocks, those that may begin and all: a function that takes events.
+    calls : dict
+        By name, what gives blocks to a carrier: a function of its connection, the number of the
+        cluster's task, and the host.
     """
 
     def __init__(self, address: str) -> None:
         given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
-        self.waiting: dict[int, Callable[[Any], None]] = {}
-        self.running: dict[int, Callable[[Any], None]] = {}
-        self._lines: list[Line] = []
+        self.calls: dict[str, Callable[[Any, int, str], None]] = {}
+        self._lines: list[Any] = []
+        self._sending = _thread.allocate_lock()
         self.is_closed = False
         key = secrets.token_bytes(32)
         super().__init__((given or address, int(port or 0)), key)
@@ -88,10 +83,11 @@ class Lines(Inputs):
             library=library_digest(),
         )
 
-    def send(self, *message: Any) -> None:
-        """Send a message to all agents."""
-        for line in list(self._lines):
-            line.send(*message)
+    def end(self, call: str) -> None:
+        """Have all agents end what they do for a call."""
+        self.calls.pop(call, None)
+        self.drop(call)
+        self._tell(call)
 
     def close(self) -> None:
         """Have all agents end."""
@@ -99,42 +95,36 @@ class Lines(Inputs):
         with suppress(OSError):  # wakes the thread that waits there
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self.send("leave")
+        self._tell(None)
+
+    def _tell(self, call: str | None) -> None:
+        """Tell all agents that a call is over, or everything."""
+        for line in list(self._lines):
+            with self._sending, suppress(OSError):
+                line.send(call)
 
     def forget(self) -> None:
         """In a forked child: close what is the parent's."""
         self.is_closed = True
         self._socket.close()
         for line in self._lines:
-            line.connection.close()
+            line.close()
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
         """Do what a host wants; a line lasts as long as its agent."""
         match what, *content:
             case ("library",):
                 connection.send_bytes(packed_library())
-            case "host", name:
-                line = Line(connection, name)
-                self._lines.append(line)
+            case ("line",):
+                self._lines.append(connection)
                 try:
-                    self._listen(line)
+                    connection.recv()  # nothing comes but its end
                 finally:
-                    self._lines.remove(line)
-                    for put in set(self.running.values()):
-                        put(("lost", line))
+                    self._lines.remove(connection)
+            case "carrier", call, number, host if give := self.calls.get(call):
+                give(connection, number, host)
             case _:
                 super().serve(connection, what, *content)
-
-    def _listen(self, line: Line) -> None:
-        while True:
-            what, block, *content = line.receive()
-            if what == "begin":
-                put = self.waiting.pop(block, None)
-                if put is not None:
-                    put(("begun", block, line))
-                line.send("answer", block, put is not None)
-            elif (put := self.running.get(block)) is not None:
-                put(("news", block, *content))
 
 
 _lines: dict[str, Lines] = {}  # by address

@@ -34,8 +34,6 @@ class Common(NamedTuple):
 class Block(NamedTuple):
     """Some items of a call, to be run by one worker."""
 
-    id: int
-    common: Common
     first: int
     n: int
     sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes
@@ -51,9 +49,7 @@ class Block(NamedTuple):
 class Reply(NamedTuple):
     """What has become of a block since the last reply."""
 
-    host: str
     is_last: bool
-    n: int  # items of the block that may have been begun
     states: bytes  # as in `nbshare.wire.board.Page.done`; 0 of items that an earlier reply has
     spec: OutputSpec | None
     rows: npt.NDArray[Any] | None  # of items in the output
@@ -110,5 +106,5 @@ class Hosts(Protocol):
     def address(self) -> str:
         """The address of this machine that its hosts can reach."""
 
-    def submit(self, boot: Boot, message: bytes) -> Future:
-        """Run `carry` with a block, anywhere."""
+    def submit(self, boot: Boot, call: str, number: int) -> Future:
+        """Run `carry` anywhere, as the task of a call with some number."""

@@ -25,7 +25,7 @@ class RayHosts:
             ray.init(**({} if address == "ray" else {"address": address}))
         self._ray = ray
         carry = traveller()
-        # Ray sends a function without a name by value. A task that is repeated would be refused.
+        # Ray sends a function without a name by value.
         self._carry = ray.remote(num_cpus=1, max_retries=0)(lambda *args: carry(*args))
 
     @property
@@ -38,18 +38,9 @@ class RayHosts:
         """The address of this machine that the other nodes see."""
         return str(self._ray.util.get_node_ip_address())
 
-    def submit(self, boot: Boot, message: bytes) -> Future:
+    def submit(self, boot: Boot, call: str, number: int) -> Future:
         """Run `carry` on any node."""
-        return _Task(self._ray, self._carry.remote(tuple(boot), message))
-
-
-class _Task:
-    """A task of Ray as a future."""
-
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray, self._reference = ray, reference
-        self._future = reference.future()
-        self.result, self.add_done_callback = self._future.result, self._future.add_done_callback
-
-    def cancel(self) -> None:
-        self._ray.cancel(self._reference)
+        reference = self._carry.remote(tuple(boot), call, number)
+        future = reference.future()
+        future.cancel = lambda: self._ray.cancel(reference)  # its own would not reach Ray
+        return future  # type: ignore[no-any-return]

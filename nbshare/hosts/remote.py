@@ -40,9 +40,10 @@ class RemoteCall(Call):
         return ReportedError(what, worker)
 
 
-def call_of(block: Block, fixed: Placed, sources: bytes, engine: Dispatcher) -> RemoteCall:
+def call_of(
+    block: Block, common: Common, fixed: Placed, sources: bytes, engine: Dispatcher
+) -> RemoteCall:
     """Return a call that runs a block with one worker."""
-    common = block.common
     out: Any = common.out
     if isinstance(out, tuple):
         out = np.empty((block.n, *out[1]), out[0])
@@ -114,12 +115,10 @@ class Replies:
     ----------
     call : Call
         That runs it.
-    host : str
-        The name of this one.
     """
 
-    def __init__(self, call: Call, host: str) -> None:
-        self._call, self._host = call, host
+    def __init__(self, call: Call) -> None:
+        self._call = call
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._errors: set[int] = set()
         self._present: list[int] = []
@@ -147,9 +146,7 @@ class Replies:
                 logs[key] = self._cut_log(key, index)
         slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
         return Reply(
-            host=self._host,
             is_last=is_last,
-            n=board.n_tasks,
             states=states.tobytes(),
             spec=results.spec,
             rows=rows,

@@ -141,6 +141,19 @@ def total(i, table):
     return float(table.sum()) + i
 
 
+def total_slowly(i, table):
+    """Use an array, and take a while."""
+    time.sleep(0.05)
+    return total(i, table)
+
+
+def total_with_others(i, table, folder, n):
+    """Use an array, and wait until so many hosts do."""
+    duties.note(f"{folder}/met", network() + os.environ.get("NBSHARE_HOST", ""))
+    wait_until(lambda: len(set(duties.noted(f"{folder}/met"))) == n, 60)
+    return total(i, table)
+
+
 def total_and_wait(i, table, folder):
     """Use an array, say on which machine, and wait until all may end."""
     found = total(i, table)

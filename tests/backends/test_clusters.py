@@ -107,14 +107,14 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
     assert not last_job().present[7]
 
 
-def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch):
+def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
     """And not again for a later block."""
     asked = farm.Asked(monkeypatch)
     table = np.ones(1 << 18)
     found = parallel_map(
-        farm.total,
+        farm.total_with_others,
         range(30),
-        shared={"table": table},
+        shared={"table": table, "folder": str(tmp_path), "n": 2},
         chunksize=1,
         backend=two_hosts,
         progress=False,

@@ -50,12 +50,16 @@ def options(hosts, **others):
 # ------------------------------------------------------------------------- inputs and code
 
 
-def test_inputs_come_once_to_each_host(hosts, monkeypatch):
+def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
     """Though many blocks use them, and hosts cannot map the client's memory."""
     asked = farm.Asked(monkeypatch, 0)
-    shared = {"table": np.ones(1 << 18)}
-    for _ in range(2):
-        found = parallel_map(farm.total, range(40), shared=shared, **options(hosts, chunksize=1))
+    shared = {"table": np.ones(1 << 18), "n": 2}
+    for k in range(2):
+        shared["folder"] = str(folder := tmp_path / str(k))
+        folder.mkdir()
+        found = parallel_map(
+            farm.total_with_others, range(40), shared=shared, **options(hosts, chunksize=1)
+        )
         assert found.tolist() == [float(1 << 18) + i for i in range(40)]
         assert len(asked) == 2
         assert sum(asked.given) == sum(asked) / 2  # the second has them from the first

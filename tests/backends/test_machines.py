@@ -54,13 +54,13 @@ def lives(pid, network):
 
 
 @pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
-def test_inputs_cross_the_cable_once_to_each_machine(two_machines):
+def test_inputs_cross_the_cable_once_to_each_machine(two_machines, tmp_path):
     """However many tasks a machine runs at the same time; small parts do not count much."""
     table = np.ones(4 << 20)  # 32 MB
     found = parallel_map(
-        farm.total,
+        farm.total_with_others,
         range(60),
-        shared={"table": table},
+        shared={"table": table, "folder": str(tmp_path), "n": 2},
         backend=two_machines,
         max_workers=two_machines.n_workers,
         chunksize=2,
@@ -72,11 +72,12 @@ def test_inputs_cross_the_cable_once_to_each_machine(two_machines):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_inputs_leave_this_machine_once(start_machines, n):
+def test_inputs_leave_this_machine_once(start_machines, n, tmp_path):
     """However many machines there are: each has them from another one, but the first."""
     table, executor = np.ones(4 << 20), start_machines(n)
+    shared = {"table": table, "folder": str(tmp_path), "n": n}
     found = parallel_map(
-        farm.total, range(40), shared={"table": table}, chunksize=1, **options(executor)
+        farm.total_with_others, range(40), shared=shared, chunksize=1, **options(executor)
     )
     assert found.tolist() == [float(table.size) + i for i in range(40)]
     for machine in executor.machines:
@@ -89,7 +90,7 @@ def test_a_machine_that_joins_has_inputs_from_another(start_machines):
     table, executor = np.ones(4 << 20), start_machines(2)
     joins = executor.in_use.pop()
     job = map_async(
-        farm.total, range(60), shared={"table": table}, chunksize=1, **options(executor)
+        farm.total_slowly, range(60), shared={"table": table}, chunksize=1, **options(executor)
     )
     wait_until(lambda: job.present.any(), 60)
     executor.in_use.append(joins)
@@ -98,16 +99,18 @@ def test_a_machine_that_joins_has_inputs_from_another(start_machines):
     assert machines.n_bytes_sent() < 1.1 * table.nbytes
 
 
-def test_machines_that_cannot_reach_each_other(start_machines):
+def test_machines_that_cannot_reach_each_other(start_machines, tmp_path):
     """They have inputs from this machine, and wait for others once only."""
     table, executor = np.ones(4 << 20), start_machines(2)  # large: test files travel, too
     for machine in executor.machines:
         machine.part_from_others()
     seconds = []
     for n_calls in range(1, 3):
+        (folder := tmp_path / str(n_calls)).mkdir()
+        shared = {"table": table, "folder": str(folder), "n": 2}
         begun = time.monotonic()
         found = parallel_map(
-            farm.total, range(8), shared={"table": table}, chunksize=1, **options(executor)
+            farm.total_with_others, range(8), shared=shared, chunksize=1, **options(executor)
         )
         seconds.append(time.monotonic() - begun)
         assert found.tolist() == [float(table.size) + i for i in range(8)]
@@ -116,14 +119,22 @@ def test_machines_that_cannot_reach_each_other(start_machines):
     assert seconds[1] < inputs.PEER_S
 
 
-def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines):
+def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines, tmp_path):
     """The other one has the rest from this machine."""
     table, executor = np.ones(16 << 20), start_machines(2)
     for machine in executor.machines:
         machine.send_slowly()
     received = operator.attrgetter("n_bytes_received")
-    job = map_async(farm.total, range(2), shared={"table": table}, chunksize=1, **options(executor))
-    wait_until(lambda: job.present.sum() == 1, 60)
+    shared = {"table": table, "folder": str(tmp_path), "n": 2}
+    job = map_async(
+        farm.total_with_others,
+        range(2),
+        shared=shared,
+        chunksize=1,
+        retries=1,
+        **options(executor),
+    )
+    wait_until((tmp_path / "met").exists, 60)
     child, parent = sorted(executor.machines, key=received)
     wait_until(lambda: child.n_bytes_received > table.nbytes / 8, 60)
     parent.shutdown()
@@ -133,12 +144,15 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines):
     assert machines.n_bytes_sent() < 2 * table.nbytes
 
 
-def test_stop_ends_the_transfer_of_inputs(start_machines):
+def test_stop_ends_the_transfer_of_inputs(start_machines, tmp_path):
     """From this machine, and from others."""
     table, executor = np.ones(16 << 20), start_machines(2)
     for machine in executor.machines:
         machine.send_slowly()
-    job = map_async(farm.total, range(2), shared={"table": table}, chunksize=1, **options(executor))
+    shared = {"table": table, "folder": str(tmp_path), "n": 2}
+    job = map_async(
+        farm.total_with_others, range(2), shared=shared, chunksize=1, **options(executor)
+    )
     child = executor.machines[0]
 
     def begun():
