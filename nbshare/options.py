@@ -135,7 +135,7 @@ def checked_request(
     bind_arguments(function, len(iterables), keywords, extra)
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
-        workers = usable_cpus() if isinstance(where, str) else where.n_workers
+        workers = usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
     for iterable in iterables:
         check_iterable(iterable)

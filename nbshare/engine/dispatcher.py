@@ -30,10 +30,7 @@ from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
 from nbshare.wire.board import (
     IMPORTED,
-    N_THERE,
-    NEXT,
     PRINTED,
-    TOTAL,
     busy_since,
     has_begun,
     idle_since,
@@ -142,16 +139,6 @@ class Dispatcher(Engine):
         if is_withdrawn and call.is_complete:  # it was the last, and the call may have no workers
             self._events.wake()
         return is_withdrawn
-
-    def cut_short(self, call: Call) -> None:
-        """End a call after the items that its workers have claimed."""
-        header = call.board.header
-        with self._calls.claiming:
-            if self.is_closed or call.is_over:
-                return
-            with self._calls.lock_of(call):
-                header[N_THERE] = header[TOTAL] = header[NEXT]
-        self._events.wake()
 
     def notify(self, call: Call) -> None:
         """Wake workers: items have arrived at a call, or no more will."""

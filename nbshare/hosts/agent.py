@@ -12,7 +12,6 @@ import os
 import pickle
 import socket
 import sys
-import time
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,11 +26,9 @@ from nbshare.hosts.line import receive, send
 from nbshare.hosts.protocol import Common
 from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import open_handle
-from nbshare.wire.board import LOADED
 
 IDLE_S = 30.0  # without a carrier, before it ends
 TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
-NEWS_S = 0.5  # between replies about a block that takes long; more, if blocks are long
 
 
 def main(fd: int) -> None:
@@ -121,7 +118,7 @@ class Agent:
                     call = call_of(block, common, held.placed, sources, dispatcher())
                     self._running[call] = name
                     try:
-                        self._work(call, block.budget_s, client, carrier)
+                        self._work(call, common.news_s, client, carrier)
                     finally:
                         del self._running[call]
         except (NbshareError, OSError, RuntimeError) as error:
@@ -147,25 +144,16 @@ class Agent:
                 raise
             return held
 
-    def _work(self, call: RemoteCall, budget_s: float, client: Any, carrier: Any) -> None:
+    def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
         """Run a block; tell the client what is done, on the way too if it takes long."""
         replies = Replies(call)
         call.start()
         if self._running[call] in self._over:  # meanwhile
             call.stop()
-        news_s = max(NEWS_S, budget_s / 2)
-        next_s = time.monotonic() + news_s
-        left_s = budget_s
-        while not call.await_end(min(NEWS_S, left_s if left_s > 0 else NEWS_S)):
+        while not call.await_end(news_s):
             if carrier.poll():  # it is gone: the cluster has ended it
                 call.stop()
-            # A worker that has to be started first does not use it up.
-            loaded_s = float(call.board.slots[:, LOADED].max()) / 1e9 or time.monotonic()
-            left_s = loaded_s + budget_s - time.monotonic()
-            if left_s <= 0:
-                dispatcher().cut_short(call)
-            if time.monotonic() >= next_s and (reply := replies.take(is_last=False)):
-                next_s = time.monotonic() + news_s
+            if reply := replies.take(is_last=False):
                 send(client, reply)
         if carrier.poll():
             raise EOFError  # the client counts the items as lost

@@ -12,6 +12,7 @@ memory, from which the agent and its workers import. The file ends with the agen
 from __future__ import annotations
 
 import _thread
+import io
 import os
 import pickle
 import socket
@@ -69,7 +70,7 @@ class Boot(NamedTuple):
 
 
 class Carry:
-    """`carry`, which any Python can unpickle, and pickle again: as the source of this module.
+    """What runs in the cluster. Any Python can unpickle it, as the source of this module.
 
     The code that cloudpickle sends runs on the same Python only; another one could not say so.
 
@@ -84,32 +85,29 @@ class Carry:
     def __init__(self, source: str, key: str) -> None:
         self._names = {"__name__": "nbshare_carrier", "source": source, "key": key}
 
-    def __call__(self, *args: Any) -> bytes:
-        """Have the agent of this host work on a call."""
-        return carry(*args)
+    def __call__(self, boot: Any, *task: Any) -> bytes:
+        """Have the agent of this host work on a call; return why it cannot: a pickled error, or "".
+
+        `boot` is a plain tuple.
+
+        Raises
+        ------
+        RuntimeError
+            This host has other versions than the client.
+        ConnectionError
+            The agent has ended.
+        """
+        with closing(_connect(Boot(*boot))) as connection:
+            try:
+                connection.send(task)
+                answer: bytes = connection.recv_bytes()
+            except (EOFError, OSError):
+                name = socket.gethostname()
+                raise ConnectionError(f"the agent of nbshare on host {name} has ended") from None
+            return answer
 
     def __reduce__(self) -> Any:
         return eval, (_LOAD, self._names)
-
-
-def carry(boot: Any, *task: Any) -> bytes:
-    """Have the agent of this host work on a call; return why it cannot, as bytes; none if it could.
-
-    `boot` is a plain tuple.
-
-    Raises
-    ------
-    RuntimeError
-        This host has other versions than the client, or its agent cannot work.
-    """
-    with closing(_connect(Boot(*boot))) as connection:
-        try:
-            connection.send(task)
-            answer: bytes = connection.recv_bytes()
-        except (EOFError, OSError):
-            name = socket.gethostname()
-            raise ConnectionError(f"the agent of nbshare on host {name} has ended") from None
-        return answer
 
 
 def is_of_this_user(sock: socket.socket) -> bool:
@@ -153,22 +151,24 @@ def kept_alive(sock: socket.socket) -> Any:
     return Connection(sock.detach())
 
 
-def library_files(folder: str) -> dict[str, str]:
-    """Return the modules of a package's folder: paths by their names in it, in order."""
+def packed(folder: str) -> bytes:
+    """Return the modules of nbshare's folder as a zip file, which is the same for the same ones."""
+    from zipfile import ZipFile, ZipInfo  # late: few processes need it
+
     found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
-    return {path[len(folder) :]: path for path in sorted(found) if path.endswith(".py")}
+    with ZipFile(archive := io.BytesIO(), "w") as library:
+        for path in sorted(found):
+            if path.endswith(".py"):
+                with open(path, "rb") as file:
+                    library.writestr(ZipInfo(f"nbshare{path[len(folder) :]}"), file.read())
+    return archive.getvalue()
 
 
 def digest_of(folder: str) -> bytes:
-    """Return what changes with any module of a package's folder."""
+    """Return what changes with any module of nbshare's folder."""
     import hashlib  # late: it loads OpenSSL
 
-    digest = hashlib.sha256()
-    for name, path in library_files(folder).items():
-        with open(path, "rb") as file:
-            data = file.read()
-        digest.update(b"%d %d " % (len(name), len(data)) + name.encode() + data)
-    return digest.digest()
+    return hashlib.sha256(packed(folder)).digest()
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -30,18 +30,18 @@ def hosts_for(backend: Any) -> Hosts | None:
         return None
     need_linux("backend= with a cluster", "use backend='threads'")
     if is_dask:
-        from nbshare.hosts.dask import DaskHosts
+        from nbshare.hosts.dask import dask_hosts
 
-        return DaskHosts(backend)
+        return dask_hosts(backend)
     if is_ray:
-        from nbshare.hosts.ray import RayHosts
+        from nbshare.hosts.ray import ray_hosts
 
-        return RayHosts(backend)
-    from nbshare.hosts.executor import ExecutorHosts
+        return ray_hosts(backend)
+    from nbshare.hosts.executor import executor_hosts
 
     if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
             "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
             "backend= out, and pass max_workers="
         )
-    return ExecutorHosts(backend)
+    return executor_hosts(backend)

@@ -8,9 +8,9 @@ a host has a thread here::
               └─────────────────────────────────────────────────────┘
 
 A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
-nothing. With more than 75 workers blocks are longer, for one thread packs and stores all of them.
-At the end blocks are smaller, so that all hosts finish together. How long items take is
-unknown at first: a block that takes longer than planned returns the items that it has not begun.
+nothing. With more than 75 workers blocks are longer, for one process packs and stores all of them.
+At first, while nobody knows how long items take, and at the end, so that all hosts finish together,
+blocks are smaller.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from nbshare.wire.orders import nbytes_of
 BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
 LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
-PROBE_S, PROBE_ITEMS = 0.2, 1024  # until it is known how long items take
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what no message tells
@@ -82,7 +81,7 @@ class Cluster(Engine):
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
         self._blocks: dict[int, range] = {}  # under way, by the rows of the board that show them
-        self._returned: deque[range] = deque()  # items to be sent again
+        self._returned: deque[int] = deque()  # items to be sent again
         self._item_s = 0.0
         self._end_at = math.inf
 
@@ -96,6 +95,7 @@ class Cluster(Engine):
         UnsendableError
             Something cannot be pickled, or works on one machine only.
         """
+        self._block_s = max(BLOCK_S, request.max_workers / BLOCKS_PER_S)
         arena = Arena(by_value=True)
         fixed = pack_fixed(arena, request)
         for column in request.iterables:
@@ -120,6 +120,7 @@ class Cluster(Engine):
             settings=_settings(request),
             policy=request.policy,
             out=None if out is None else out if isinstance(out, tuple) else "list",
+            news_s=self._block_s,
         )
         fed = [None for column in request.iterables if column is None]
         return new_call(request, self, fixed, [], Items([], fed))
@@ -149,7 +150,6 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
-        self._block_s = max(BLOCK_S, call.request.max_workers / BLOCKS_PER_S)
         self._free_rows = list(range(call.request.max_workers))[::-1]
         try:
             while not self._is_over():
@@ -207,8 +207,7 @@ class Cluster(Engine):
         """Whether there are more items than tasks that have not begun."""
         board, n_waiting = self._call.board, len(self._waiting)
         with self._lock:
-            n_returned = sum(map(len, self._returned))
-            return n_returned + board.n_there - board.next_claim() > n_waiting
+            return len(self._returned) + board.n_there - board.next_claim() > n_waiting
 
     def _note_end(self, number: int, future: Future) -> None:
         self._news.put((number, future))
@@ -277,7 +276,6 @@ class Cluster(Engine):
                 contents=arena.all_contents(),
                 spec=call.results.spec,
                 attempts=attempts,
-                budget_s=2 * self._block_s if self._item_s else PROBE_S,
             )
             self._blocks[row] = items
             shown = call.board.row(row)
@@ -294,28 +292,15 @@ class Cluster(Engine):
             if n_worked:
                 self._item_s = max(worked_s, 1e-9) / n_worked
             if reply.is_last:
-                self._return(self._close(row))
+                del self._blocks[row]
+                self._call.board.row(row)[ITEM] = NO_ITEM
             return reply.is_last
-
-    def _close(self, row: int) -> range:
-        """Close the books on a block; return its items."""
-        self._call.board.row(row)[ITEM] = NO_ITEM
-        return self._blocks.pop(row)
-
-    def _return(self, items: range) -> None:
-        """Send the items that are not done again."""
-        undone = [i for i in items if not self._call.board.state(i)]
-        for _, run in itertools.groupby(enumerate(undone), lambda pair: pair[1] - pair[0]):
-            some = [i for _, i in run]
-            self._returned.append(range(some[0], some[-1] + 1))
 
     def _lose(self, row: int, host: str) -> None:
         """Count what was not done of a block whose host was lost, if there is one, as failed."""
         call = self._call
-        if row not in self._blocks:
-            return
-        items = self._close(row)
-        undone = [i for i in items if not call.board.state(i)]
+        call.board.row(row)[ITEM] = NO_ITEM
+        undone = [i for i in self._blocks.pop(row, ()) if not call.board.state(i)]
         if call.board.stopped or self._lines.is_closed:
             return
         many = f" to {undone[-1]}" if len(undone) > 1 else ""
@@ -323,6 +308,7 @@ class Cluster(Engine):
             attempts = call.board.attempts_to_count(i, i + 1)
             attempts += 1
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
+                self._returned.append(i)
                 continue
             name = f"items {i}{many}" if many else call.name_of(i)
             error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
@@ -331,26 +317,23 @@ class Cluster(Engine):
                 self._fail(error)
                 return
             call.board.fail(i)
-        self._return(items)
 
     def _claim(self) -> range:
-        """Take the next items; none if there are none now."""
+        """Take the next items, all of one page of the board; none if there are none now."""
         board = self._call.board
-        if self._returned:
-            size = self._size(self._returned[0].start)
-            items = self._returned.popleft()
-            if more := items[size:]:
-                self._returned.appendleft(more)
-            return items[: len(items) - len(more)]
-        start, n_there = board.next_claim(), board.n_there
-        if start < n_there:
-            page_end = start - start % board.page_items + board.page_items
-            stop = min(start + self._size(start), n_there, page_end)
+        start = stop = self._returned[0] if self._returned else board.next_claim()
+        if start == board.n_there:
+            board.header[NEXT] = start  # those before it are done
+            return range(0)
+        page_end = start - start % board.page_items + board.page_items
+        end = min(start + self._size(start), page_end, board.n_there)
+        if not self._returned:
             if board.header[RESTORED]:
-                stop = board.first(start, stop, is_done=True)
-        else:
-            stop = start
-        board.header[NEXT] = stop
+                end = board.first(start, end, is_done=True)
+            board.header[NEXT] = end
+            return range(start, end)
+        while self._returned and self._returned[0] == stop < end:
+            stop = self._returned.popleft() + 1
         return range(start, stop)
 
     def _size(self, first: int) -> int:
@@ -358,10 +341,11 @@ class Cluster(Engine):
         request, board, spec = self._call.request, self._call.board, self._call.results.spec
         if request.chunksize is not None:
             return request.chunksize
-        n_left = sum(map(len, self._returned)) + board.n_tasks - board.header[NEXT]
-        by_time, share = float(PROBE_ITEMS), n_left / (2 * request.max_workers)
-        if self._item_s:
-            by_time, share = self._block_s / self._item_s, max(share, LEAST_S / self._item_s)
+        if not self._item_s:  # nothing is known yet
+            return 1
+        n_left = len(self._returned) + board.n_tasks - board.header[NEXT]
+        by_time = self._block_s / self._item_s
+        share = max(n_left / (2 * request.max_workers), LEAST_S / self._item_s)
         nbytes = nbytes_of(self._columns(range(first, first + 1)))
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)

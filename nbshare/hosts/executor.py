@@ -6,8 +6,7 @@ import socket
 from concurrent.futures import Executor
 from contextlib import closing
 
-from nbshare.hosts.carrier import Boot
-from nbshare.hosts.protocol import Future
+from nbshare.hosts.protocol import Hosts
 from nbshare.hosts.travel import traveller
 from nbshare.memory import usable_cpus
 
@@ -15,32 +14,14 @@ from nbshare.memory import usable_cpus
 NEAR = ("concurrent.futures", "loky", "joblib", "nbshare")
 
 
-class ExecutorHosts:
-    """The machines behind an executor, one or several.
-
-    Parameters
-    ----------
-    executor : Executor
-        The executor.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    @property
-    def n_workers(self) -> int:
-        """Nobody knows: as many tasks as this machine has CPUs."""
-        return usable_cpus()
-
-    @property
-    def address(self) -> str:
-        """The address of this machine."""
-        is_near = type(self._executor).__module__.startswith(NEAR)
-        return "127.0.0.1" if is_near else outward_address()
-
-    def submit(self, boot: Boot, call: str, number: int) -> Future:
-        """Run `carry` somewhere."""
-        return self._executor.submit(traveller(), tuple(boot), call, number)
+def executor_hosts(executor: Executor) -> Hosts:
+    """Return the machines behind an executor, one or several."""
+    is_near = type(executor).__module__.startswith(NEAR)
+    return Hosts(
+        n_workers=usable_cpus,  # nobody knows
+        address="127.0.0.1" if is_near else outward_address(),
+        submit=lambda boot, *task: executor.submit(traveller(), tuple(boot), *task),
+    )
 
 
 def outward_address(towards: str = "192.0.2.1") -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
-from contextlib import nullcontext
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from nbshare.memory import Segment
 from nbshare.wire.board import (
     BEGUN,
     ENDED,
-    FAILED,
     FRACTION,
     IN_LOG,
     IN_OUTPUT,
@@ -24,6 +24,7 @@ from nbshare.wire.board import (
     LOADED,
     N_ITEMS,
     N_SLOWEST,
+    NOT_DONE,
     PEAK,
     PID,
     REPORTED,
@@ -31,8 +32,8 @@ from nbshare.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare.wire.results import LogKey, OutputSpec
-from nbshare.worker.store import Decided, LogWriter, ResultStore
+from nbshare.wire.results import ALONE, Entry, LogKey
+from nbshare.worker.store import LogWriter
 
 
 class Inbox:
@@ -51,37 +52,25 @@ class Inbox:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._log = LogWriter(self._add_log)
-        self._lock = nullcontext()  # one thread stores all
-        self._store: ResultStore | None = None
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> tuple[float, int]:
-        """Store a reply about some items; return seconds and items that its workers did."""
-        results, board = self._call.results, self._call.board
-        prints = self._call.request.prints
-        prints.is_any |= bool(reply.prints)
+        """Store a reply about a block; return seconds and items that its workers did."""
+        call, first = self._call, items.start
         for name, text in reply.prints:
-            prints.add(name, text)
-        states = np.frombuffer(reply.states, np.uint8)
+            call.request.prints.is_any = True
+            call.request.prints.add(name, text)
         for place, failure in reply.errors.items():
-            i = items.start + place
-            error = self._error_of(failure, items.start, host)
-            self._call.note_error(error, range(i, i + 1))
-        if reply.rows is not None:
-            self._store_rows(items.start, np.flatnonzero(states == IN_OUTPUT), reply)
-        if reply.entries is not None:
-            self._store_logged(items.start, np.flatnonzero(states == IN_LOG), reply)
-        for i in np.flatnonzero(states == FAILED).tolist():
-            board.fail(items.start + i)
+            i = first + place
+            call.note_error(self._error_of(failure, first, host), range(i, i + 1))
+        self._store(first, reply)
         if reply.attempts is not None:
-            stop = items.start + len(reply.attempts)
-            board.attempts_to_count(items.start, stop)[:] = reply.attempts
-        if reply.error is not None and self._call.error is None:
-            i = items.start + getattr(getattr(reply.error, "what", None), "item", -1)
-            error = results.errors.get(i) or self._error_of(reply.error, items.start, host)
-            self._call.error = error
+            call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
+        if reply.error is not None and call.error is None:
+            i = first + getattr(getattr(reply.error, "what", None), "item", -1)
+            call.error = call.results.errors.get(i) or self._error_of(reply.error, first, host)
         if reply.present:
-            self._show(items.start, slot, reply.present)
-        return self._note(items.start, slot, reply)
+            self._show(first, slot, reply.present)
+        return self._note(first, slot, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:
         """Return the error that a report describes."""
@@ -94,60 +83,44 @@ class Inbox:
 
     # -------------------------------------------------------------------------- results
 
-    def _store_rows(self, first: int, places: Any, reply: Reply) -> None:
-        """Store results that were in the output of their host."""
-        results, board = self._call.results, self._call.board
-        assert reply.spec is not None
-        assert reply.rows is not None
-        if results.spec is None:
+    def _store(self, first: int, reply: Reply) -> None:
+        """Store the results of a block, which is in one page; say then what is done."""
+        results, page = self._call.results, self._call.board.page(first)
+        states = np.frombuffer(reply.states, np.uint8).copy()
+        of_block = slice(first - page.first, first - page.first + len(states))
+        if reply.spec is not None and results.spec is None:
             results.begin_with(reply.spec)
-        assert results.spec is not None
-        if results.spec[:2] != reply.spec[:2]:  # of blocks that began before the first result
-            for place, row in zip(places.tolist(), reply.rows, strict=True):
-                self._put(first + place, row.item() if reply.spec.number else row)
-            return
-        for page, low, high in board.parts(first + int(places[0]), first + int(places[-1]) + 1):
-            start = page.first - first
-            some = slice(*np.searchsorted(places, [start + low, start + high]))
-            rows = results.rows(page.first, page.n)
-            wanted = places[some] - start
-            rows[wanted] = reply.rows[some]
-            page.done[wanted] = IN_OUTPUT
-
-    def _put(self, i: int, value: Any) -> None:
-        """Store a result that does not look like others."""
-        page = self._call.board.page(i)
-        if self._store is None:
-            board = self._call.board
-            of_results = board, self._decide, self._add_log, self._lock, board.row(0)
-            self._store = ResultStore(*of_results)
-        self._store.turn_to(page, i + 1)
-        self._store.put(i, value)
-
-    def _store_logged(self, first: int, places: Any, reply: Reply) -> None:
-        """Store results that were in logs of their host."""
-        assert reply.entries is not None
-        index = reply.entries.copy()
-        if self._call.results.spec is None:
+        if reply.entries is not None:
+            page.index[:, of_block][:, states == IN_LOG] = self._stored(reply.entries, reply.logs)
+        if reply.rows is not None:
+            are_rows = states == IN_OUTPUT
             assert reply.spec is not None
-            self._call.results.begin_with(reply.spec)
-        for key, data in reply.logs.items():
-            of_log = reply.entries[0] == key
+            assert results.spec is not None
+            if results.spec[:2] == reply.spec[:2]:
+                results.rows(page.first, page.n)[of_block][are_rows] = reply.rows
+            else:  # of a block that began before the first result
+                values = reply.rows.tolist() if reply.spec.number else reply.rows
+                page.index[:, of_block][:, are_rows] = np.transpose([*map(self._entry, values)])
+                states[are_rows] = IN_LOG
+        is_new = states != NOT_DONE
+        page.done[of_block][is_new] = states[is_new]
+
+    def _entry(self, value: Any) -> Entry:
+        """Store a result that does not look like others; return its place."""
+        data = pickle.dumps(value, 5)
+        return *self._log.append(data), len(data), ALONE
+
+    def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
+        """Store parts of logs; return where their entries are then."""
+        index = entries.copy()
+        for key, data in logs.items():
+            of_log = entries[0] == key
             index[0, of_log], start = self._log.append(data)
             index[1, of_log] += start
-        for place, entry in zip((places + first).tolist(), index.T, strict=True):
-            page = self._call.board.page(place)
-            page.index[:, place - page.first] = entry
-            page.done[place - page.first] = IN_LOG
+        return index
 
     def _add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
-
-    def _decide(self, spec: OutputSpec) -> Decided:
-        results = self._call.results
-        results.decide(spec)
-        assert results.spec is not None
-        return results.spec, results.rows if results.output() is not None else None, None
 
     # ---------------------------------------------------------------------------- stats
 
@@ -164,7 +137,7 @@ class Inbox:
         """Add what the workers of a block did to the row that shows it; return it."""
         row, now = self._call.board.row(slot), time.monotonic_ns()
         if not row[PID]:
-            row[PID] = row[BEGUN] = row[LOADED] = now
+            row[BEGUN] = row[LOADED] = now
             row[PID] = os.getpid()
         worked = sum(done[WORKED] for done in reply.slots)
         n_items = sum(done[N_ITEMS] for done in reply.slots)

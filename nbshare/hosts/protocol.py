@@ -29,6 +29,7 @@ class Common(NamedTuple):
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
     policy: Policy
     out: str | tuple[np.dtype[Any], tuple[int, ...]] | None  # an array by its rows
+    news_s: float  # between replies about a block that takes long
 
 
 class Block(NamedTuple):
@@ -40,7 +41,6 @@ class Block(NamedTuple):
     contents: bytes  # of the arena of the items
     spec: OutputSpec | None  # of the results, if it is known
     attempts: npt.NDArray[np.int32] | None  # that items have had before, if any
-    budget_s: float  # after that no more items are begun
 
 
 # --------------------------------------------------------------------------- to the client
@@ -95,16 +95,9 @@ class Future(Protocol):
         """Call back from another thread."""
 
 
-class Hosts(Protocol):
+class Hosts(NamedTuple):
     """A cluster that exists."""
 
-    @property
-    def n_workers(self) -> int:
-        """Number of tasks that it can run at the same time, as far as known."""
-
-    @property
-    def address(self) -> str:
-        """The address of this machine that its hosts can reach."""
-
-    def submit(self, boot: Boot, call: str, number: int) -> Future:
-        """Run `carry` anywhere, as the task of a call with some number."""
+    n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
+    address: str  # of this machine, that its hosts can reach
+    submit: Callable[[Boot, str, int], Future]  # runs `carry` anywhere: a call's task of a number

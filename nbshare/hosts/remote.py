@@ -60,7 +60,7 @@ def call_of(
         context=context,
         policy=common.policy,
         initializer=None,
-        prints=Prints(_Collector()),
+        prints=_Printed(),
     )
     call = new_call(
         request,
@@ -89,22 +89,13 @@ def _context(common: Common, sources: bytes) -> Context:
     return Context(context.environ, path, pickle.dumps(settings), sources)
 
 
-class _Collector:
+class _Printed(Prints):
     """Keeps what workers print until the next reply takes it."""
 
-    is_here = True
-
-    def __init__(self) -> None:
-        self.texts: list[tuple[str, str]] = []
-
-    def __call__(self, name: str, text: str) -> None:
-        self.texts.append((name, text))
-
-    def close(self) -> None:
-        pass
-
     def take(self) -> list[tuple[str, str]]:
-        texts, self.texts = self.texts, []
+        texts = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._n_taken += sum(len(text) for _, text in texts)
+        self._tell()
         return texts
 
 
@@ -126,22 +117,23 @@ class Replies:
     def take(self, *, is_last: bool) -> Reply | None:
         """Return the next reply; None if nothing is new and more may follow."""
         call, board, results = self._call, self._call.board, self._call.results
-        call.request.prints.show()
-        collector: Any = call.request.prints._write
+        printed = call.request.prints
+        assert isinstance(printed, _Printed)
         states = self._new_states()
         errors = {i: error for i, error in results.errors.items() if i not in self._errors}
         present = [] if is_last else self._new_present()
-        if not (is_last or states.any() or collector.texts or present):
+        prints = printed.take()
+        if not (is_last or states.any() or prints or present):
             return None
         self._errors |= errors.keys()
         rows = index = None
         logs = {}
-        if (states == IN_OUTPUT).any():
+        if (are_rows := states == IN_OUTPUT).any():
             rows = results.rows(0, len(states))
-            if not (states == IN_OUTPUT).all():
-                rows = rows[states == IN_OUTPUT]
+            if not are_rows.all():
+                rows = rows[are_rows]
         if (states == IN_LOG).any():
-            index = board.page(0).index[:, : len(states)][:, states == IN_LOG]
+            index = board.page(0).index[:, states == IN_LOG]
             for key in np.unique(index[0]).tolist():
                 logs[key] = self._cut_log(key, index)
         slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
@@ -154,8 +146,8 @@ class Replies:
             logs=logs,
             errors=errors,
             error=call.error if is_last else None,
-            attempts=self._attempts() if is_last else None,
-            prints=collector.take(),
+            attempts=board.page(0).attempts if is_last and board.header[HURT] else None,
+            prints=prints,
             slots=[row for row in slots if row[PID]],
             present=present,
         )
@@ -173,16 +165,17 @@ class Replies:
 
     def _new_states(self) -> Any:
         """Return the states of items that are done, and in no reply yet."""
-        board, logs = self._call.board, self._call.results.logs
-        states = board.page(0).done[: board.n_tasks].copy()
-        states[self._given[: len(states)]] = NOT_DONE
-        for i in np.flatnonzero(states == IN_LOG).tolist():  # a log comes after the state
-            if not logs.has((int(board.page(0).index[0, i]), 0, 0, 0)):
-                states[i] = NOT_DONE
+        page, results = self._call.board.page(0), self._call.results
+        states = page.done.copy()
+        states[self._given] = NOT_DONE
+        # Logs and errors come after the states.
+        for key in np.unique(page.index[0, states == IN_LOG]).tolist():
+            if not results.logs.has((key, 0, 0, 0)):
+                states[(states == IN_LOG) & (page.index[0] == key)] = NOT_DONE
         for i in np.flatnonzero(states == FAILED).tolist():
-            if i not in self._call.results.errors:
+            if i not in results.errors:
                 states[i] = NOT_DONE
-        self._given[: len(states)] |= states != NOT_DONE
+        self._given |= states != NOT_DONE
         return states
 
     def _cut_log(self, key: int, index: Any) -> pickle.PickleBuffer:
@@ -193,10 +186,6 @@ class Replies:
         stop = int((offsets + np.abs(index[2, of_log])).max())
         index[1, of_log] -= start
         return pickle.PickleBuffer(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
-
-    def _attempts(self) -> Any:
-        board = self._call.board
-        return board.page(0).attempts[: board.n_tasks].copy() if board.header[HURT] else None
 
 
 def host_name() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import os
 from functools import cache
 
@@ -24,12 +23,6 @@ def library_digest() -> bytes:
     return carrier.digest_of(PACKAGE)
 
 
-@cache
 def packed_library() -> bytes:
     """Return this package as a zip file."""
-    from zipfile import ZIP_DEFLATED, ZipFile  # late: few hosts need it
-
-    with ZipFile(file := io.BytesIO(), "w", ZIP_DEFLATED) as archive:
-        for name, path in carrier.library_files(PACKAGE).items():
-            archive.write(path, f"nbshare{name}")
-    return file.getvalue()
+    return carrier.packed(PACKAGE)

@@ -15,7 +15,7 @@ from faultlab import SOON_S, wait_until
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare.errors import WorkerDiedError
-from nbshare.hosts.ray import RayHosts
+from nbshare.hosts.ray import ray_hosts
 
 pytestmark = [
     pytest.mark.slow,
@@ -116,6 +116,6 @@ def test_a_lost_node_does_not_take_the_agent_of_others_along(cluster, add_nodes,
     nodes = add_nodes("same", "same")
     ((_, before),) = agents(np.ones(8))
     cluster.remove_node(nodes[0], allow_graceful=False)
-    wait_until(lambda: RayHosts("ray").n_workers == 1, 4 * SOON_S)
+    wait_until(lambda: ray_hosts("ray").n_workers() == 1, 4 * SOON_S)
     ((_, after),) = agents(np.ones(8))
     assert after == before
