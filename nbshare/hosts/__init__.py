@@ -8,7 +8,7 @@ which stores results as a worker does. There and back::
 
     CLIENT                               CLUSTER'S PROCESS          AGENT, one on each host
       Cluster, the call's thread
-        Hosts.submit(carry, call) ─────► carrier.carry
+        Hosts.submit(call) ────────────► carrier.Carry
                                            finds the host's agent,
                                            starts one if need be ──► a thread for each carrier
       Inputs (TCP) ◄────────────────────────────────────────────────── asks for inputs it lacks
@@ -39,8 +39,6 @@ comes, or when it has had nothing to do for a while.
 `travel`      that as its source, and this library for hosts that have another one, or none
 `agent`       the process on each host
 `remote`      a block as a call of the agent's engine
-`executor`    any `concurrent.futures.Executor`
-`dask`        a `distributed.Client`
-`ray`         Ray
+`choice`      kinds of clusters: a `distributed.Client`, Ray, any `concurrent.futures.Executor`
 ============  ====================================================================================
 """

@@ -20,7 +20,7 @@ from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed
 from nbshare.errors import NbshareError
 from nbshare.hosts.carrier import Boot, dial, is_of_this_user
-from nbshare.hosts.executor import outward_address
+from nbshare.hosts.choice import outward_address
 from nbshare.hosts.inputs import Held, Inputs
 from nbshare.hosts.line import receive, send
 from nbshare.hosts.protocol import Common
@@ -28,15 +28,12 @@ from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
 from nbshare.memory import open_handle
 
 IDLE_S = 30.0  # without a carrier, before it ends
-TOLD_S = 1.0  # for carriers that wait to be told why it cannot work
 
 
 def main(fd: int) -> None:
     """Be the agent; `fd`: the socket on which carriers come."""
     boot = Boot(*pickle.load(sys.stdin.buffer))
-    agent = Agent(boot)
-    _thread.start_new_thread(agent.listen, ())
-    agent.serve(socket.socket(fileno=fd))
+    Agent(boot).serve(socket.socket(fileno=fd))
 
 
 class Agent:
@@ -50,27 +47,31 @@ class Agent:
 
     def __init__(self, boot: Boot) -> None:
         self._host, self._boot = host_name(), boot
-        self._problem: Exception | None = None
-        try:
-            dispatcher().warm_up()  # while inputs come
-            self._line = dial(boot)
-            self._line.send(("line",))
-            self._inputs = Inputs((outward_address(boot.address[0]), 0), boot.key)
-        except Exception as error:  # noqa: BLE001 - carriers tell
-            self._problem = error
+        self._inputs: Inputs | None = None  # until it has a line
         self._over: set[str] = set()  # calls
-        self._fetching = _thread.allocate_lock()
+        self._lock = _thread.allocate_lock()  # for whichever carrier is first
         self._running: dict[RemoteCall, str] = {}  # and the calls that they are parts of
         self._n_carriers = 0
 
-    def listen(self) -> None:
+    # ------------------------------------------------------------------ the client's line
+
+    def _join(self) -> Inputs:
+        """Have a line to the client; return what gives inputs to others."""
+        with self._lock:
+            if self._inputs is None:
+                dispatcher().warm_up()  # while inputs come
+                line = dial(self._boot)
+                line.send(("line",))
+                self._inputs = Inputs((outward_address(self._boot.address[0]), 0), self._boot.key)
+                _thread.start_new_thread(self._listen, (line, self._inputs))
+            return self._inputs
+
+    def _listen(self, line: Any, inputs: Inputs) -> None:
         """End what the client says is over, and this process with the client."""
-        if self._problem is not None:
-            return
         with suppress(OSError, EOFError):
-            while (name := self._line.recv()) is not None:
+            while (name := line.recv()) is not None:
                 self._over.add(name)
-                self._inputs.drop(name)
+                inputs.drop(name)
                 for call, call_name in list(self._running.items()):
                     if call_name == name:
                         call.stop()
@@ -80,7 +81,7 @@ class Agent:
 
     def serve(self, listener: socket.socket) -> None:
         """Serve carriers until there have been none for a while."""
-        listener.settimeout(IDLE_S if self._problem is None else TOLD_S)
+        listener.settimeout(IDLE_S)
         while True:
             try:
                 sock, _ = listener.accept()
@@ -88,7 +89,6 @@ class Agent:
                 if not self._n_carriers:
                     leave()
                 continue
-            sock.settimeout(None)
             self._n_carriers += 1
             _thread.start_new_thread(self._attend, (sock,))
 
@@ -105,17 +105,17 @@ class Agent:
         """Run blocks until the client has no more for a carrier; return why that cannot be."""
         name, number = carrier.recv()
         try:
-            if self._problem is not None:
-                return self._problem
+            inputs = self._join()
             with closing(dial(self._boot)) as client, suppress(EOFError):  # or the call is over
                 client.send(("carrier", name, number, self._host))
                 common: Common = receive(client)
-                held = self._get_inputs(common)
+                with self._lock:
+                    held = inputs.held.get(name) or self._get_inputs(inputs, name, common, client)
                 start, nbytes = common.sources
                 sources = bytes(held.data[start : start + nbytes])
-                send(client, None)  # it may begin
+                client.send("begin")
                 while (block := receive(client)) is not None:
-                    call = call_of(block, common, held.placed, sources, dispatcher())
+                    call = call_of(block, common, held.placed, sources)
                     self._running[call] = name
                     try:
                         self._work(call, common.news_s, client, carrier)
@@ -125,24 +125,21 @@ class Agent:
             return error
         return None
 
-    def _get_inputs(self, common: Common) -> Held:
+    def _get_inputs(self, inputs: Inputs, name: str, common: Common, client: Any) -> Held:
         """Have a call's inputs here: from the message, this machine's memory, or others, once."""
-        with self._fetching:
-            if (held := self._inputs.held.get(common.call)) is not None:
-                return held
-            placed = None if common.small is None else Placed(common.small, [])
-            if common.handle is not None and "NBSHARE_HOST" not in os.environ:
-                with suppress(OSError, LookupError):  # the client is on another machine
-                    placed = Placed(None, [(open_handle(common.handle), "r")])
-            self._inputs.held[common.call] = held = Held(common.nbytes, placed)
-            try:
-                self._inputs.complete(common.call, self._boot)
-                if common.call in self._over:  # meanwhile; they would stay
-                    raise ConnectionError("the call is over")
-            except BaseException:
-                self._inputs.drop(common.call)
-                raise
-            return held
+        placed = None if common.small is None else Placed(common.small, [])
+        if common.handle is not None and "NBSHARE_HOST" not in os.environ:
+            with suppress(OSError, LookupError):  # the client is on another machine
+                placed = Placed(None, [(open_handle(common.handle), "r")])
+        inputs.held[name] = held = Held(common.nbytes, placed)
+        try:
+            inputs.complete(name, client)
+            if name in self._over:  # meanwhile; they would stay
+                raise EOFError
+        except BaseException:
+            inputs.drop(name)
+            raise
+        return held
 
     def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
         """Run a block; tell the client what is done, on the way too if it takes long."""

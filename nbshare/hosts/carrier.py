@@ -27,17 +27,7 @@ from typing import Any, NamedTuple
 
 Address = tuple[str, int]  # host and port
 
-CREDENTIALS = struct.Struct("3i")
 CONNECT_S = 10.0
-# A host that vanished without a word is noticed after 20 s.
-KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),  # ms; also of what was sent to it
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-)
 # Not a child of the process that starts it: Ray ends the children of its workers with them, but the
 # agent works for all of its host. And this nbshare, even if another is installed there.
 _AGENT = """
@@ -112,8 +102,8 @@ class Carry:
 
 def is_of_this_user(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to the same user: a name may be anybody's."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    return bool(CREDENTIALS.unpack(data)[1] == os.getuid())
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", data)[1] == os.getuid())
 
 
 def dial(boot: Boot) -> Any:
@@ -145,9 +135,16 @@ def connect(address: Address, key: bytes, timeout: float) -> Any:
 
 
 def kept_alive(sock: socket.socket) -> Any:
-    """Return a connection that ends if the machine at its other end vanishes."""
-    for option in KEEP_ALIVE:
-        sock.setsockopt(*option)
+    """Return a connection that ends if the machine at its other end vanishes, after 20 s."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 5),
+        (socket.TCP_KEEPINTVL, 5),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, 20_000),  # ms; also of what was sent to it
+        (socket.TCP_NODELAY, 1),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
     return Connection(sock.detach())
 
 

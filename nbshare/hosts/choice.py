@@ -1,12 +1,21 @@
-"""Which kind of cluster a value of ``backend=`` is; imports what that needs, and nothing else."""
+"""Which kind of cluster a value of ``backend=`` is, and what it can do."""
 
 from __future__ import annotations
 
+import importlib
+import socket
 import sys
+from concurrent.futures import Executor
+from contextlib import closing
 from typing import Any
 
-from nbshare.hosts.protocol import Hosts
-from nbshare.memory import need_linux
+from nbshare.hosts.carrier import Boot
+from nbshare.hosts.protocol import Future, Hosts
+from nbshare.hosts.travel import traveller
+from nbshare.memory import need_linux, usable_cpus
+
+# Executors whose processes or threads are on this machine.
+NEAR = ("concurrent.futures", "loky", "joblib")
 
 
 def hosts_for(backend: Any) -> Hosts | None:
@@ -21,8 +30,6 @@ def hosts_for(backend: Any) -> Hosts | None:
     NotBuiltYetError
         This system is not Linux.
     """
-    from concurrent.futures import Executor  # late: few calls need any of these
-
     distributed: Any = sys.modules.get("distributed")
     is_dask = distributed is not None and isinstance(backend, distributed.Client)
     is_ray = isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://"))
@@ -30,18 +37,74 @@ def hosts_for(backend: Any) -> Hosts | None:
         return None
     need_linux("backend= with a cluster", "use backend='threads'")
     if is_dask:
-        from nbshare.hosts.dask import dask_hosts
-
         return dask_hosts(backend)
     if is_ray:
-        from nbshare.hosts.ray import ray_hosts
-
         return ray_hosts(backend)
-    from nbshare.hosts.executor import executor_hosts
-
     if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
             "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
             "backend= out, and pass max_workers="
         )
     return executor_hosts(backend)
+
+
+def dask_hosts(client: Any) -> Hosts:
+    """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
+    from distributed.comm.addressing import get_address_host
+
+    def submit(boot: Boot, *task: Any) -> Future:
+        if client.status != "running":  # what it submits would wait for ever
+            raise ConnectionError(f"the Dask client, now {client.status}, has lost its scheduler")
+        return client.submit(traveller(), tuple(boot), *task, pure=False)  # type: ignore[no-any-return]
+
+    return Hosts(
+        n_workers=lambda: max(1, int(sum(client.nthreads().values()))),
+        address=outward_address(get_address_host(client.scheduler.address)),
+        submit=submit,
+    )
+
+
+def ray_hosts(address: str) -> Hosts:
+    """Return the nodes of the cluster that this process is connected to: each CPU is a place.
+
+    `address`: where to connect, if it is not yet; "ray" for a cluster that is found, or a new local
+    one.
+    """
+    ray: Any = importlib.import_module("ray")
+    if not ray.is_initialized():
+        ray.init(**({} if address == "ray" else {"address": address}))
+    carry = traveller()
+    # Ray sends a function without a name by value.
+    task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda *args: carry(*args))
+
+    def submit(boot: Boot, *task: Any) -> Future:
+        reference = task_of_ray.remote(tuple(boot), *task)
+        future = reference.future()
+        future.cancel = lambda: ray.cancel(reference)  # its own would not reach Ray
+        return future  # type: ignore[no-any-return]
+
+    return Hosts(
+        n_workers=lambda: max(1, int(ray.cluster_resources().get("CPU", 1))),
+        address=str(ray.util.get_node_ip_address()),
+        submit=submit,
+    )
+
+
+def executor_hosts(executor: Executor) -> Hosts:
+    """Return the machines behind an executor, one or several."""
+    is_near = type(executor).__module__.startswith(NEAR)
+    return Hosts(
+        n_workers=usable_cpus,  # nobody knows
+        address="127.0.0.1" if is_near else outward_address(),
+        submit=lambda boot, *task: executor.submit(traveller(), tuple(boot), *task),
+    )
+
+
+def outward_address(towards: str = "192.0.2.1") -> str:
+    """Return the address of this machine that another one sees; default: one far away."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        try:
+            sock.connect((towards, 9))  # nothing is sent; the system chooses the interface
+        except OSError:  # no network
+            return "127.0.0.1"
+        return str(sock.getsockname()[0])

@@ -104,14 +104,13 @@ class Cluster(Engine):
         sources = arena.add(packed_sources())
         nbytes = arena.nbytes  # placing empties it
         small, segments, _ = placed = place(arena)
-        name = f"call {next(_numbers)}"
-        self._lines.held[name] = Held(nbytes, placed)
-        self._lines.calls[name] = self._give_blocks
+        self._name = f"call {next(_numbers)}"
+        self._lines.held[self._name] = Held(nbytes, placed)
+        self._lines.calls[self._name] = self._give_blocks
         out: Any = request.out
         if isinstance(out, np.ndarray):
-            out = out.dtype, out.shape[1:]
+            out = np.empty((0, *out.shape[1:]), out.dtype)
         self._common = Common(
-            call=name,
             nbytes=nbytes,
             small=small,
             handle=None if small else handle_of(segments[0][0], is_held=False),
@@ -119,7 +118,7 @@ class Cluster(Engine):
             fixed=fixed,
             settings=_settings(request),
             policy=request.policy,
-            out=None if out is None else out if isinstance(out, tuple) else "list",
+            out=out,
             news_s=self._block_s,
         )
         fed = [None for column in request.iterables if column is None]
@@ -186,20 +185,17 @@ class Cluster(Engine):
             self._blocks.clear()  # what comes now is too late
 
     def _end_tasks(self) -> None:
-        self._lines.end(self._common.call)
+        self._lines.end(self._name)
         for number, future in self._tasks.items():
             if number in self._waiting:
                 future.cancel()
 
     def _send_tasks(self) -> None:
         """Have the cluster run as many tasks as there may be, or as can have items."""
-        call = self._call
-        while not (call.error or call.board.stopped):
-            if len(self._tasks) == call.request.max_workers or not self._has_items():
-                return
+        while len(self._tasks) < self._call.request.max_workers and self._has_items():
             number = next(_numbers)
             self._waiting.add(number)
-            future = self._hosts.submit(self._lines.boot, self._common.call, number)
+            future = self._hosts.submit(self._lines.boot, self._name, number)
             self._tasks[number] = future
             future.add_done_callback(partial(self._note_end, number))
 
@@ -207,7 +203,8 @@ class Cluster(Engine):
         """Whether there are more items than tasks that have not begun."""
         board, n_waiting = self._call.board, len(self._waiting)
         with self._lock:
-            return len(self._returned) + board.n_there - board.next_claim() > n_waiting
+            n_left = len(self._returned) + board.n_there - board.next_claim()
+        return n_left > n_waiting and not (self._call.error or board.stopped)
 
     def _note_end(self, number: int, future: Future) -> None:
         self._news.put((number, future))
@@ -235,7 +232,8 @@ class Cluster(Engine):
     def _give_blocks(self, connection: Any, number: int, host: str) -> None:
         """Give blocks to a task that has begun on a host, as long as it may stay there."""
         send(connection, self._common)
-        receive(connection)  # it has the inputs
+        while (request := connection.recv()) != "begin":  # it lacks inputs
+            self._lines.serve(connection, *request)
         with self._lock:
             self._waiting.discard(number)
             self._n_failed = 0
@@ -274,7 +272,6 @@ class Cluster(Engine):
                 n=len(items),
                 sources=[source(arena, column, items.start) for column in self._columns(items)],
                 contents=arena.all_contents(),
-                spec=call.results.spec,
                 attempts=attempts,
             )
             self._blocks[row] = items

@@ -24,6 +24,7 @@ from nbshare.wire.board import (
     LOADED,
     N_ITEMS,
     N_SLOWEST,
+    NO_ITEM,
     NOT_DONE,
     PEAK,
     PID,
@@ -68,9 +69,14 @@ class Inbox:
         if reply.error is not None and call.error is None:
             i = first + getattr(getattr(reply.error, "what", None), "item", -1)
             call.error = call.results.errors.get(i) or self._error_of(reply.error, first, host)
-        if reply.present:
-            self._show(first, slot, reply.present)
-        return self._note(first, slot, reply)
+        row = call.board.slots[slot]
+        if not row[PID]:
+            row[[BEGUN, LOADED]] = time.monotonic_ns()
+            row[PID] = os.getpid()
+        if not reply.is_last:
+            _show(row, first, reply)
+            return 0.0, 0
+        return _note(row, first, reply.slots)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:
         """Return the error that a report describes."""
@@ -122,38 +128,27 @@ class Inbox:
     def _add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
-    # ---------------------------------------------------------------------------- stats
 
-    def _show(self, first: int, slot: int, present: list[int]) -> None:
-        """Show the item that a worker is in, and what it reports."""
-        row, now = self._call.board.row(slot), time.monotonic_ns()
-        row[SINCE], row[REPORTED] = now + present[SINCE], now + present[REPORTED]
-        for word, value in enumerate(present[FRACTION:], FRACTION):
-            row[word] = value
-        row[ITEM_STOP] = present[ITEM_STOP] and first + present[ITEM_STOP]
-        row[ITEM] = first + present[ITEM]
-
-    def _note(self, first: int, slot: int, reply: Reply) -> tuple[float, int]:
-        """Add what the workers of a block did to the row that shows it; return it."""
-        row, now = self._call.board.row(slot), time.monotonic_ns()
-        if not row[PID]:
-            row[BEGUN] = row[LOADED] = now
-            row[PID] = os.getpid()
-        worked = sum(done[WORKED] for done in reply.slots)
-        n_items = sum(done[N_ITEMS] for done in reply.slots)
-        slowest = list(_pairs(row, 0))
-        for done in reply.slots:
-            slowest += _pairs(done, first)
-            row[PEAK] = max(row[PEAK], done[PEAK])
-        top = sorted(slowest)[-N_SLOWEST:]
-        for k, (took_ns, i) in enumerate(top):
-            row[SLOWEST + 2 * k], row[SLOWEST + 2 * k + 1] = took_ns, i
-        row[WORKED] += worked
-        row[N_ITEMS] += n_items
-        row[ENDED] = now
-        return worked / 1e9, n_items
+# -------------------------------------------------------------------------------- stats
 
 
-def _pairs(row: Any, first: int) -> Any:
-    words = list(row[SLOWEST:REPORTED])
-    return [(ns, first + i) for ns, i in zip(words[::2], words[1::2], strict=True)]
+def _show(row: Any, first: int, reply: Reply) -> None:
+    """Show the item that a worker is in, and what it reports."""
+    ahead_ns = time.monotonic_ns() - reply.now_ns  # each machine has a clock of its own
+    for there in reply.slots[reply.slots[:, ITEM] != NO_ITEM]:
+        row[[SINCE, REPORTED]] = there[[SINCE, REPORTED]] + ahead_ns
+        row[FRACTION:] = there[FRACTION:]
+        row[ITEM_STOP] = there[ITEM_STOP] and first + there[ITEM_STOP]
+        row[ITEM] = first + there[ITEM]
+
+
+def _note(row: Any, first: int, slots: Any) -> tuple[float, int]:
+    """Add what the workers of a block did to the row that shows it; return it."""
+    row[ENDED] = time.monotonic_ns()
+    worked, n_items = done = slots[:, [WORKED, N_ITEMS]].sum(axis=0)
+    row[[WORKED, N_ITEMS]] += done
+    row[PEAK] = max(row[PEAK], slots[:, PEAK].max(initial=0))
+    there = slots[:, SLOWEST:REPORTED].reshape(-1, 2) + np.array([0, first])  # of ns and item
+    pairs = np.concatenate([row[SLOWEST:REPORTED].reshape(-1, 2), there])
+    row[SLOWEST:REPORTED] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()
+    return float(worked) / 1e9, int(n_items)

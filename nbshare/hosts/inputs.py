@@ -18,7 +18,7 @@ from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
 from nbshare.engine.preparing import Placed
-from nbshare.hosts.carrier import Address, Boot, connect, dial, kept_alive
+from nbshare.hosts.carrier import Address, connect, kept_alive
 from nbshare.memory import pool, segment_of
 
 PEER_S = 3.0  # for another host to answer
@@ -78,11 +78,9 @@ class Held:
         """The inputs themselves, as far as they are here."""
         return memoryview(self.placed.small or self.placed.segments[0][0])[: self.nbytes]
 
-    def parent_of(self, host: Address | None, lost: Address | None) -> Address | None:
+    def parent_of(self, host: Address | None) -> Address | None:
         """Return the host from which another one reads; None if it reads from the client."""
         with self._change:
-            if lost in self._hosts:  # others would lose it, too
-                self._hosts.remove(lost)
             if host is None or host in self._hosts:
                 return None
             self._hosts.append(host)
@@ -90,14 +88,20 @@ class Held:
             return self._hosts[(n_before - 1) // 2] if n_before else None
 
     def give(self, connection: Any, start: int) -> None:
-        """Send them from some byte on, as they come."""
+        """Send them from some byte on, as they come.
+
+        Raises
+        ------
+        EOFError
+            The call is over.
+        """
         data = self.data
         while start < self.nbytes:
             with self._change:
                 while self.n_here <= start and not self._is_over:
                     self._change.wait()
             if self._is_over:
-                return
+                raise EOFError
             piece = data[start : min(self.n_here, start + PIECE)]
             write(connection, piece)
             start += piece.nbytes
@@ -156,32 +160,37 @@ class Inputs:
         if (held := self.held.pop(call, None)) is not None:
             held.end()
 
-    def complete(self, call: str, boot: Boot) -> None:
-        """Receive what is missing of a call's inputs.
+    def complete(self, call: str, client: Any) -> None:
+        """Receive what is missing of a call's inputs: from the client, or where it says.
 
         Raises
         ------
-        ConnectionError
-            The client cannot be reached, or the call is over.
+        EOFError, OSError
+            The client is gone, or the call is over.
         """
-        held = self.held[call]
-        parent = None if held.is_whole else _take(dial(boot), call, held, self._own, None)
+        if (held := self.held[call]).is_whole:
+            return
+        client.send(("parent", call, self._own))
+        parent: Address | None = client.recv()
         if parent is not None:
             with suppress(OSError, EOFError, AuthenticationError):
-                _take(connect(parent, self._key, PEER_S), call, held)
-            if not held.is_whole:
-                self._own = None  # there may be a firewall: from now on, the client alone
-                _take(dial(boot), call, held, None, parent)
-        if not held.is_whole:
-            raise ConnectionError(f"host {socket.gethostname()} did not receive all inputs")
+                with closing(connect(parent, self._key, PEER_S)) as peer:
+                    peer.send(("need", call, held.n_here))
+                    held.take(peer)
+                return
+            self._own = None  # there may be a firewall: from now on, the client alone
+        client.send(("need", call, held.n_here))
+        held.take(client)
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
-        """Do what a process wants: inputs, from some byte on."""
+        """Do what a process wants: inputs, from some byte on, or where to have them."""
         match what, *content:
-            case "need", call, start, *about if (held := self.held.get(call)) is not None:
-                connection.send(parent := held.parent_of(*about) if about else None)
-                if parent is None:
-                    held.give(connection, start)
+            case "parent", call, host if (held := self.held.get(call)) is not None:
+                connection.send(held.parent_of(host))
+            case "need", call, start if (held := self.held.get(call)) is not None:
+                held.give(connection, start)
+            case _:
+                raise EOFError  # the call is over
 
     def _accept(self) -> None:
         while True:
@@ -196,14 +205,3 @@ class Inputs:
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             self.serve(connection, *connection.recv())
-
-
-def _take(connection: Any, call: str, held: Held, *about: Address | None) -> Address | None:
-    """Take what is missing of inputs, as far as it comes; return the host that has them instead."""
-    with closing(connection), suppress(OSError, EOFError):
-        connection.send(("need", call, held.n_here, *about))
-        parent: Address | None = connection.recv()
-        if parent is None:
-            held.take(connection)
-        return parent
-    return None

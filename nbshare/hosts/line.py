@@ -56,7 +56,7 @@ class Lines(Inputs):
     Parameters
     ----------
     address : str
-        Of this machine, where agents connect.
+        Of this machine, where agents connect; with a port or without.
 
     Attributes
     ----------
@@ -68,16 +68,16 @@ class Lines(Inputs):
     """
 
     def __init__(self, address: str) -> None:
-        given, _, port = os.environ.get("NBSHARE_ADDRESS", "").partition(":")
+        host, _, port = address.partition(":")
         self.calls: dict[str, Callable[[Any, int, str], None]] = {}
         self._lines: list[Any] = []
         self._sending = _thread.allocate_lock()
         self.is_closed = False
         key = secrets.token_bytes(32)
-        super().__init__((given or address, int(port or 0)), key)
+        super().__init__((host, int(port or 0)), key)
         self.boot = Boot(
             name=secrets.token_hex(8),
-            address=(given or address, self.address[1]),
+            address=(host, self.address[1]),
             key=key,
             versions=dict(versions()),
             library=library_digest(),
@@ -131,7 +131,8 @@ _lines: dict[str, Lines] = {}  # by address
 
 
 def lines_at(address: str) -> Lines:
-    """Return the lines of this process at an address."""
+    """Return the lines of this process at an address, or at the one that the user gives."""
+    address = os.environ.get("NBSHARE_ADDRESS") or address
     if address not in _lines or _lines[address].is_closed:
         _lines[address] = Lines(address)
     return _lines[address]

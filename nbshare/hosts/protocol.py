@@ -20,7 +20,6 @@ from nbshare.wire.results import LogKey, OutputSpec
 class Common(NamedTuple):
     """The parts that are the same for all blocks of a call."""
 
-    call: str
     nbytes: int  # of its inputs
     small: bytes | None  # the inputs themselves, if they are few
     handle: Handle | None  # where the client has them, for an agent on its machine
@@ -28,7 +27,7 @@ class Common(NamedTuple):
     fixed: Fixed  # the place of all else
     settings: dict[str, Any]  # of the client, see `nbshare.wire.context`
     policy: Policy
-    out: str | tuple[np.dtype[Any], tuple[int, ...]] | None  # an array by its rows
+    out: str | npt.NDArray[Any] | None  # an array without its rows
     news_s: float  # between replies about a block that takes long
 
 
@@ -39,7 +38,6 @@ class Block(NamedTuple):
     n: int
     sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes
     contents: bytes  # of the arena of the items
-    spec: OutputSpec | None  # of the results, if it is known
     attempts: npt.NDArray[np.int32] | None  # that items have had before, if any
 
 
@@ -59,8 +57,8 @@ class Reply(NamedTuple):
     error: BaseException | None  # of the call
     attempts: npt.NDArray[np.int32] | None
     prints: list[tuple[str, str]]
-    slots: list[list[int]]  # rows of the board, of its workers
-    present: list[int]  # the row of the one that is in an item; times are from now on
+    slots: npt.NDArray[np.int64]  # rows of the board, of its workers
+    now_ns: int  # on the clock of these rows
 
 
 class ReportedError(Exception):

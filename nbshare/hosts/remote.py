@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbshare.engine.call import Call
-from nbshare.engine.dispatcher import Dispatcher
+from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import Items, Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
@@ -20,12 +20,9 @@ from nbshare.wire.board import (
     HURT,
     IN_LOG,
     IN_OUTPUT,
-    ITEM,
-    NO_ITEM,
     NOT_DONE,
     PID,
-    REPORTED,
-    SINCE,
+    SLOT_WORDS,
 )
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure, Lateness
@@ -40,13 +37,11 @@ class RemoteCall(Call):
         return ReportedError(what, worker)
 
 
-def call_of(
-    block: Block, common: Common, fixed: Placed, sources: bytes, engine: Dispatcher
-) -> RemoteCall:
+def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> RemoteCall:
     """Return a call that runs a block with one worker."""
     out: Any = common.out
-    if isinstance(out, tuple):
-        out = np.empty((block.n, *out[1]), out[0])
+    if isinstance(out, np.ndarray):
+        out = np.empty((block.n, *out.shape[1:]), out.dtype)
     context = _context(common, sources)
     request = Request(
         func=None,
@@ -64,7 +59,7 @@ def call_of(
     )
     call = new_call(
         request,
-        engine,
+        dispatcher(),
         common.fixed,
         [fixed, place_bytes(block.contents)],
         Items(block.sources),
@@ -73,8 +68,6 @@ def call_of(
         make=RemoteCall,
     )
     assert isinstance(call, RemoteCall)
-    if block.spec is not None and out is None:
-        call.results.begin_with(block.spec)
     if block.attempts is not None:
         call.board.attempts_to_count(0, block.n)[:] = block.attempts
     return call
@@ -112,7 +105,7 @@ class Replies:
         self._call = call
         self._given = np.zeros(call.board.n_tasks, np.bool_)
         self._errors: set[int] = set()
-        self._present: list[int] = []
+        self._slots = np.empty((0, SLOT_WORDS))
 
     def take(self, *, is_last: bool) -> Reply | None:
         """Return the next reply; None if nothing is new and more may follow."""
@@ -121,10 +114,12 @@ class Replies:
         assert isinstance(printed, _Printed)
         states = self._new_states()
         errors = {i: error for i, error in results.errors.items() if i not in self._errors}
-        present = [] if is_last else self._new_present()
+        slots = np.array([*call.past_slots, *board.slots])
+        slots = slots[slots[:, PID] > 0]
         prints = printed.take()
-        if not (is_last or states.any() or prints or present):
+        if not (is_last or states.any() or prints or not np.array_equal(slots, self._slots)):
             return None
+        self._slots = slots
         self._errors |= errors.keys()
         rows = index = None
         logs = {}
@@ -136,7 +131,6 @@ class Replies:
             index = board.page(0).index[:, states == IN_LOG]
             for key in np.unique(index[0]).tolist():
                 logs[key] = self._cut_log(key, index)
-        slots = [*call.past_slots, *board.slots.tolist()] if is_last else []
         return Reply(
             is_last=is_last,
             states=states.tobytes(),
@@ -148,20 +142,9 @@ class Replies:
             error=call.error if is_last else None,
             attempts=board.page(0).attempts if is_last and board.header[HURT] else None,
             prints=prints,
-            slots=[row for row in slots if row[PID]],
-            present=present,
+            slots=slots,
+            now_ns=time.monotonic_ns(),
         )
-
-    def _new_present(self) -> list[int]:
-        """Return the row of the worker that is in an item, if it is in no reply as it is."""
-        rows = self._call.board.slots.tolist()
-        row: list[int] = next((row for row in rows if row[PID] and row[ITEM] != NO_ITEM), [])
-        if row == self._present:
-            return []
-        self._present, now = list(row), time.monotonic_ns()
-        for word in (SINCE, REPORTED) if row else ():  # each machine has a clock of its own
-            row[word] -= now
-        return row
 
     def _new_states(self) -> Any:
         """Return the states of items that are done, and in no reply yet."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
 import warnings
 
 import duties
@@ -13,7 +16,7 @@ from contract import BackendContract
 from faultlab import wait_until
 
 import nbshare
-from nbshare import last_job, parallel_map
+from nbshare import last_job, map_async, parallel_map
 from nbshare.errors import WorkerDiedError
 
 pytestmark = pytest.mark.slow
@@ -122,3 +125,28 @@ def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
     assert found.tolist() == [float(table.size) + i for i in range(30)]
     assert len(asked) == len(two_hosts.nthreads()) == 2
     assert len(asked.given) == 1  # the second host has it from the first
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_lost_scheduler_is_named(tmp_path, retries):
+    """With everything that was done; the call does not wait for another one."""
+    distributed = pytest.importorskip("distributed")
+    address = f"--scheduler-file={tmp_path / 'address'}"
+    start = functools.partial(
+        subprocess.Popen, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    command = (sys.executable, "-m", "distributed.cli.dask_{}", address)
+    with (
+        start([part.format("scheduler") for part in command] + ["--port=0"]) as scheduler,
+        start([part.format("worker") for part in command]) as worker,
+        distributed.Client(scheduler_file=str(tmp_path / "address")) as client,
+    ):
+        client.wait_for_workers(1)
+        job = map_async(duties.slow, range(2_000), backend=client, retries=retries)
+        wait_until(lambda: job.n_done > 50, 60)
+        scheduler.kill()
+        with pytest.raises(ConnectionError, match="has lost its scheduler"):
+            job.result(20)
+        assert job.partial().count() == job.n_done > 50
+        nbshare.shutdown()
+        worker.kill()
