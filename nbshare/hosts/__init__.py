@@ -33,6 +33,7 @@ comes, or when it has had nothing to do for a while.
 ============  ====================================================================================
 `protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster
 `cluster`     the engine of the client: blocks, sized by time, over hosts
+`inbox`       what comes from hosts, on its way to results and board
 `inputs`      large inputs, which hosts give to each other
 `line`        the connections of agents to the client
 `carrier`     what runs in the cluster's process, which needs no nbshare

@@ -285,7 +285,11 @@ class Cluster(Engine):
         with self._lock:
             if (items := self._blocks.get(row)) is None:
                 return True
-            worked_s, n_worked = self._inbox.take(items, row, host, reply)
+            try:
+                worked_s, n_worked = self._inbox.take(items, row, host, reply)
+            except OSError as error:  # of this machine: the host is not lost
+                self._fail(error)
+                raise
             if n_worked:
                 self._item_s = max(worked_s, 1e-9) / n_worked
             if reply.is_last:

@@ -61,14 +61,15 @@ class Inbox:
             call.request.prints.is_any = True
             call.request.prints.add(name, text)
         for place, failure in reply.errors.items():
-            i = first + place
-            call.note_error(self._error_of(failure, first, host), range(i, i + 1))
+            i, error = first + place, self._error_of(failure, first, host)
+            call.note_error(error, range(i, i + 1))
+            if failure is reply.error:
+                call.error = call.error or error
         self._store(first, reply)
         if reply.attempts is not None:
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
-        if reply.error is not None and call.error is None:
-            i = first + getattr(getattr(reply.error, "what", None), "item", -1)
-            call.error = call.results.errors.get(i) or self._error_of(reply.error, first, host)
+        if reply.error is not None:
+            call.error = call.error or self._error_of(reply.error, first, host)
         row = call.board.slots[slot]
         if not row[PID]:
             row[[BEGUN, LOADED]] = time.monotonic_ns()

@@ -168,8 +168,8 @@ def test_items_of_a_lost_host_may_fail(hosts, tmp_path):
     assert isinstance(last_job().errors[5], WorkerDiedError)
 
 
-def test_a_block_that_the_cluster_repeats_is_refused(tmp_path):
-    """Clusters run tasks again whose host was lost; items run again only as ``retries`` says."""
+def test_items_run_once_though_the_cluster_repeats_its_tasks(tmp_path):
+    """As clusters do whose host was lost; items run again only as ``retries`` says."""
 
     class Repeating(ThreadPoolExecutor):
         def submit(self, fn, /, *args):
