@@ -48,6 +48,11 @@ class Farm(Executor):
             return future
         raise BrokenProcessPool("no host is left")
 
+    @property
+    def n_busy(self):
+        """Tasks that are not done."""
+        return sum(self._busy.values())
+
     def _note_done(self, pool, _future):
         if pool in self._busy:
             self._busy[pool] -= 1

@@ -57,6 +57,7 @@ def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
     for k in range(2):
         shared["folder"] = str(folder := tmp_path / str(k))
         folder.mkdir()
+        wait_until(lambda: not hosts.n_busy)  # with tasks of the call before
         found = parallel_map(
             farm.total_with_others, range(40), shared=shared, **options(hosts, chunksize=1)
         )

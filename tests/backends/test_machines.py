@@ -108,6 +108,8 @@ def test_machines_that_cannot_reach_each_other(start_machines, tmp_path):
     for n_calls in range(1, 3):
         (folder := tmp_path / str(n_calls)).mkdir()
         shared = {"table": table, "folder": str(folder), "n": 2}
+        # The tasks of the call before have ended.
+        wait_until(lambda: not any(machine.load for machine in executor.machines))
         begun = time.monotonic()
         found = parallel_map(
             farm.total_with_others, range(8), shared=shared, chunksize=1, **options(executor)
