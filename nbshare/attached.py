@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.files import read_json
+from nbshare.checkpoint.files import read_json, size_of
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import PARTS, is_alive, writer_of
 from nbshare.engine.collect import as_masked, collect
@@ -132,7 +132,7 @@ class AttachedRun(Run):
         self._end_state: State = "failed"
         self._given = np.zeros(0, np.bool_)
         self._began_at: float | None = record.get("began_at")
-        self._n_shown = _nbytes(path / DRIVER / LOG)  # of the log
+        self._n_shown = size_of(path / DRIVER / LOG)  # of the log
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -235,7 +235,7 @@ class AttachedRun(Run):
     def _watch(self) -> None:
         try:
             while self._is_on():
-                self._show_prints(_nbytes(self._path / DRIVER / LOG))
+                self._show_prints(size_of(self._path / DRIVER / LOG))
                 time.sleep(LOOK_S)
         finally:
             self._finish()
@@ -276,9 +276,3 @@ class AttachedRun(Run):
             "them. To run the rest, make the same call again"
             f"{resume if (self._path / DRIVER / CALL).exists() else ''}"
         )
-
-
-def _nbytes(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0

@@ -209,7 +209,8 @@ class Directory:
         unsynced = np.flatnonzero(self.words["state"] >= UNSYNCED)
         self.words["state"] %= UNSYNCED
         is_whole = all(column.was_whole for column in self._columns)
-        is_whole &= self.reader.has_logs(np.flatnonzero(self.words["state"] == IN_LOG))
+        logged = np.flatnonzero(self.words["state"] == IN_LOG)
+        is_whole &= bool(self.reader.have_logs(logged).all())
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
         if self._writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,13 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it is not there."""
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def append(path: Path, record: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ import _thread
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +28,6 @@ from nbshare.engine.results import Output, Results, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
 from nbshare.functions.reference import label_of
-from nbshare.memory import Segment, aligned
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
@@ -64,16 +62,13 @@ class _InMemory:
     """The results of a page of a call, as a source of rows."""
 
     def __init__(self, page: Page, results: Results) -> None:
-        self.results, self._page = results, page
+        self._results, self._page, self.logs = results, page, results.logs
 
     def values(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self.results.rows(self._page.first, self._page.n)[start:stop]
+        return self._results.rows(self._page.first, self._page.n)[start:stop]
 
     def entries(self, places: Rows) -> list[Entry]:
         return [(*entry,) for entry in self._page.index[:, places].T.tolist()]
-
-    def bytes_of(self, entry: Entry) -> memoryview:
-        return self.results.logs.bytes_of(entry)
 
 
 class Keeper:
@@ -119,7 +114,6 @@ class Keeper:
         self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
-        self._n_logs = 0
         self._line = users_line()
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
@@ -143,6 +137,7 @@ class Keeper:
         """Start a call with the stored results."""
         self._call = call
         call.keeper = self
+        self._directory.reader.logs = call.results.logs  # stored results are read like new ones
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables, 0) if has_all else np.zeros(0, np.int64)
@@ -226,18 +221,7 @@ class Keeper:
         page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
-            entries = reader.entries(rows[logged])
-            records = {entry[1]: entry for entry in entries}
-            sizes = [abs(entry[2]) for entry in records.values()]
-            *starts, end = accumulate(map(aligned, sizes), initial=0)
-            log = Segment.create(end)
-            at = dict(zip(records, starts, strict=True))
-            for start, entry in records.items():
-                log[at[start] : at[start] + abs(entry[2])] = reader.bytes_of(entry)
-            self._n_logs += 1  # the key: of no process
-            placed = [(self._n_logs, at[start], *rest) for _, start, *rest in entries]
-            page.index[:, low + logged] = np.transpose(placed)
-            results.logs.add(self._n_logs, log)
+            page.index[:, low + logged] = np.transpose(reader.entries(rows[logged]))
             page.done[low + logged] = IN_LOG
 
     def leave_out(self, start: int, stop: int) -> None:
@@ -324,7 +308,7 @@ class Keeper:
         logged = new[done[new] == IN_LOG]
         entries = zip(logged.tolist(), source.entries(logged), strict=True)
         # The message of a log comes after the ``done`` byte.
-        new = np.setdiff1d(new, [k for k, x in entries if not source.results.logs.has(x)])
+        new = np.setdiff1d(new, [k for k, x in entries if not source.logs.has(x)])
         self._writer = self._writer or RowWriter(self._directory.place())
         words = np.zeros(len(new), INDEX)
         words["state"], words["attempts"] = done[new], attempts_of(board, page, new, len(new))

@@ -10,21 +10,20 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.reader import Rows
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
-from nbshare.wire.results import Entry
+from nbshare.wire.results import Entry, LogReader
 from nbshare.wire.rows import RowWriter, runs_of
 
 
 class Source(Protocol):
     """Where results are."""
 
+    logs: LogReader
+
     def values(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the results at some places, if they form an array."""
 
     def entries(self, places: Rows) -> Sequence[Entry]:
         """Return where other results are in logs."""
-
-    def bytes_of(self, entry: Entry) -> memoryview:
-        """Return a record of a log."""
 
 
 def transfer(
@@ -60,7 +59,7 @@ def transfer(
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
             together.setdefault(entry[:2], []).append((k, entry))
         for entries in map(dict, together.values()):
-            record = source.bytes_of(next(iter(entries.values())))
+            record = source.logs.bytes_of(next(iter(entries.values())))
             for part, first, attempts in runs(np.array([*entries])):
                 sizes = [entries[k][2:] for k in part.tolist()]
                 writer.put_record(first, record, sizes, attempts, 0.0)
