@@ -5,7 +5,6 @@
     README.txt    how to read this with NumPy alone
     meta.json     format, versions of programs, what results look like
     code.json     what results depended on when they were stored, by number
-    code/         the source files of that time, by digest
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.*.log other results, as pickles; objects.npy says per row where

@@ -16,6 +16,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,35 @@ def parsed(source: bytes) -> ast.Module:
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
     return tree
+
+
+def definitions_in(path: str, name: str) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it.
+
+    What the file does besides definitions, and their order, is one more.
+    """
+    return _definitions_of(Path(path).read_bytes(), name)
+
+
+@lru_cache(maxsize=256)
+def _definitions_of(data: bytes, name: str) -> dict[str, tuple[str, str]]:
+    try:
+        body = parsed(data).body
+    except (SyntaxError, ValueError):  # it is compiled
+        return {name: (digest(data).hex(), "")}
+    texts, found = [], {}
+    for statement in body:
+        text = ast.unparse(statement)
+        if isinstance(statement, DEFINITIONS):
+            lines = f"lines {statement.lineno}-{statement.end_lineno}"
+            found[f"{statement.name} in {name}"] = _digest_of(text), lines
+            text = statement.name
+        texts.append(text)
+    return {f"the top level of {name}": (_digest_of("\n".join(texts)), "")} | found
+
+
+def _digest_of(text: str) -> str:
+    return digest(text.encode("utf8", "surrogatepass")).hex()
 
 
 class Target(NamedTuple):
@@ -248,7 +278,7 @@ class Sources:
                     steps += [(target.module, name) for target in module.targets.get("*", ())]
         if found:
             text = "".join(map(ast.unparse, found)) + repr(sorted(bindings, key=repr))
-            self.parts[label] = digest(text.encode("utf8", "surrogatepass")).hex()
+            self.parts[label] = _digest_of(text)
         return steps
 
 
