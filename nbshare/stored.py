@@ -158,12 +158,17 @@ class StoredRun:
     @property
     def state(self) -> str:
         """State (str): "running", "over", or "ended" if it was killed or its machine is gone."""
+        return self._writer()[0]
+
+    def _writer(self) -> tuple[str, dict[str, Any]]:
+        """Return the state, and what the lease of a running writer tells, or of the last one."""
         parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
-        writers = [self.path, *parts][::-1]  # the last one first
-        if any(running_writer_of(each) is not None for each in writers):
-            return "running"
-        writer = writer_of(writers[0])
-        return "over" if writer is None or writer["ended"] else "ended"
+        folders = [self.path, *parts][::-1]  # the last one first
+        for folder in folders:
+            if (writer := running_writer_of(folder)) is not None:
+                return "running", writer
+        writer = writer_of(folders[0])
+        return "over" if writer is None or writer["ended"] else "ended", writer or {}
 
     @property
     def n_tasks(self) -> int:

@@ -12,7 +12,7 @@
     index.npy     per row: state, attempts, number in code.json, checksum     written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
-    lease.json    the writer; the file lock: held by it in the kernel
+    lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
 
@@ -47,6 +47,7 @@ from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.failures import describe
 from nbshare.wire.results import ALONE, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
@@ -64,6 +65,7 @@ from nbshare.wire.rows import (
 
 FORMAT = 2
 FLUSH_S = 2.0  # between times when other machines see what is stored
+LOG_FILE = "driver/log.txt"  # what a driver has printed
 GROWTH = 1.5  # of the files, if the number of items is unknown
 LEAST_ROWS = 1024
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
@@ -143,6 +145,11 @@ class Directory:
     role : Role, default "run"
         What it is for. A part has the items of a run by their positions, without digests.
 
+    Attributes
+    ----------
+    writer : Writer
+        The right to write to it, which is still to be taken.
+
     Raises
     ------
     CheckpointError
@@ -159,7 +166,7 @@ class Directory:
         self.reader = RowReader(path)
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
-        self._writer = Writer(path, role)
+        self.writer = Writer(path, role)
         self._mark = UNSYNCED if options.durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
@@ -172,7 +179,6 @@ class Directory:
             if (path / PARTS).exists():
                 self._merge()
             self._settle_version(options.if_changed)
-            self._writer.take()
         except BaseException:
             self.close(is_whole=False)
             raise
@@ -211,7 +217,7 @@ class Directory:
         logged = np.flatnonzero(self.words["state"] == IN_LOG)
         is_whole &= bool(self.reader.have_logs(logged).all())
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
-        if self._writer.is_new_boot or is_lost or not is_whole:
+        if self.writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
         self.commit(unsynced[self.words["state"][unsynced] > 0])
         self._first_log = self._next_log  # of those that are written from now on
@@ -219,7 +225,7 @@ class Directory:
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
         check_free(self.path)
-        self._writer.take()  # first: a process that begins now waits for us, or we see it
+        self.writer.take()  # first: a process that begins now waits for us, or we see it
         try:
             check_free(self.path)
         except CheckpointInUseError:
@@ -431,18 +437,23 @@ class Directory:
 
     def is_there(self) -> bool:
         """Renew the lease; return whether the directory is still in its place."""
-        return self._writer.renew()
+        return self.writer.renew()
 
-    def close(self, *, is_whole: bool) -> None:
-        """Close the files and let others write."""
+    def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
+        """Close the files and let others write; `error`: with which the run has failed."""
+        told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
+        if error is not None:
+            failure = describe(error, -1, "")
+            pickled = failure.pickled or b""
+            told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
         try:
             if is_whole:
                 for column in self._columns:
                     column.shrink(self._n_rows)
                 self._close_files()  # first: other machines see what is in a file that was closed
-                self._writer.close(is_whole=True, is_synced=self._durability == "power")
+                self.writer.close(is_whole=True, is_synced=self._durability == "power", **told)
         finally:
-            self._writer.close(is_whole=False)
+            self.writer.close(is_whole=False, **told)
             self._close_files()
 
     def _close_files(self) -> None:

@@ -46,16 +46,25 @@ def kept_in(
     prepare: Callable[[], Call],
     key: Key | None = None,
     role: Role = "run",
+    began_at: float | None = None,
 ) -> Call:
     """Return a call that stores its results, and starts with the stored ones."""
-    keeper = Keeper(request, options, key, role)  # first: it may refuse, before anything starts
+    # First: it may refuse, before anything starts.
+    keeper = Keeper(request, options, key, role, began_at)
     try:
         call = prepare()
         keeper.begin(call)
-    except BaseException:
-        keeper.close()
+    except BaseException as error:
+        keeper.close(error)
         raise
     return call
+
+
+def told_of(request: Request, began_at: float) -> dict[str, Any]:
+    """Return what the lease of a run tells to jobs of other processes."""
+    out = request.out if isinstance(request.out, str) else None
+    told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
+    return told | {"on_error": request.policy.on_error}
 
 
 class _InMemory:
@@ -84,6 +93,8 @@ class Keeper:
         What they depend on, if that is known.
     role : Role, default "run"
         What the directory is for.
+    began_at : float, optional
+        When the run began, in seconds since 1970; now, if it is not given.
 
     Raises
     ------
@@ -92,7 +103,12 @@ class Keeper:
     """
 
     def __init__(
-        self, request: Request, options: Checkpoint, key: Key | None = None, role: Role = "run"
+        self,
+        request: Request,
+        options: Checkpoint,
+        key: Key | None = None,
+        role: Role = "run",
+        began_at: float | None = None,
     ) -> None:
         key = key or key_of(request, options.version)
         self._items = key.items if role == "run" else None
@@ -101,6 +117,7 @@ class Keeper:
         self._directory = Directory(options, key, label_of(request.func), role)
         try:
             self._spec = self._checked_spec(request)
+            self._directory.writer.take(**told_of(request, began_at or time.time()))
         except BaseException:
             self._directory.close(is_whole=True)
             raise
@@ -332,7 +349,7 @@ class Keeper:
         try:
             if not self._is_lost:
                 self._note_end()
-            self.close()
+            self.close(self._call.error)
         except Exception as error:  # noqa: BLE001 - as above
             self._note_failure(error)
         finally:
@@ -346,6 +363,6 @@ class Keeper:
             record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
             self._directory.note_error(record | {"traceback": told.traceback})
 
-    def close(self) -> None:
-        """Release the directory to other writers."""
-        self._directory.close(is_whole=not self._is_lost)
+    def close(self, error: BaseException | None) -> None:
+        """Release the directory to other writers; `error`: with which the call has failed."""
+        self._directory.close(is_whole=not self._is_lost, error=error)

@@ -36,7 +36,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, kept_in
+from nbshare.checkpoint.keeper import Keeper, kept_in, told_of
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, RowReader
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -150,6 +150,7 @@ class Sweep:
         label = label_of(self._request.func)
         directory, is_whole = Directory(self._options, self._key, label, "opener"), False
         try:
+            directory.writer.take(**told_of(self._request, self.began_at))
             rows = directory.rows_for(self._pairs, is_last=True)
             directory.note_order(rows)
             states = directory.words["state"][rows]
@@ -258,7 +259,7 @@ class Sweep:
             return make()
 
         try:
-            call = kept_in(options, self._request, prepare, self._key, "part")
+            call = kept_in(options, self._request, prepare, self._key, "part", self.began_at)
         except FileNotFoundError:
             if part.exists():
                 raise
