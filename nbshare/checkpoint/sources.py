@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
-from nbshare.functions.freshness import is_installed
+from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
 DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
 IMPORTING = {"__import__", "import_module"}  # may import any file
@@ -45,35 +45,6 @@ def parsed(source: bytes) -> ast.Module:
     return tree
 
 
-def definitions_in(path: str, name: str) -> dict[str, tuple[str, str]]:
-    """Return the digest and the lines of each definition in a file, by what messages call it.
-
-    What the file does besides definitions, and their order, is one more.
-    """
-    return _definitions_of(Path(path).read_bytes(), name)
-
-
-@lru_cache(maxsize=256)
-def _definitions_of(data: bytes, name: str) -> dict[str, tuple[str, str]]:
-    try:
-        body = parsed(data).body
-    except (SyntaxError, ValueError):  # it is compiled
-        return {name: (digest(data).hex(), "")}
-    texts, found = [], {}
-    for statement in body:
-        text = ast.unparse(statement)
-        if isinstance(statement, DEFINITIONS):
-            lines = f"lines {statement.lineno}-{statement.end_lineno}"
-            found[f"{statement.name} in {name}"] = _digest_of(text), lines
-            text = statement.name
-        texts.append(text)
-    return {f"the top level of {name}": (_digest_of("\n".join(texts)), "")} | found
-
-
-def _digest_of(text: str) -> str:
-    return digest(text.encode("utf8", "surrogatepass")).hex()
-
-
 class Target(NamedTuple):
     """What an import binds a name to."""
 
@@ -91,7 +62,7 @@ def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
                 yield "", Target(alias.name, None)
         elif isinstance(part, ast.ImportFrom):
             name = "." * part.level + (part.module or "")
-            module = resolve_name(name, package) if part.level else name
+            module = resolve_name(name, package) if part.level and package else name
             for alias in part.names:
                 yield alias.asname or alias.name, Target(module, alias.name)
 
@@ -169,6 +140,34 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
             yield node.id
         elif isinstance(node, DEFINITIONS):
             yield node.name
+
+
+def definitions_in(path: str, name: str) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it."""
+    return _definitions_in(path, name, stamp_of(path))
+
+
+@lru_cache(maxsize=256)
+def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
+    try:
+        module = _Module("", path)
+    except (SyntaxError, ValueError):  # it is compiled
+        return {name: (digest(Path(path).read_bytes()).hex(), "")}
+    found = {f"{each} in {name}": statements for each, statements in module.named.items()}
+    found[f"the top level of {name}"] = module.always
+    parts = {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
+    imports = _digest_of([], repr(sorted(module.targets.items())))
+    return parts | {f"the imports of {name}": (imports, "")}
+
+
+def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
+    text = "".join(map(ast.unparse, statements)) + more
+    return digest(text.encode("utf8", "surrogatepass")).hex()
+
+
+def _lines_of(statements: list[ast.stmt]) -> str:
+    """Return the lines of the last one."""
+    return f"lines {statements[-1].lineno}-{statements[-1].end_lineno}" if statements else ""
 
 
 class Sources:
@@ -250,8 +249,7 @@ class Sources:
         if not found and not targets:  # nothing of that name, or it comes with all of another
             targets = [t._replace(name=attribute) for t in module.targets["*"]]
         if found:
-            last = found[-1]
-            where = f"{os.path.basename(module.path)}, lines {last.lineno}-{last.end_lineno}"
+            where = f"{os.path.basename(module.path)}, {_lines_of(found)}"
             self.lines[f"{module.label}.{attribute}"] = where
         steps = [(name, ""), *(step for target in targets for step in self._along(target))]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
@@ -277,8 +275,7 @@ class Sources:
                 if name not in module.named and name not in module.targets:
                     steps += [(target.module, name) for target in module.targets.get("*", ())]
         if found:
-            text = "".join(map(ast.unparse, found)) + repr(sorted(bindings, key=repr))
-            self.parts[label] = _digest_of(text)
+            self.parts[label] = _digest_of(found, repr(sorted(bindings, key=repr)))
         return steps
 
 
