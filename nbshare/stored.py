@@ -28,7 +28,14 @@ __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
 RATE_S = 60.0  # of what was stored lately
 
-_Source = tuple[RowReader, Rows, npt.NDArray[Any]]
+
+class _Whole(NamedTuple):
+    """What is stored of each row, and where: its reader, and its place there."""
+
+    readers: list[RowReader]
+    words: npt.NDArray[Any]
+    source: npt.NDArray[np.int64]
+    place: Rows
 
 
 class Outdated(NamedTuple):
@@ -141,19 +148,26 @@ class StoredRun:
             order = np.flatnonzero(self._reader.load("items.npy").any(axis=-1))
         return order
 
-    def _sources(self, order: Rows) -> list[_Source]:
-        """Return this, and the parts of processes that share the run.
+    def _whole(self, order: Rows) -> _Whole:
+        """Return what is stored here, and in the parts of processes that share the run."""
+        readers = [self._reader, *map(RowReader, parts_of(self.path))]
+        words = self._reader.words()
+        source, place = np.zeros(len(words), np.int64), np.arange(len(words))
+        for k, part in enumerate(readers[1:], 1):
+            found = part.words()[: len(order)]
+            is_here = np.isin(words["state"][order[: len(found)]], STORED)
+            new = np.flatnonzero((found["state"] > 0) & ~is_here)
+            rows = order[new]
+            words[rows], source[rows], place[rows] = found[new], k, new
+        return _Whole(readers, words, source, place)
 
-        Each with its row and index word for each item of the last call.
-        """
-        rows = [order, *[np.arange(len(order))] * len(parts := parts_of(self.path))]
-        readers = [self._reader, *map(RowReader, parts)]
-        found = [(reader, reader.words()) for reader in readers]
-        return [
-            (reader, rows, words[rows])
-            for (reader, words), rows in zip(found, rows, strict=True)
-            if len(words) >= len(order)  # else it has just begun
-        ]
+    def _times(self, whole: _Whole) -> npt.NDArray[np.float64]:
+        """Return when each row was stored, and the seconds that it took."""
+        times = np.zeros((len(whole.words), 2))
+        for k, reader in enumerate(whole.readers):
+            is_here = (whole.source == k) & (whole.words["state"] > 0)
+            times[is_here] = reader.times()[whole.place[is_here]]
+        return times
 
     @property
     def state(self) -> str:
@@ -184,18 +198,13 @@ class StoredRun:
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
         order = self._order()
-        sources = self._sources(order)
-        present = np.zeros(len(order) if sources else 0, np.bool_)
-        for _, _, words in sources:
-            present |= np.isin(words["state"], STORED)
-        return present
+        return np.isin(self._whole(order).words["state"][order], STORED)
 
     @property
     def rate(self) -> float:
         """Results per second (float) that were stored in the last minute before the newest."""
-        folders = self.path, *parts_of(self.path)
-        times = np.concatenate([RowReader(folder).times()[:, 0] for folder in folders])
-        times = np.sort(times[times > 0])
+        times = np.sort(self._times(self._whole(self._order()))[:, 0])
+        times = times[times > 0]
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
         return (len(recent) - 1) / took_s if took_s else 0.0
@@ -208,14 +217,9 @@ class StoredRun:
         Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
-        n = len(order := self._order())
-        attempts, times = np.zeros(n, np.uint8), np.zeros((n, 2))
-        for reader, rows, words in self._sources(order):
-            is_there = words["state"] > 0
-            attempts[is_there] = words["attempts"][is_there]
-            if len(found := reader.times()):  # an older version stored none
-                times[is_there] = found[rows[is_there]]
-        return {"seconds": times[:, 1], "attempts": attempts, "stored_at": times[:, 0]}
+        whole = self._whole(order := self._order())
+        words, times = whole.words[order], self._times(whole)[order]
+        return {"seconds": times[:, 1], "attempts": words["attempts"], "stored_at": times[:, 0]}
 
     @property
     def errors(self) -> dict[int, str]:
@@ -260,11 +264,11 @@ class StoredRun:
         [1.0, 2.0, None]
         """
         order, output = self._order(), self._reader.load(RESULTS_FILE)
-        sources = self._sources(order)
-        is_file = len(sources) == 1 and np.array_equal(order, np.arange(len(output)))
-        states = sources[0][2]["state"] if is_file else order
+        whole = self._whole(order)
+        is_file = len(whole.readers) == 1 and np.array_equal(order, np.arange(len(output)))
+        states = whole.words["state"][order]
         if not is_file or (states == IN_LOG).any():
-            return _together(sources, len(order))
+            return _together(whole, order)
         is_missing = states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
 
@@ -313,25 +317,20 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        n_wanted, all_words, order = request.n_tasks or 0, self._reader.words(), self._order()
-        wanted = np.zeros(0, np.int64)  # the rows of its items that have one
+        n_wanted, whole = request.n_tasks or 0, self._whole(self._order())
+        is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
             stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
             rows = Lookup(stored).find(key.items.next(request.iterables))
-            wanted = rows[(rows >= 0) & (rows < len(all_words))]
-        parts = [source for source in self._sources(order) if source[0] is not self._reader]
-        sources = [(self._reader, np.arange(len(all_words)), all_words)]
-        sources += [(part, order, words) for part, _, words in parts]
-        is_stored, is_old = np.zeros((2, len(all_words)), np.bool_)
-        changes: list[str] = []
-        for reader, rows, words in sources:
-            has_result, versions = np.isin(words["state"], STORED), Versions(reader.folder, key)
-            has_old = has_result & ~np.isin(words["code"], versions.accepted)
-            is_stored[rows[has_result]], is_old[rows[has_result]] = True, has_old[has_result]
-            has_old &= np.isin(rows, wanted)
-            if has_old.any() and not changes:
-                changes = versions.changes_of(words["code"][has_old])
-        n_stored, n_old = int(is_stored[wanted].sum()), int(is_old[wanted].sum())
+            is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
+        is_wanted &= np.isin(whole.words["state"], STORED)
+        n_stored, n_old, changes = int(is_wanted.sum()), 0, list[str]()
+        for k, reader in enumerate(whole.readers):
+            versions = Versions(reader.folder, key)
+            codes = whole.words["code"][is_wanted & (whole.source == k)]
+            old = codes[~np.isin(codes, versions.accepted)]
+            n_old += len(old)
+            changes = changes or (versions.changes_of(old) if len(old) else [])
         return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
 
     def __repr__(self) -> str:
@@ -349,15 +348,15 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def _together(sources: list[_Source], n: int) -> Any:
-    """Return the results of several sources: a masked array in memory, or a list."""
-    is_missing, parts = np.ones(n, np.bool_), []
-    for reader, rows, words in sources:
-        new = np.flatnonzero(np.isin(words["state"], STORED) & is_missing)
-        is_missing[new] = False
+def _together(whole: _Whole, order: Rows) -> Any:
+    """Return the results of several readers: a masked array in memory, or a list."""
+    all_states, n, parts = whole.words["state"][order], len(order), []
+    is_missing = ~np.isin(all_states, STORED)
+    for k, reader in enumerate(whole.readers):
+        new = np.flatnonzero(~is_missing & (whole.source[order] == k))
         if len(new):
             output = reader.load(RESULTS_FILE)
-            parts.append((reader, new, rows[new], words["state"][new], output))
+            parts.append((reader, new, whole.place[order[new]], all_states[new], output))
     forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
     if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
         results = [MISSING] * n

@@ -22,13 +22,11 @@ Rows are written by `nbshare.wire.rows`.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import platform
 import secrets
 import shutil
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -41,11 +39,12 @@ from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
 from nbshare.checkpoint.reader import STORED, RowReader, Rows
-from nbshare.checkpoint.transfer import transfer
+from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
+from nbshare.memory import disk
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ALONE, OutputSpec
@@ -64,7 +63,7 @@ from nbshare.wire.rows import (
 )
 
 FORMAT = 2
-FLUSH_S = 2.0  # between times when other machines see what is stored
+FLUSH_S = 2.0  # between times when other machines see what a part has stored
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 GROWTH = 1.5  # of the files, if the number of items is unknown
 LEAST_ROWS = 1024
@@ -201,12 +200,12 @@ class Directory:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
         self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
-        items = np.array(self._items.read())
+        items = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
         used = np.flatnonzero(items.any(axis=1))
         self._n_rows = int(used[-1]) + 1 if len(used) else 0
         self._digests: Pairs = items.view(np.uint64)[: self._n_rows]
         self._make_room(self._n_rows)
-        self.words = np.array(self._index.read())
+        self.words = np.array(self.reader.load(INDEX_FILE), INDEX)
         # The rest of a row without a digest may be anything: the row may get another item.
         is_unknown = self.words["state"] > 0
         is_unknown[used] = False
@@ -224,13 +223,8 @@ class Directory:
 
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
-        check_free(self.path)
         self.writer.take()  # first: a process that begins now waits for us, or we see it
-        try:
-            check_free(self.path)
-        except CheckpointInUseError:
-            self.close(is_whole=True)
-            raise
+        check_free(self.path)
         order = self.reader.load("order.npy")
         for path in parts_of(self.path):
             self._merge_part(RowReader(path), order)
@@ -256,7 +250,7 @@ class Directory:
         writer, times = RowWriter(self.place()), part.load(TIMES_FILE)
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
         for items in np.array_split(new, 1 + nbytes // MOST_BYTES):
-            if not self.is_there():  # which renews the lease: copying may take long
+            if not self.writer.renew():  # copying may take long
                 raise CheckpointInUseError(f"{self.path}: another process has taken it over")
             items = items[part.are_whole(items, all_words[items])]
             words, rows = all_words[items], order[items]
@@ -264,7 +258,7 @@ class Directory:
             is_other = (words["state"] == IN_OUTPUT) & (self.reader.spec != spec)
             self._put_as_objects(part, items[is_other], writer, rows[is_other], words[is_other])
             fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
-            for _ in transfer(part, *fitting):
+            for _ in transfer(Source(part.values, part.entries, part.logs), *fitting):
                 pass
             for run in runs_of(rows) if len(times) == len(all_words) else ():
                 self._times.write(int(rows[run.start]), times[items[run]])
@@ -308,16 +302,26 @@ class Directory:
                 'if_changed="accept" to keep them as they are.'
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
-        if if_changed == "restart":
+        if if_changed == "restart" and old.any():
             self._forget(np.flatnonzero(old))
-            if old.any() and self._results is not None:
-                self._results.replace_with(np.flatnonzero(self.words["state"] == IN_OUTPUT))
+            if self._results is not None:
+                self._leave_results(self._results)
             if not np.isin(self.words["state"], STORED).any():
                 self._note_kind(None)
-                if self._results is not None:
-                    self._columns.remove(self._results)
-                    self._results.close()
-                    self._results = None
+
+    def _leave_results(self, results: files.Column) -> None:
+        """Go on in another file: arrays that are mapped from this one stay as they are."""
+        results.close()
+        self._columns.remove(results)
+        self._results = None
+        if (self.words["state"] == IN_OUTPUT).any():
+            copy = self.path / f".{RESULTS_FILE}"
+            shutil.copyfile(results.path, copy)
+            files.sync(copy)
+            disk.system.rename(copy, results.path)
+            self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
+        else:
+            results.path.unlink()
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
@@ -376,33 +380,29 @@ class Directory:
 
     # ------------------------------------------------------------------------- storing
 
-    def _new_log(self) -> int:
-        self._next_log += 1
-        return self._next_log - 1
-
     def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         self.decide(spec)
-        assert self._results is not None
-        return Output(self._results.read("c"), [], None)
+        array = np.load(self.path / RESULTS_FILE, mmap_mode="c")
+        return Output(np.asarray(array), [], None)
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
         starts = {column.path.name: column.start for column in self._columns}
-        number = self.versions.number
-        return FilePlace(str(self.path), starts, number, self._new_log(), self._mark)
+        log, self._next_log = self._next_log, self._next_log + 1
+        return FilePlace(str(self.path), starts, self.versions.number, log, self._mark)
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows."""
-        return np.asarray(self._index.read()["state"][rows] % UNSYNCED)
+        """Return the states of some rows; larger while the disk is to be waited for."""
+        return np.asarray(self.reader.load(INDEX_FILE)["state"][rows])
 
     def commit(self, rows: Rows) -> None:
         """Wait until the disk has some rows, if the durability is "power"."""
         if self._durability != "power" or not len(rows):
             return
-        words = np.array(self._index.read()[rows])
-        self._sync_results()
+        words = np.array(self.reader.load(INDEX_FILE)[rows])
         words["state"] %= UNSYNCED
+        self._sync_results()
         for run in runs_of(rows):
             self._index.write(int(rows[run.start]), words[run])
         self._index.sync()
@@ -426,18 +426,11 @@ class Directory:
         files.sync(self.path)
 
     def flush(self) -> None:
-        """Let other machines see what is stored: NFS sends it to its server when a file closes."""
+        """Let other machines see what a part has stored."""
         if self._is_part and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
-            for column in self._columns:
-                os.close(os.dup(column.fd))
-            for number in range(self._first_log, self._next_log):
-                with suppress(FileNotFoundError):
-                    os.close(os.open(self.path / log_file(number), os.O_RDWR))
-
-    def is_there(self) -> bool:
-        """Renew the lease; return whether the directory is still in its place."""
-        return self.writer.renew()
+            self._sync_results()
+            self._index.sync()
 
     def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
         """Close the files and let others write; `error`: with which the run has failed."""

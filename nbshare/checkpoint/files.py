@@ -9,7 +9,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,7 @@ class Column:
         *,
         is_sparse: bool = False,
     ) -> None:
-        self.path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
+        self.path, self.dtype, self.shape, self.n = path, np.dtype(dtype), shape, 0
         self.was_whole, self._allocate = True, disk.system.truncate if is_sparse else allocate
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
@@ -149,7 +149,7 @@ class Column:
         return self.start + n * self._row_nbytes
 
     def _text(self, n: int) -> bytes:
-        shape = (n, *self._shape)
+        shape = (n, *self.shape)
         descr = npy.dtype_to_descr(self.dtype)
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
@@ -176,28 +176,6 @@ class Column:
         """Write rows from `start` on."""
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         write_all(self.fd, data.view(np.uint8), self._end(start))
-
-    def read(self, mode: Literal["r", "c"] = "r") -> npt.NDArray[Any]:
-        """Return all rows, mapped; read-only, or with changes that stay in this process."""
-        shape = (self.n, *self._shape)
-        if not self.n or not self._row_nbytes:
-            return np.zeros(shape, self.dtype)
-        return np.asarray(np.memmap(self.path, self.dtype, mode, self.start, shape))
-
-    def replace_with(self, rows: npt.NDArray[np.intp]) -> None:
-        """Go on in another file, with these rows of the old one; arrays mapped from it stay."""
-        new = Column(self.path.with_name(f".{self.path.name}"), self.dtype, self._shape, self.n)
-        old = self.read()
-        try:
-            for row in rows.tolist():
-                new.write(row, old[row : row + 1])
-            new.sync()
-            disk.system.rename(new.path, self.path)
-        except BaseException:
-            new.close()
-            raise
-        os.close(self.fd)
-        self.fd = new.fd
 
     def sync(self) -> None:
         """Wait until the disk has it."""

@@ -69,8 +69,9 @@ class RowReader:
         return words
 
     def times(self) -> npt.NDArray[np.float64]:
-        """Return when each row was stored, and the seconds that it took."""
-        return self.load(TIMES_FILE).reshape(-1, 2).astype(np.float64)
+        """Return when each row was stored, and the seconds that it took; 0 if that is unknown."""
+        found = self.load(TIMES_FILE).reshape(-1, 2).astype(np.float64)
+        return found if len(found) else np.zeros((len(self.load(INDEX_FILE)), 2))
 
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""

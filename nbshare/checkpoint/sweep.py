@@ -25,8 +25,7 @@ import os
 import secrets
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -36,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, kept_in, told_of
+from nbshare.checkpoint.keeper import Keeper, told_of
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, RowReader
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -180,11 +179,7 @@ class Sweep:
         self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
         self._is_settled = np.isin(self._states(), STORED)
         self._is_taken = self._is_settled.copy()
-        self._owner = np.full(len(self._is_settled), -1, np.int32)  # the part that claimed it
-        self._owners: dict[str, int] = {}  # parts, numbered
-        self._ended: set[str] = set()
-        self._recent: deque[str] = deque(maxlen=N_RECENT)
-        self._n_claims = 0
+        self._claims: list[dict[str, Any]] = []
 
     def _states(self) -> Any:
         """Return the state of each item in the checkpoint itself."""
@@ -197,25 +192,24 @@ class Sweep:
     def _look(self) -> None:
         """See what is claimed and stored, and which processes are gone."""
         self._read_claims()
-        for name in self._owners.keys() - self._ended:
-            is_running = running_writer_of(self._folder / name) is not None  # before we read
+        ended = set()
+        for name in {claim["by"] for claim in self._claims}:
+            if running_writer_of(self._folder / name) is None:  # before we read
+                ended.add(name)
             words = RowReader(self._folder / name).words()
             if len(words):
                 self._is_settled |= words["state"] > 0
-            if not is_running:
-                self._ended.add(name)
-                self._is_taken[self._owner == self._owners[name]] = False
-        self._is_taken |= self._is_settled
+        self._is_taken = self._is_settled.copy()
+        self._take(claim for claim in self._claims if claim["by"] not in ended)
 
     def _read_claims(self) -> None:
-        while (claim := read_json(self._folder / CLAIMS / str(self._n_claims))) is not None:
-            self._n_claims += 1
-            self._recent.append(name := claim["by"])
-            self._ended.discard(name)  # it was away
-            owner = self._owners.setdefault(name, len(self._owners))
-            for start, stop in claim["runs"]:
-                self._owner[start:stop] = owner
-                self._is_taken[start:stop] = True
+        while (claim := read_json(self._folder / CLAIMS / str(len(self._claims)))) is not None:
+            self._claims.append(claim)
+            self._take([claim])
+
+    def _take(self, claims: Iterable[dict[str, Any]]) -> None:
+        for start, stop in [run for claim in claims for run in claim["runs"]]:
+            self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
         """Claim items that no process runs, from `first` on; return ranges.
@@ -226,7 +220,8 @@ class Sweep:
         while True:
             self._read_claims()
             free = np.flatnonzero(~self._is_taken[first:]) + first
-            share = len(free) / (4 * max(1, len({*self._recent, self._part.name})))
+            recent = {claim["by"] for claim in self._claims[-N_RECENT:]} | {self._part.name}
+            share = len(free) / (4 * len(recent))
             free = free[: max(1, int(min(wanted, max(share, least))))]
             runs = [[int(free[run.start]), int(free[run.stop - 1]) + 1] for run in runs_of(free)]
             if not runs or self._put_claim(runs):
@@ -240,7 +235,7 @@ class Sweep:
         new.write_text(json.dumps(claim))
         try:
             with suppress(FileExistsError):
-                os.link(new, claims / str(self._n_claims))
+                os.link(new, claims / str(len(self._claims)))
             return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
         finally:
             new.unlink()
@@ -259,7 +254,8 @@ class Sweep:
             return make()
 
         try:
-            call = kept_in(options, self._request, prepare, self._key, "part", self.began_at)
+            keeper = Keeper(self._request, options, self._key, "part", self.began_at)
+            call = keeper.begin(prepare)
         except FileNotFoundError:
             if part.exists():
                 raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,12 @@ from nbshare.wire.results import Entry, LogReader
 from nbshare.wire.rows import RowWriter, runs_of
 
 
-class Source(Protocol):
+class Source(NamedTuple):
     """Where results are."""
 
+    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    entries: Callable[[Rows], list[Entry]]  # the places of others in the logs
     logs: LogReader
-
-    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the results at some places, if they form an array."""
-
-    def entries(self, places: Rows) -> Sequence[Entry]:
-        """Return where other results are in logs."""
 
 
 def transfer(

@@ -144,12 +144,10 @@ class Writer:
             os.close(self._fd)
             raise
         _held.add(self._place)
-        self._has_taken = False
         self._renewed_at = time.monotonic()
 
     def take(self, **told: Any) -> None:
         """Become the writer; `told`: what the lease is to tell about the run."""
-        self._has_taken = True
         self._say(told)
 
     def _lock(self) -> None:
@@ -186,7 +184,7 @@ class Writer:
 
     def _has_lease(self) -> bool:
         """Whether the lease is ours, and we were not away until another process took over."""
-        return self._has_taken and (writer_of(self._folder) or {}).get("nonce") == self._me["nonce"]
+        return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
     def close(self, *, is_whole: bool, is_synced: bool = False, **told: Any) -> None:
         """Let others write, once; `is_whole`: all was written; `is_synced`: the disk has it."""
