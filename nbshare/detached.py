@@ -38,12 +38,12 @@ from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, UnsendableError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
-from nbshare.memory import aligned, file_of
+from nbshare.memory import file_of
 from nbshare.options import MapOptions, checked_checkpoint
 
 __all__ = ["begin"]
 
-LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
+LEAST = 1 << 16  # bytes of an array that is stored without a copy in memory
 LOOK_S = 0.01
 IMPORTS = "cwd", "path", "files", "overridden"  # of the caller's settings
 
@@ -84,10 +84,7 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
     settings = pickle.loads(request.context.settings)
     imports = {name: settings[name] for name in IMPORTS}
     with path.with_suffix(".new").open("wb") as file:
-        pickle.dump((imports, data, [buffer.nbytes for buffer in buffers]), file)
-        for buffer in buffers:
-            file.seek(aligned(file.tell()))
-            file.write(buffer)
+        pickle.dump((imports, data, list(map(pickle.PickleBuffer, buffers))), file, 5)
     path.with_suffix(".new").replace(path)
 
 

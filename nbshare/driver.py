@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pickle
 import signal
@@ -28,7 +27,6 @@ from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs
 from nbshare.mapping import map_async
-from nbshare.memory import aligned
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
@@ -48,14 +46,9 @@ def resume(path: Path, grace: float) -> int:
             f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
             "call again to continue."
         ) from None
-    path, buffers = path.absolute(), []
+    path = path.absolute()
     with file:
-        imports, data, sizes = pickle.load(file)
-        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    for size in sizes:
-        at = aligned(at)
-        buffers.append(memory[at : at + size])
-        at += size
+        imports, data, buffers = pickle.load(file)
     os.chdir(imports["cwd"])
     sys.path = imports["path"]
     import_as_the_caller(imports["overridden"])
