@@ -303,10 +303,6 @@ class Keeper:
             return [(*entry,) for entry in page.index[:, places].T.tolist()]
 
         source = Source(values, entries_of, results.logs)
-        logged = new[done[new] == IN_LOG]
-        entries = zip(logged.tolist(), entries_of(logged), strict=True)
-        # The message of a log comes after the ``done`` byte.
-        new = np.setdiff1d(new, [k for k, x in entries if not results.logs.has(x)])
         self._writer = self._writer or RowWriter(self._directory.place())
         words = np.zeros(len(new), INDEX)
         words["state"], words["attempts"] = done[new], attempts_of(board, page, new, len(new))

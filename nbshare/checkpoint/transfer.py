@@ -53,7 +53,8 @@ def transfer(
             yield part
         logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
-            together.setdefault(entry[:2], []).append((k, entry))
+            if source.logs.has(entry):  # its message comes after the ``done`` byte
+                together.setdefault(entry[:2], []).append((k, entry))
         for entries in map(dict, together.values()):
             record = source.logs.bytes_of(next(iter(entries.values())))
             for part, first, attempts in runs(np.array([*entries])):
