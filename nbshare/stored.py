@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import STORED, RowReader, Rows
+from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -27,15 +27,6 @@ from nbshare.wire.rows import RESULTS_FILE
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
 RATE_S = 60.0  # of what was stored lately
-
-
-class _Whole(NamedTuple):
-    """What is stored of each row, and where: its reader, and its place there."""
-
-    readers: list[RowReader]
-    words: npt.NDArray[Any]
-    source: npt.NDArray[np.int64]
-    place: Rows
 
 
 class Outdated(NamedTuple):
@@ -141,27 +132,7 @@ class StoredRun:
         self.label = str(meta["label"])
         self._reader = RowReader(path)
 
-    def _order(self) -> Rows:
-        """Return the row of each item of the last call."""
-        order = self._reader.load("order.npy")
-        if not len(order):  # a generator's are known in the end
-            order = np.flatnonzero(self._reader.load("items.npy").any(axis=-1))
-        return order
-
-    def _whole(self, order: Rows) -> _Whole:
-        """Return what is stored here, and in the parts of processes that share the run."""
-        readers = [self._reader, *map(RowReader, parts_of(self.path))]
-        words = self._reader.words()
-        source, place = np.zeros(len(words), np.int64), np.arange(len(words))
-        for k, part in enumerate(readers[1:], 1):
-            found = part.words()[: len(order)]
-            is_here = np.isin(words["state"][order[: len(found)]], STORED)
-            new = np.flatnonzero((found["state"] > 0) & ~is_here)
-            rows = order[new]
-            words[rows], source[rows], place[rows] = found[new], k, new
-        return _Whole(readers, words, source, place)
-
-    def _times(self, whole: _Whole) -> npt.NDArray[np.float64]:
+    def _times(self, whole: Whole) -> npt.NDArray[np.float64]:
         """Return when each row was stored, and the seconds that it took."""
         times = np.zeros((len(whole.words), 2))
         for k, reader in enumerate(whole.readers):
@@ -187,7 +158,7 @@ class StoredRun:
     @property
     def n_tasks(self) -> int:
         """Number of items of the last call (int); of a generator those that were read."""
-        return len(self._order())
+        return len(self._reader.order())
 
     @property
     def n_done(self) -> int:
@@ -197,13 +168,12 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
-        order = self._order()
-        return np.isin(self._whole(order).words["state"][order], STORED)
+        return np.isin(whole_of(self.path).states, STORED)
 
     @property
     def rate(self) -> float:
         """Results per second (float) that were stored in the last minute before the newest."""
-        times = np.sort(self._times(self._whole(self._order()))[:, 0])
+        times = np.sort(self._times(whole_of(self.path))[:, 0])
         times = times[times > 0]
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
@@ -217,8 +187,8 @@ class StoredRun:
         Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
-        whole = self._whole(order := self._order())
-        words, times = whole.words[order], self._times(whole)[order]
+        whole = whole_of(self.path)
+        words, times = whole.words[whole.order], self._times(whole)[whole.order]
         return {"seconds": times[:, 1], "attempts": words["attempts"], "stored_at": times[:, 0]}
 
     @property
@@ -263,13 +233,11 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        order, output = self._order(), self._reader.load(RESULTS_FILE)
-        whole = self._whole(order)
-        is_file = len(whole.readers) == 1 and np.array_equal(order, np.arange(len(output)))
-        states = whole.words["state"][order]
-        if not is_file or (states == IN_LOG).any():
-            return _together(whole, order)
-        is_missing = states != IN_OUTPUT
+        whole, output = whole_of(self.path), self._reader.load(RESULTS_FILE)
+        is_file = len(whole.readers) == 1 and np.array_equal(whole.order, np.arange(len(output)))
+        if not is_file or (whole.states == IN_LOG).any():
+            return _together(whole)
+        is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
 
     def outdated(
@@ -317,7 +285,7 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        n_wanted, whole = request.n_tasks or 0, self._whole(self._order())
+        n_wanted, whole = request.n_tasks or 0, whole_of(self.path)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
             stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
@@ -348,15 +316,15 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def _together(whole: _Whole, order: Rows) -> Any:
+def _together(whole: Whole) -> Any:
     """Return the results of several readers: a masked array in memory, or a list."""
-    all_states, n, parts = whole.words["state"][order], len(order), []
-    is_missing = ~np.isin(all_states, STORED)
+    n, parts, is_missing = len(whole.order), [], ~np.isin(whole.states, STORED)
     for k, reader in enumerate(whole.readers):
-        new = np.flatnonzero(~is_missing & (whole.source[order] == k))
+        new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
         if len(new):
             output = reader.load(RESULTS_FILE)
-            parts.append((reader, new, whole.place[order[new]], all_states[new], output))
+            rows = whole.place[whole.order[new]]
+            parts.append((reader, new, rows, whole.states[new], output))
     forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
     if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
         results = [MISSING] * n

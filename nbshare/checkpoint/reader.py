@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint.files import header_of, read_json, size_of
+from nbshare.checkpoint.writer import parts_of
 from nbshare.memory import Segment
 from nbshare.memory.descriptors import opened
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
@@ -34,6 +35,38 @@ from nbshare.wire.rows import (
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 Rows = npt.NDArray[np.int64]
+
+
+class Whole(NamedTuple):
+    """What is stored in a checkpoint, and in the parts of processes that share its run."""
+
+    order: Rows  # of each item of the last call
+    readers: list[RowReader]
+    # By row: the index word, its reader, and the place there.
+    words: npt.NDArray[Any]
+    source: npt.NDArray[np.int64]
+    place: Rows
+
+    @property
+    def states(self) -> npt.NDArray[np.uint8]:
+        """The state of each item of the last call."""
+        return np.asarray(self.words["state"][self.order])
+
+
+def whole_of(folder: Path) -> Whole:
+    """Return what is stored at this moment."""
+    readers = list(map(RowReader, (folder, *parts_of(folder))))
+    order = readers[0].order()
+    words = readers[0].words()
+    words = np.append(words, np.zeros(max(0, order.max(initial=-1) + 1 - len(words)), INDEX))
+    source, place = np.zeros(len(words), np.int64), np.arange(len(words))
+    for k, part in enumerate(readers[1:], 1):
+        found = part.words()[: len(order)]
+        is_here = np.isin(words["state"][order[: len(found)]], STORED)
+        new = np.flatnonzero((found["state"] > 0) & ~is_here)
+        rows = order[new]
+        words[rows], source[rows], place[rows] = found[new], k, new
+    return Whole(order, readers, words, source, place)
 
 
 class RowReader:
@@ -59,6 +92,11 @@ class RowReader:
             return np.asarray(np.load(self.folder / name, mmap_mode="r"))
         except (FileNotFoundError, ValueError, EOFError):
             return np.zeros(0, np.int64)
+
+    def order(self) -> Rows:
+        """Return the row of each item of the last call; a generator's are known in the end."""
+        order = self.load("order.npy")
+        return order if len(order) else np.flatnonzero(self.load("items.npy").any(axis=-1))
 
     def words(self) -> npt.NDArray[Any]:
         """Return the index words; whether the disk has their results does not matter here."""

@@ -37,7 +37,7 @@ from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.keeper import Keeper, told_of
 from nbshare.checkpoint.key import differences, key_of
-from nbshare.checkpoint.reader import STORED, RowReader
+from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
@@ -45,7 +45,7 @@ from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
 from nbshare.functions.reference import label_of
-from nbshare.wire.board import LOW, N_THERE
+from nbshare.wire.board import FAILED, LOW, N_THERE
 from nbshare.wire.rows import runs_of
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -124,8 +124,8 @@ class Sweep:
             self._look()
             if not self._is_settled.all():
                 return False
-        elif self._id and (self._states() > 0).all():  # another process has merged it
-            return True
+        elif self._id and (whole_of(self._options.path).states > 0).all():
+            return True  # another process has merged it
         try:
             return self._open()
         except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
@@ -177,30 +177,21 @@ class Sweep:
 
     def _join(self, id: str, began_at: float, **_: Any) -> None:  # noqa: A002 - as in the file
         self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
-        self._is_settled = np.isin(self._states(), STORED)
-        self._is_taken = self._is_settled.copy()
         self._claims: list[dict[str, Any]] = []
-
-    def _states(self) -> Any:
-        """Return the state of each item in the checkpoint itself."""
-        reader = RowReader(self._options.path)
-        order, words = reader.load("order.npy"), reader.words()
-        return words["state"][order] if len(words) else np.zeros(len(order), np.uint8)
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)
 
     # ------------------------------------------------------------------------- items
 
     def _look(self) -> None:
         """See what is claimed and stored, and which processes are gone."""
         self._read_claims()
-        ended = set()
-        for name in {claim["by"] for claim in self._claims}:
-            if running_writer_of(self._folder / name) is None:  # before we read
-                ended.add(name)
-            words = RowReader(self._folder / name).words()
-            if len(words):
-                self._is_settled |= words["state"] > 0
+        names = {claim["by"] for claim in self._claims}
+        running = {name for name in names if running_writer_of(self._folder / name) is not None}
+        whole = whole_of(self._options.path)  # after that
+        has_failed = (whole.states == FAILED) & (whole.source[whole.order] > 0)  # in this run
+        self._is_settled = np.isin(whole.states, STORED) | has_failed
         self._is_taken = self._is_settled.copy()
-        self._take(claim for claim in self._claims if claim["by"] not in ended)
+        self._take(claim for claim in self._claims if claim["by"] in running)
 
     def _read_claims(self) -> None:
         while (claim := read_json(self._folder / CLAIMS / str(len(self._claims)))) is not None:
