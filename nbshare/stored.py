@@ -198,11 +198,12 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
-        folders, present = (self.path, *parts_of(self.path)), self.present
+        whole = whole_of(self.path)
+        present = np.isin(whole.states, STORED)
         return {
             each["item"]: each
-            for folder in folders
-            for each in RowReader(folder).errors()
+            for reader in whole.readers
+            for each in reader.errors()
             if each["time"] >= since and not present[each["item"] :][:1].any()
         }
 

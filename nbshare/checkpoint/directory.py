@@ -38,10 +38,10 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import STORED, RowReader, Rows
+from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
+from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import disk
@@ -225,10 +225,10 @@ class Directory:
         """Take over what processes that shared a run have stored, if none of them runs."""
         self.writer.take()  # first: a process that begins now waits for us, or we see it
         check_free(self.path)
-        order = self.reader.load("order.npy")
-        for path in parts_of(self.path):
-            self._merge_part(RowReader(path), order)
-            self.words = self.reader.words()
+        whole = whole_of(self.path)
+        for k, part in enumerate(whole.readers[1:], 1):
+            self._merge_part(part, whole, np.flatnonzero(whole.source == k))
+        self.words = self.reader.words()
         self._sync_results()
         self._index.sync()
         # At once: a process that is late finds its part either in its place or not at all.
@@ -238,29 +238,28 @@ class Directory:
             raise CheckpointInUseError(f"{self.path}: another process merges the parts") from None
         remove_merged(self.path)
 
-    def _merge_part(self, part: RowReader, order: Rows) -> None:
-        """Take over the rows of a part that are whole; `order`: where each of them goes."""
-        all_words, spec = part.words()[: len(order)], part.spec
-        is_new = ~np.isin(self.words["state"][order[: len(all_words)]], STORED)
-        is_new &= (all_words["state"] == FAILED) | (spec is not None) & (all_words["state"] > 0)
-        numbers = self.versions.adopt(part.folder)
-        new = np.flatnonzero(is_new & (all_words["code"] < len(numbers)))
+    def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
+        """Take over rows that are in a part, if they are undamaged."""
+        spec, numbers = part.spec, self.versions.adopt(part.folder)
+        words = whole.words[new]
+        is_known = (words["state"] == FAILED) | (spec is not None)
+        new = new[is_known & (words["code"] < len(numbers))]
         if spec is not None and len(new):
             self.decide(spec)
-        writer, times = RowWriter(self.place()), part.load(TIMES_FILE)
+        writer, times = RowWriter(self.place()), part.times()
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
-        for items in np.array_split(new, 1 + nbytes // MOST_BYTES):
+        for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
                 raise CheckpointInUseError(f"{self.path}: another process has taken it over")
-            items = items[part.are_whole(items, all_words[items])]
-            words, rows = all_words[items], order[items]
+            rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
+            items, words = whole.place[rows], whole.words[rows]
             words["code"] = numbers[words["code"]]
             is_other = (words["state"] == IN_OUTPUT) & (self.reader.spec != spec)
             self._put_as_objects(part, items[is_other], writer, rows[is_other], words[is_other])
             fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
             for _ in transfer(Source(part.values, part.entries, part.logs), *fitting):
                 pass
-            for run in runs_of(rows) if len(times) == len(all_words) else ():
+            for run in runs_of(rows):
                 self._times.write(int(rows[run.start]), times[items[run]])
             self.commit(rows)
         for record in part.errors():
