@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.reader import STORED, Rows
 from nbshare.checkpoint.transfer import Source, transfer
-from nbshare.checkpoint.writer import Role
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
@@ -49,6 +48,13 @@ def told_of(request: Request, began_at: float) -> dict[str, Any]:
     return told | {"on_error": request.policy.on_error}
 
 
+class Part(NamedTuple):
+    """What a call is to know of the run that it takes part in."""
+
+    key: Key
+    began_at: float  # in seconds since 1970
+
+
 class Keeper:
     """Keeps the results of one call in a directory.
 
@@ -58,12 +64,8 @@ class Keeper:
         The request of the call.
     options : Checkpoint
         Where results are stored, and how.
-    key : Key, optional
-        What they depend on, if that is known.
-    role : Role, default "run"
-        What the directory is for.
-    began_at : float, optional
-        When the run began, in seconds since 1970; now, if it is not given.
+    part : Part, optional
+        If other processes share the run, and the directory has a part of its results.
 
     Raises
     ------
@@ -71,22 +73,15 @@ class Keeper:
         As `Directory`; or the stored results do not fit ``out=``.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        options: Checkpoint,
-        key: Key | None = None,
-        role: Role = "run",
-        began_at: float | None = None,
-    ) -> None:
-        key = key or key_of(request, options.version)
-        self._items = key.items if role == "run" else None
+    def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
+        key, began_at = part or (key_of(request, options.version), time.time())
+        self._items = None if part else key.items
         self._on_full = options.on_full
         self._look_s = LOOK_S[options.durability]
-        self._directory = Directory(options, key, label_of(request.func), role)
+        self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
         try:
             self._spec = self._checked_spec(request)
-            self._directory.writer.take(**told_of(request, began_at or time.time()))
+            self._directory.writer.take(**told_of(request, began_at))
         except BaseException:
             self._directory.close(is_whole=True)
             raise

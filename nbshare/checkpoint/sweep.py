@@ -35,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, told_of
+from nbshare.checkpoint.keeper import Keeper, Part, told_of
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -245,7 +245,7 @@ class Sweep:
             return make()
 
         try:
-            keeper = Keeper(self._request, options, self._key, "part", self.began_at)
+            keeper = Keeper(self._request, options, Part(self._key, self.began_at))
             call = keeper.begin(prepare)
         except FileNotFoundError:
             if part.exists():
@@ -273,12 +273,6 @@ class Claiming(Supply):
         self._pace = Pace(0.0, call.request.max_workers)
         self._event = OwnerEvent()
         call.event_fd = self._event.fd
-        self._look_at = 0.0
-
-    def start(self) -> None:
-        """Begin."""
-        self._began_at = time.monotonic()
-        self.bring()
 
     def wake(self) -> None:
         """Have a look at what there is to do; called by any thread."""
@@ -301,10 +295,8 @@ class Claiming(Supply):
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
                 self._claim(per_s)
-            if time.monotonic() > self._look_at:
-                self._look_at = time.monotonic() + LOOK_S
-                if self._sweep.is_stopped():
-                    call.stop()
+            if self._sweep.is_stopped():
+                call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
             call.error = call.error or error.with_traceback(None)
             call.stop()
@@ -312,7 +304,7 @@ class Claiming(Supply):
     def _claim(self, per_s: float) -> None:
         """Claim items and let workers see them; if there are none, let the call end."""
         board, pace = self._call.board, self._pace
-        age_s = time.monotonic() - self._began_at
+        age_s = (time.monotonic_ns() - self._call.begun_ns) / 1e9
         if per_s:
             n = max(CLAIM_S, OF_AGE * age_s) * per_s
             pace.resize(n, 1, board.n_tasks)
