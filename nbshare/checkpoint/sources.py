@@ -267,13 +267,12 @@ class Sources:
             self.imports_any |= not IMPORTING.isdisjoint(asked | read)
             steps += [] if DYNAMIC.isdisjoint(read) else [(module.name, ALL)]
             for each in names:
-                name, attributes = each.id, asked if each in bases else ()
-                steps += [(module.name, name)] if name in module.named else []
-                for target in module.targets.get(name, ()):
-                    bindings.add((name, self.label(target.module), target.name))
-                    steps += self._along(target, attributes)
-                if name not in module.named and name not in module.targets:
-                    steps += [(target.module, name) for target in module.targets.get("*", ())]
+                targets = module.targets.get(each.id, [])
+                bindings |= {(each.id, self.label(t.module), t.name) for t in targets}
+                if targets and each in bases and each.id not in module.named:
+                    steps += [step for target in targets for step in self._along(target, asked)]
+                else:
+                    steps.append((module.name, each.id))
         if found:
             self.parts[label] = _digest_of(found, repr(sorted(bindings, key=repr)))
         return steps
