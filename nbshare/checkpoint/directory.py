@@ -442,13 +442,9 @@ class Directory:
             if is_whole:
                 for column in self._columns:
                     column.shrink(self._n_rows)
-                self._close_files()  # first: other machines see what is in a file that was closed
+                    column.close()  # first: other machines see what is in a file that was closed
                 self.writer.close(is_whole=True, is_synced=self._durability == "power", **told)
         finally:
             self.writer.close(is_whole=False, **told)
-            self._close_files()
-
-    def _close_files(self) -> None:
-        for column in self._columns:
-            column.close()
-        self._columns = []
+            for column in self._columns:
+                column.close()
