@@ -30,7 +30,6 @@ IMPORTING = {"__import__", "import_module"}  # may import any file
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
-BUILTIN = {"property", "staticmethod", "classmethod"}
 ALL = "*"  # as a name: all of a module
 
 Step = tuple[str, str]  # a module, and a name in it; "": its import
@@ -121,8 +120,7 @@ class _Module:
 
     def _is_foreign(self, decorator: ast.expr) -> bool:
         name = next((part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)), "")
-        targets = self.targets.get(name, [])
-        return name in BUILTIN or any(_own_path(t.module, None) is None for t in targets)
+        return any(_own_path(t.module, None) is None for t in self.targets.get(name, []))
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
