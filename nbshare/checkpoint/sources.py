@@ -150,12 +150,17 @@ def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tup
     try:
         module = _Module("", path)
     except (SyntaxError, ValueError):  # it is compiled
-        return {name: (digest(Path(path).read_bytes()).hex(), "")}
+        return whole_file(path, name)
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
     found[f"the top level of {name}"] = module.always
     parts = {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
     imports = _digest_of([], repr(sorted(module.targets.items())))
     return parts | {f"the imports of {name}": (imports, "")}
+
+
+def whole_file(path: str, name: str) -> dict[str, tuple[str, str]]:
+    """Return the digest of a file in the same form."""
+    return {name: (digest(Path(path).read_bytes()).hex(), "")}
 
 
 def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
@@ -246,9 +251,6 @@ class Sources:
         found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
         if not found and not targets:  # nothing of that name, or it comes with all of another
             targets = [t._replace(name=attribute) for t in module.targets["*"]]
-        if found:
-            where = f"{os.path.basename(module.path)}, {_lines_of(found)}"
-            self.lines[f"{module.label}.{attribute}"] = where
         steps = [(name, ""), *(step for target in targets for step in self._along(target))]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
 
@@ -273,6 +275,7 @@ class Sources:
                     steps.append((module.name, each.id))
         if found:
             self.parts[label] = _digest_of(found, repr(sorted(bindings, key=repr)))
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return steps
 
 

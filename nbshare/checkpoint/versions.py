@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.key import Key, Parts, differences
-from nbshare.checkpoint.sources import definitions_in
+from nbshare.checkpoint.sources import definitions_in, whole_file
 from nbshare.functions.freshness import Stamp, stamp_of
 
 
@@ -64,9 +64,12 @@ class Versions:
         old, new = dict(self._all[number]["parts"]), dict(self._key.parts)
         lines = dict(self._key.sources.lines)
         for name, before in self._all[number].get("files", {}).items():
+            read = definitions_in
+            if isinstance(before, str):  # of an earlier nbshare
+                before, read = {name: before}, whole_file
             old |= before
             with suppress(OSError):
-                for label, (digest, where) in definitions_in(self._path(name), name).items():
+                for label, (digest, where) in read(self._path(name), name).items():
                     new[label], lines[label] = digest, where
         return differences(old, new, lines)
 
