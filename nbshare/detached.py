@@ -18,7 +18,6 @@ the run, when it began, and how it ended. `nbshare.driver` is the driver's side.
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import subprocess
@@ -45,7 +44,6 @@ __all__ = ["begin"]
 
 LEAST = 1 << 16  # bytes of an array that is stored without a copy in memory
 LOOK_S = 0.01
-IMPORTS = "cwd", "path", "files", "overridden"  # of the caller's settings
 
 _drivers: list[subprocess.Popen[bytes]] = []  # of this process
 
@@ -81,10 +79,9 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
-    settings = pickle.loads(request.context.settings)
-    imports = {name: settings[name] for name in IMPORTS}
+    large = list(map(pickle.PickleBuffer, buffers))
     with path.with_suffix(".new").open("wb") as file:
-        pickle.dump((imports, data, list(map(pickle.PickleBuffer, buffers))), file, 5)
+        pickle.dump((request.context.settings, data, large), file, 5)
     path.with_suffix(".new").replace(path)
 
 
@@ -107,12 +104,6 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
         kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
         _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
     return _drivers[-1]
-
-
-@atexit.register
-def _leave_running() -> None:
-    for driver in _drivers:
-        driver.returncode = 0  # or Python would warn that it still runs
 
 
 def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int) -> None:

@@ -48,7 +48,8 @@ def resume(path: Path, grace: float) -> int:
         ) from None
     path = path.absolute()
     with file:
-        imports, data, buffers = pickle.load(file)
+        settings, data, buffers = pickle.load(file)
+    imports = pickle.loads(settings)
     os.chdir(imports["cwd"])
     sys.path = imports["path"]
     import_as_the_caller(imports["overridden"])
