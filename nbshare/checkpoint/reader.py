@@ -156,11 +156,11 @@ class RowReader:
     # ------------------------------------------------------------------------ checks
 
     def have_logs(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether the logs of some rows are as long as they should be."""
+        """Whether some rows say where their results are, and the logs are as long as that."""
         numbers, starts, sizes, _ = self._places(rows)
         logs, which = np.unique(numbers, return_inverse=True)
         ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
-        return np.asarray(starts + np.abs(sizes) <= ends[which])
+        return np.asarray((sizes != 0) & (starts + np.abs(sizes) <= ends[which]))
 
     def are_whole(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the results of some rows have the checksums of their index words."""

@@ -191,7 +191,7 @@ class Writer:
         if self._fd < 0:
             return
         if self._has_lease():
-            boot = self._me["boot"] if is_whole else ""  # then the next writer checks everything
+            boot = self._me["boot"] if is_whole else None  # then the next writer checks all
             try:
                 self._say({"ended": time.time(), "synced": is_synced, "boot": boot} | told)
             except OSError:
