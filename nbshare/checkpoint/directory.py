@@ -101,8 +101,7 @@ Results that fit no array are pickles in objects.*.log; objects.npy has the offs
 bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
 times.npy has two columns: the time when a row was stored, in seconds since 1970, and how many
 seconds its item took, 0 if that is unknown. index["code"] is a place in code.json: what the result
-depended on; code/ has the source files of that time. You may read all files while a run writes to
-them. Do not edit them.
+depended on. You may read all files while a run writes to them. Do not edit them.
 """
 
 

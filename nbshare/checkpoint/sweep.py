@@ -121,8 +121,7 @@ class Sweep:
         elif found is not None:
             if found["id"] != self._id:
                 self._join(**found)
-            self._look()
-            if not self._is_settled.all():
+            if not self._look():
                 return False
         elif self._id and (whole_of(self._options.path).states > 0).all():
             return True  # another process has merged it
@@ -182,16 +181,17 @@ class Sweep:
 
     # ------------------------------------------------------------------------- items
 
-    def _look(self) -> None:
-        """See what is claimed and stored, and which processes are gone."""
+    def _look(self) -> bool:
+        """See what is claimed, and which processes are gone; return whether all is stored."""
         self._read_claims()
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
         whole = whole_of(self._options.path)  # after that
         has_failed = (whole.states == FAILED) & (whole.source[whole.order] > 0)  # in this run
-        self._is_settled = np.isin(whole.states, STORED) | has_failed
-        self._is_taken = self._is_settled.copy()
+        is_settled = np.isin(whole.states, STORED) | has_failed
+        self._is_taken = is_settled.copy()
         self._take(claim for claim in self._claims if claim["by"] in running)
+        return bool(is_settled.all())
 
     def _read_claims(self) -> None:
         while (claim := read_json(self._folder / CLAIMS / str(len(self._claims)))) is not None:
