@@ -6,7 +6,6 @@ import _thread
 import os
 import pickle
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,9 +15,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.files import read_json
+from nbshare.checkpoint.directory import LOG_FILE
+from nbshare.checkpoint.files import size_of
 from nbshare.checkpoint.sweep import STOP
-from nbshare.checkpoint.writer import PARTS, is_alive, writer_of
+from nbshare.checkpoint.writer import PARTS, is_here
 from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
@@ -32,9 +32,9 @@ from nbshare.stored import StoredRun
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
 
-__all__ = ["CALL", "DRIVER", "LOG", "RUN", "AttachedRun", "attach", "driver_of", "error_of"]
+__all__ = ["CALL_FILE", "AttachedRun", "attach"]
 
-DRIVER, CALL, RUN, LOG = "driver", "call.pickle", "run.json", "log.txt"  # a folder, and its files
+CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
 LOOK_S = 0.1
 
 
@@ -97,19 +97,12 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     return in_background(cast("Any", run), label, progress, plot)
 
 
-def driver_of(path: Path) -> dict[str, Any]:
-    """Return what the last driver of a checkpoint says of itself; empty if there was none."""
-    return read_json(path / DRIVER / RUN) or {}
-
-
-def error_of(record: dict[str, Any]) -> BaseException | None:
-    """Return the error that a driver has ended with."""
-    if "error" not in record:
-        return None
+def _error_of(writer: dict[str, Any]) -> BaseException:
+    """Return the error that a run has ended with."""
     try:
-        return cast("BaseException", pickle.loads(bytes.fromhex(record["pickled"])))
-    except Exception:  # noqa: BLE001 - its class may exist in the driver only
-        return TaskError(record["error"])
+        return cast("BaseException", pickle.loads(bytes.fromhex(writer["pickled"])))
+    except Exception:  # noqa: BLE001 - its class may exist in the other process only
+        return TaskError(writer["error"])
 
 
 class AttachedRun(Run):
@@ -123,16 +116,16 @@ class AttachedRun(Run):
 
     def __init__(self, path: Path) -> None:
         self.stored, self._path = StoredRun(path), path
-        record = driver_of(path)
+        _, writer = self.stored._writer()
         request: dict[str, Any] = dict.fromkeys(Request._fields)
         request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
-        request |= {"out": record.get("out"), "max_workers": record.get("max_workers", 1)}
-        request["policy"] = Policy(on_error=record.get("on_error") or "raise")
+        request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
+        request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
         super().__init__(Request(**request))
         self._end_state: State = "failed"
         self._given = np.zeros(0, np.bool_)
-        self._began_at: float | None = record.get("began_at")
-        self._n_shown = _nbytes(path / DRIVER / LOG)  # of the log
+        self._began_at: float | None = writer.get("began_at")
+        self._n_shown = size_of(path / LOG_FILE)
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -145,8 +138,8 @@ class AttachedRun(Run):
 
     @property
     def age_s(self) -> float:
-        """Seconds since its driver began, or until its end."""
-        ended_at = driver_of(self._path).get("ended_at") or time.time()
+        """Seconds since it began, or until its end."""
+        ended_at = self.stored._writer()[1].get("ended") or time.time()
         return float(ended_at - self._began_at) if self._began_at else 0.0
 
     @property
@@ -201,7 +194,7 @@ class AttachedRun(Run):
 
     def start(self) -> None:
         """Begin to look."""
-        if self._is_on():
+        if self.stored.state == "running":
             _thread.start_new_thread(self._watch, ())
         else:
             self._finish()
@@ -217,25 +210,21 @@ class AttachedRun(Run):
         with suppress(FileNotFoundError):
             (self._path / PARTS / STOP).write_text("")  # those that share the run look for it
             return
-        record = driver_of(self._path)
-        if record.get("host") != socket.gethostname() or not is_alive(self._path, record):
-            writer = writer_of(self._path) or record
+        state, writer = self.stored._writer()
+        if state != "running":
+            return
+        if not (writer.get("is_driver") and is_here(writer)):
             raise RuntimeError(
                 f"{self._path}: process {writer['pid']} on {writer['host']} runs this, and only it "
                 "can stop it: there is no detached run on this host."
             )
         with suppress(ProcessLookupError):
-            os.kill(record["pid"], signal.SIGINT)
-
-    def _is_on(self) -> bool:
-        record = driver_of(self._path)
-        is_driven = bool(record) and not record["ended_at"] and is_alive(self._path, record)
-        return is_driven or self.stored.state == "running"
+            os.kill(writer["pid"], signal.SIGINT)
 
     def _watch(self) -> None:
         try:
-            while self._is_on():
-                self._show_prints(_nbytes(self._path / DRIVER / LOG))
+            while self.stored.state == "running":
+                self._show_prints(size_of(self._path / LOG_FILE))
                 time.sleep(LOOK_S)
         finally:
             self._finish()
@@ -243,7 +232,7 @@ class AttachedRun(Run):
     def _show_prints(self, stop: int) -> None:
         """Show what workers have printed, below the cell."""
         if stop > self._n_shown:
-            with (self._path / DRIVER / LOG).open("rb") as log:
+            with (self._path / LOG_FILE).open("rb") as log:
                 text = os.pread(log.fileno(), stop - self._n_shown, self._n_shown)
             self.request.prints.is_any = True
             self.request.prints.add("stdout", text.decode("utf-8", "replace"))
@@ -257,16 +246,13 @@ class AttachedRun(Run):
 
     def _outcome(self) -> tuple[State, BaseException | None]:
         """Return how the run has ended."""
-        record, writer = driver_of(self._path), writer_of(self._path) or {}
-        if record.get("pid") == writer.get("pid") and record.get("ended_at"):
-            self._show_prints(record["n_printed"])
-            return record["state"], error_of(record)
-        if self.stored.state == "ended":
+        state, writer = self.stored._writer()
+        if state == "ended":
             return "failed", self._death()
-        if self.n_done == self.n_tasks:
-            return "done", None
-        error = next(iter(self.errors.values()), None)
-        return "failed" if error else "stopped", error
+        self._show_prints(writer.get("n_printed", 0))
+        if "error" in writer:
+            return "failed", _error_of(writer)
+        return "done" if self.n_done == self.n_tasks else "stopped", None
 
     def _death(self) -> WorkerDiedError:
         resume = f", or: python -m nbshare resume {self._path}"
@@ -274,11 +260,5 @@ class AttachedRun(Run):
             f"{self._path}: the process of this run was killed, or the machine restarted, after "
             f"{self.n_done} of {self.n_tasks} items. Their results are kept, and partial() returns "
             "them. To run the rest, make the same call again"
-            f"{resume if (self._path / DRIVER / CALL).exists() else ''}"
+            f"{resume if (self._path / CALL_FILE).exists() else ''}"
         )
-
-
-def _nbytes(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0

@@ -7,18 +7,17 @@
         └────► python -m nbshare resume DIR              ▼
                  load_call ─────────────────────► drive: parallel_map(..., checkpoint=DIR)
                                                          │
-    attach ◄── results, lease.json, driver/run.json ◄────┘
+    attach ◄── results, lease.json, driver/log.txt ◄─────┘
 
 Processes of ``run`` with one checkpoint share its items (`nbshare.checkpoint.sweep`).
 
 The folder ``driver`` of the checkpoint has ``call.pickle`` (the function, its arguments, and how to
-import), ``run.json`` (the driver's identity, when it began, and how it ended) and ``log.txt`` (what
-was printed). `nbshare.driver` is the driver's side.
+import) and ``log.txt`` (what was printed). The lease of the checkpoint tells which process drives
+the run, when it began, and how it ended. `nbshare.driver` is the driver's side.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import subprocess
@@ -30,21 +29,21 @@ from typing import Any
 import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference
-from nbshare.attached import CALL, DRIVER, LOG, attach, driver_of, error_of
-from nbshare.checkpoint.directory import check_place
+from nbshare.attached import CALL_FILE, attach
+from nbshare.checkpoint.directory import LOG_FILE, check_place
+from nbshare.checkpoint.files import size_of
 from nbshare.checkpoint.writer import check_free, writer_of
 from nbshare.engine.run import Request
-from nbshare.errors import UnsendableError
+from nbshare.errors import CheckpointError, UnsendableError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
-from nbshare.memory import aligned, file_of
+from nbshare.memory import file_of
 from nbshare.options import MapOptions, checked_checkpoint
 
-__all__ = ["begin", "make_place"]
+__all__ = ["begin"]
 
-LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
+LEAST = 1 << 16  # bytes of an array that is stored without a copy in memory
 LOOK_S = 0.01
-IMPORTS = "cwd", "path", "files", "overridden"  # of the caller's settings
 
 _drivers: list[subprocess.Popen[bytes]] = []  # of this process
 
@@ -58,17 +57,14 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise TypeError("detach=True takes items that have a length: make a list of them")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
-    make_place(kept.path)
-    _store(kept.path / DRIVER / CALL, request, options)
-    _await_beginning(kept.path, _start_driver(kept.path))
-    return attach(kept.path, progress=progress, plot=plot)
-
-
-def make_place(path: Path) -> None:
-    """Make the folder of a driver, if the checkpoint is free."""
+    path = kept.path
     check_place(path)
     check_free(path)
-    (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
+    (path / CALL_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _store(path / CALL_FILE, request, options)
+    n_printed = size_of(path / LOG_FILE)
+    _await_beginning(path, _start_driver(path), n_printed)
+    return attach(path, progress=progress, plot=plot)
 
 
 def _store(path: Path, request: Request, options: MapOptions) -> None:
@@ -83,13 +79,9 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
-    settings = pickle.loads(request.context.settings)
-    imports = {name: settings[name] for name in IMPORTS}
+    large = list(map(pickle.PickleBuffer, buffers))
     with path.with_suffix(".new").open("wb") as file:
-        pickle.dump((imports, data, [buffer.nbytes for buffer in buffers]), file)
-        for buffer in buffers:
-            file.seek(aligned(file.tell()))
-            file.write(buffer)
+        pickle.dump((request.context.settings, data, large), file, 5)
     path.with_suffix(".new").replace(path)
 
 
@@ -107,28 +99,25 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     code += "from nbshare.__main__ import main; sys.exit(main())"
     command = [sys.executable, *flags, "-P", "-c", code, "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
-    with (path / DRIVER / LOG).open("ab") as log:
+    with (path / LOG_FILE).open("ab") as log:
         kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
         _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
     return _drivers[-1]
 
 
-@atexit.register
-def _leave_running() -> None:
-    for driver in _drivers:
-        driver.returncode = 0  # or Python would warn that it still runs
+def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int) -> None:
+    """Wait until a driver writes to the checkpoint; raise what it says if it was refused.
 
-
-def _await_beginning(path: Path, driver: subprocess.Popen[bytes]) -> None:
-    """Wait until a driver writes to the checkpoint; raise the error if it was refused."""
+    `n_printed`: size of the log before.
+    """
     has_ended = False
     try:
         while (writer_of(path) or {}).get("pid") != driver.pid:
             if has_ended:
-                record = driver_of(path)
-                error = error_of(record) if record.get("pid") == driver.pid else None
-                raise error or RuntimeError(f"no run has begun: see {path / DRIVER / LOG}")
+                said = (path / LOG_FILE).read_bytes()[n_printed:].decode("utf-8", "replace")
+                said = said.strip().removeprefix("nbshare resume: ")
+                raise CheckpointError(said or f"{path}: the process of the run was killed")
             has_ended = driver.poll() is not None  # and look once more: it may have been quick
             time.sleep(LOOK_S)
     except BaseException:  # an interrupt

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pickle
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -17,11 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.attached import CALL, DRIVER, LOG, RUN
-from nbshare.checkpoint.files import replace_json
+from nbshare.attached import CALL_FILE
+from nbshare.checkpoint import writer
 from nbshare.checkpoint.sweep import Sweep
-from nbshare.checkpoint.writer import this_process
-from nbshare.detached import make_place
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.prints import Prints
@@ -31,11 +27,9 @@ from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs
 from nbshare.mapping import map_async
-from nbshare.memory import aligned, usable_cpus
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
-from nbshare.wire.failures import describe
 
 __all__ = ["resume", "run"]
 
@@ -46,20 +40,16 @@ AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 def resume(path: Path, grace: float) -> int:
     """Run the call that is stored in a checkpoint; return the exit code."""
     try:
-        file = (path / DRIVER / CALL).open("rb")
+        file = (path / CALL_FILE).open("rb")
     except FileNotFoundError:
         raise CheckpointError(
             f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
             "call again to continue."
         ) from None
-    path, buffers = path.absolute(), []
+    path = path.absolute()
     with file:
-        imports, data, sizes = pickle.load(file)
-        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    for size in sizes:
-        at = aligned(at)
-        buffers.append(memory[at : at + size])
-        at += size
+        settings, data, buffers = pickle.load(file)
+    imports = pickle.loads(settings)
     os.chdir(imports["cwd"])
     sys.path = imports["path"]
     import_as_the_caller(imports["overridden"])
@@ -95,21 +85,15 @@ def _load(path: str) -> Any:
     return json.loads(text) if kind == ".json" else text.splitlines()
 
 
-def _run_alone(
-    func: Any, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
-) -> bool:
+def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
     """Run a parallel map; return whether it is complete."""
-    make_place(options["checkpoint"])
-    begin(time.time())
     job = _ended(map_async(func, *items, **options))
     if job._error is not None:
         raise job._error
     return job.state != "stopped" or job.n_done == job.n_tasks
 
 
-def _run_together(
-    func: str, items: list[Any], begin: Callable[[float], None], options: dict[str, Any]
-) -> bool:
+def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
     """Take part in a run that others may share; return whether it is complete."""
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
@@ -117,7 +101,6 @@ def _run_together(
     while True:
         made = request._replace(prints=Prints(Printer()))
         call = sweep.next_call(partial(prepare, made, dispatcher()))
-        begin(sweep.began_at)
         if call is None:
             return True
         job = _ended(in_background(call, label_of(request.func), True, None))
@@ -140,52 +123,22 @@ def _ended(job: Job) -> Job:
     return job
 
 
-def _drive(run: Callable[..., bool], options: dict[str, Any], grace: float) -> int:
-    """Run a parallel map; store in a file which process drives it, and how it ended."""
+def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace: float) -> int:
+    """Run a parallel map; return the exit code."""
     path = Path(options["checkpoint"]).expanduser().absolute()
-    told = {name: options.get(name) for name in ("on_error", "out", "max_workers")}
-    record = {**this_process(), **told, "began_at": None, "ended_at": None}
-    record["max_workers"] = record["max_workers"] or usable_cpus()
-
-    def begin(began_at: float) -> None:
-        """Say so, once nothing else runs here that should be known instead."""
-        record["began_at"] = began_at
-        (path / DRIVER).mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_json(path / DRIVER / RUN, record, is_needed=False)
-
+    writer.is_driver = True
     notices: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
-    state, error = "stopped", None
     try:
-        if run(begin, options):
-            state = "done"
+        return 0 if run(options) else AGAIN
     except KeyboardInterrupt:
-        if not notices:
-            raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
-    except Exception as caught:
-        state, error = "failed", caught
-        raise
+        if notices:
+            return AGAIN
+        raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
     finally:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        if record["began_at"]:
-            ended = {"ended_at": time.time(), "state": state, **_described(path, error)}
-            replace_json(path / DRIVER / RUN, record | ended, is_needed=False)
-    return AGAIN if state == "stopped" else 0
-
-
-def _described(path: Path, error: Exception | None) -> dict[str, Any]:
-    """Return how much was printed, and the error."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    log = path / DRIVER / LOG
-    found: dict[str, Any] = {"n_printed": log.stat().st_size if log.exists() else 0}
-    if error is not None:
-        failure = describe(error, -1, "")
-        pickled = failure.pickled or b""
-        found |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
-    return found
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:

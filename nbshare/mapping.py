@@ -456,9 +456,9 @@ def _prepared(
     if kept is None:
         call = make()
     else:
-        from nbshare.checkpoint.keeper import kept_in  # late: most calls do without
+        from nbshare.checkpoint.keeper import Keeper  # late: most calls do without
 
-        call = kept_in(kept, request, make)
+        call = Keeper(request, kept).begin(make)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import STORED, RowReader, Rows
+from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -27,8 +27,6 @@ from nbshare.wire.rows import RESULTS_FILE
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
 RATE_S = 60.0  # of what was stored lately
-
-_Source = tuple[RowReader, Rows, npt.NDArray[Any]]
 
 
 class Outdated(NamedTuple):
@@ -134,41 +132,33 @@ class StoredRun:
         self.label = str(meta["label"])
         self._reader = RowReader(path)
 
-    def _order(self) -> Rows:
-        """Return the row of each item of the last call."""
-        order = self._reader.load("order.npy")
-        if not len(order):  # a generator's are known in the end
-            order = np.flatnonzero(self._reader.load("items.npy").any(axis=-1))
-        return order
-
-    def _sources(self, order: Rows) -> list[_Source]:
-        """Return this, and the parts of processes that share the run.
-
-        Each with its row and index word for each item of the last call.
-        """
-        rows = [order, *[np.arange(len(order))] * len(parts := parts_of(self.path))]
-        readers = [self._reader, *map(RowReader, parts)]
-        found = [(reader, reader.words()) for reader in readers]
-        return [
-            (reader, rows, words[rows])
-            for (reader, words), rows in zip(found, rows, strict=True)
-            if len(words) >= len(order)  # else it has just begun
-        ]
+    def _times(self, whole: Whole) -> npt.NDArray[np.float64]:
+        """Return when each row was stored, and the seconds that it took."""
+        times = np.zeros((len(whole.words), 2))
+        for k, reader in enumerate(whole.readers):
+            is_here = (whole.source == k) & (whole.words["state"] > 0)
+            times[is_here] = reader.times()[whole.place[is_here]]
+        return times
 
     @property
     def state(self) -> str:
         """State (str): "running", "over", or "ended" if it was killed or its machine is gone."""
+        return self._writer()[0]
+
+    def _writer(self) -> tuple[str, dict[str, Any]]:
+        """Return the state, and what the lease of a running writer tells, or of the last one."""
         parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
-        writers = [self.path, *parts][::-1]  # the last one first
-        if any(running_writer_of(each) is not None for each in writers):
-            return "running"
-        writer = writer_of(writers[0])
-        return "over" if writer is None or writer["ended"] else "ended"
+        folders = [self.path, *parts][::-1]  # the last one first
+        for folder in folders:
+            if (writer := running_writer_of(folder)) is not None:
+                return "running", writer
+        writer = writer_of(folders[0])
+        return "over" if writer is None or writer["ended"] else "ended", writer or {}
 
     @property
     def n_tasks(self) -> int:
         """Number of items of the last call (int); of a generator those that were read."""
-        return len(self._order())
+        return len(self._reader.order())
 
     @property
     def n_done(self) -> int:
@@ -178,19 +168,13 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
-        order = self._order()
-        sources = self._sources(order)
-        present = np.zeros(len(order) if sources else 0, np.bool_)
-        for _, _, words in sources:
-            present |= np.isin(words["state"], STORED)
-        return present
+        return np.isin(whole_of(self.path).states, STORED)
 
     @property
     def rate(self) -> float:
         """Results per second (float) that were stored in the last minute before the newest."""
-        folders = self.path, *parts_of(self.path)
-        times = np.concatenate([RowReader(folder).times()[:, 0] for folder in folders])
-        times = np.sort(times[times > 0])
+        times = np.sort(self._times(whole_of(self.path))[:, 0])
+        times = times[times > 0]
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
         return (len(recent) - 1) / took_s if took_s else 0.0
@@ -203,14 +187,9 @@ class StoredRun:
         Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
-        n = len(order := self._order())
-        attempts, times = np.zeros(n, np.uint8), np.zeros((n, 2))
-        for reader, rows, words in self._sources(order):
-            is_there = words["state"] > 0
-            attempts[is_there] = words["attempts"][is_there]
-            if len(found := reader.times()):  # an older version stored none
-                times[is_there] = found[rows[is_there]]
-        return {"seconds": times[:, 1], "attempts": attempts, "stored_at": times[:, 0]}
+        whole = whole_of(self.path)
+        words, times = whole.words[whole.order], self._times(whole)[whole.order]
+        return {"seconds": times[:, 1], "attempts": words["attempts"], "stored_at": times[:, 0]}
 
     @property
     def errors(self) -> dict[int, str]:
@@ -219,11 +198,12 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
-        folders, present = (self.path, *parts_of(self.path)), self.present
+        whole = whole_of(self.path)
+        present = np.isin(whole.states, STORED)
         return {
             each["item"]: each
-            for folder in folders
-            for each in RowReader(folder).errors()
+            for reader in whole.readers
+            for each in reader.errors()
             if each["time"] >= since and not present[each["item"] :][:1].any()
         }
 
@@ -254,13 +234,11 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        order, output = self._order(), self._reader.load(RESULTS_FILE)
-        sources = self._sources(order)
-        is_file = len(sources) == 1 and np.array_equal(order, np.arange(len(output)))
-        states = sources[0][2]["state"] if is_file else order
-        if not is_file or (states == IN_LOG).any():
-            return _together(sources, len(order))
-        is_missing = states != IN_OUTPUT
+        whole, output = whole_of(self.path), self._reader.load(RESULTS_FILE)
+        is_file = len(whole.readers) == 1 and np.array_equal(whole.order, np.arange(len(output)))
+        if not is_file or (whole.states == IN_LOG).any():
+            return _together(whole)
+        is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
 
     def outdated(
@@ -308,25 +286,20 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        n_wanted, all_words, order = request.n_tasks or 0, self._reader.words(), self._order()
-        wanted = np.zeros(0, np.int64)  # the rows of its items that have one
+        n_wanted, whole = request.n_tasks or 0, whole_of(self.path)
+        is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
             stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
             rows = Lookup(stored).find(key.items.next(request.iterables))
-            wanted = rows[(rows >= 0) & (rows < len(all_words))]
-        parts = [source for source in self._sources(order) if source[0] is not self._reader]
-        sources = [(self._reader, np.arange(len(all_words)), all_words)]
-        sources += [(part, order, words) for part, _, words in parts]
-        is_stored, is_old = np.zeros((2, len(all_words)), np.bool_)
-        changes: list[str] = []
-        for reader, rows, words in sources:
-            has_result, versions = np.isin(words["state"], STORED), Versions(reader.folder, key)
-            has_old = has_result & ~np.isin(words["code"], versions.accepted)
-            is_stored[rows[has_result]], is_old[rows[has_result]] = True, has_old[has_result]
-            has_old &= np.isin(rows, wanted)
-            if has_old.any() and not changes:
-                changes = versions.changes_of(words["code"][has_old])
-        n_stored, n_old = int(is_stored[wanted].sum()), int(is_old[wanted].sum())
+            is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
+        is_wanted &= np.isin(whole.words["state"], STORED)
+        n_stored, n_old, changes = int(is_wanted.sum()), 0, list[str]()
+        for k, reader in enumerate(whole.readers):
+            versions = Versions(reader.folder, key)
+            codes = whole.words["code"][is_wanted & (whole.source == k)]
+            old = codes[~np.isin(codes, versions.accepted)]
+            n_old += len(old)
+            changes = changes or (versions.changes_of(old) if len(old) else [])
         return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
 
     def __repr__(self) -> str:
@@ -344,15 +317,15 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def _together(sources: list[_Source], n: int) -> Any:
-    """Return the results of several sources: a masked array in memory, or a list."""
-    is_missing, parts = np.ones(n, np.bool_), []
-    for reader, rows, words in sources:
-        new = np.flatnonzero(np.isin(words["state"], STORED) & is_missing)
-        is_missing[new] = False
+def _together(whole: Whole) -> Any:
+    """Return the results of several readers: a masked array in memory, or a list."""
+    n, parts, is_missing = len(whole.order), [], ~np.isin(whole.states, STORED)
+    for k, reader in enumerate(whole.readers):
+        new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
         if len(new):
             output = reader.load(RESULTS_FILE)
-            parts.append((reader, new, rows[new], words["state"][new], output))
+            rows = whole.place[whole.order[new]]
+            parts.append((reader, new, rows, whole.states[new], output))
     forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
     if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
         results = [MISSING] * n

@@ -6,10 +6,11 @@
     versions     what stored results depended on, also files that workers report later
     items        a digest for each item, so that it is found again wherever it is in a sweep
     directory    the files: rows, objects, and an index word per row, written last
+    reader       what is stored at a moment, here and in the parts of a shared run
     writer       the one process that may write
     keeper       a thread that stores what workers have finished, while a call runs
     sweep        a run that several processes share: what each of them claims
-    merging      what each of them has stored becomes one checkpoint
+    transfer     results that are elsewhere, in memory or in a part, become rows
 
 A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,
 reordered or thinned, and nothing that is stored is ever moved.

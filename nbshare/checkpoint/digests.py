@@ -28,7 +28,6 @@ from nbshare.errors import CheckpointError, cut
 SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces
-N_COLUMNS = 128  # copied at a time from Fortran's order: as many pages as a CPU has at hand
 # Answers that sparse matrices keep once they were asked.
 ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
@@ -224,9 +223,4 @@ def _bytes_of(array: npt.NDArray[Any]) -> Any:
     """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
     if not array.nbytes:
         return b""
-    if abs(array.strides[-1]) > abs(array.strides[0]):  # as in Fortran's order
-        copied = np.empty(array.shape, array.dtype)
-        for k in range(0, array.shape[-1], N_COLUMNS):
-            copied[..., k : k + N_COLUMNS] = array[..., k : k + N_COLUMNS]
-        array = copied
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

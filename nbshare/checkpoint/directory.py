@@ -5,7 +5,6 @@
     README.txt    how to read this with NumPy alone
     meta.json     format, versions of programs, what results look like
     code.json     what results depended on when they were stored, by number
-    code/         the source files of that time, by digest
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.*.log other results, as pickles; objects.npy says per row where
@@ -13,7 +12,7 @@
     index.npy     per row: state, attempts, number in code.json, checksum     written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
-    lease.json    the writer; the file lock: held by it in the kernel
+    lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
 
@@ -23,13 +22,11 @@ Rows are written by `nbshare.wire.rows`.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import platform
 import secrets
 import shutil
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -41,13 +38,15 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import STORED, RowReader, Rows
-from nbshare.checkpoint.transfer import transfer
+from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
+from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free, parts_of
+from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
+from nbshare.memory import disk
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.failures import describe
 from nbshare.wire.results import ALONE, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
@@ -64,7 +63,8 @@ from nbshare.wire.rows import (
 )
 
 FORMAT = 2
-FLUSH_S = 2.0  # between times when other machines see what is stored
+FLUSH_S = 2.0  # between times when other machines see what a part has stored
+LOG_FILE = "driver/log.txt"  # what a driver has printed
 GROWTH = 1.5  # of the files, if the number of items is unknown
 LEAST_ROWS = 1024
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
@@ -101,8 +101,7 @@ Results that fit no array are pickles in objects.*.log; objects.npy has the offs
 bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
 times.npy has two columns: the time when a row was stored, in seconds since 1970, and how many
 seconds its item took, 0 if that is unknown. index["code"] is a place in code.json: what the result
-depended on; code/ has the source files of that time. You may read all files while a run writes to
-them. Do not edit them.
+depended on. You may read all files while a run writes to them. Do not edit them.
 """
 
 
@@ -144,6 +143,11 @@ class Directory:
     role : Role, default "run"
         What it is for. A part has the items of a run by their positions, without digests.
 
+    Attributes
+    ----------
+    writer : Writer
+        The right to write to it, which is still to be taken.
+
     Raises
     ------
     CheckpointError
@@ -160,7 +164,7 @@ class Directory:
         self.reader = RowReader(path)
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
-        self._writer = Writer(path, role)
+        self.writer = Writer(path, role)
         self._mark = UNSYNCED if options.durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
@@ -173,7 +177,6 @@ class Directory:
             if (path / PARTS).exists():
                 self._merge()
             self._settle_version(options.if_changed)
-            self._writer.take()
         except BaseException:
             self.close(is_whole=False)
             raise
@@ -196,12 +199,12 @@ class Directory:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
         self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
-        items = np.array(self._items.read())
+        items = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
         used = np.flatnonzero(items.any(axis=1))
         self._n_rows = int(used[-1]) + 1 if len(used) else 0
         self._digests: Pairs = items.view(np.uint64)[: self._n_rows]
         self._make_room(self._n_rows)
-        self.words = np.array(self._index.read())
+        self.words = np.array(self.reader.load(INDEX_FILE), INDEX)
         # The rest of a row without a digest may be anything: the row may get another item.
         is_unknown = self.words["state"] > 0
         is_unknown[used] = False
@@ -209,26 +212,22 @@ class Directory:
         unsynced = np.flatnonzero(self.words["state"] >= UNSYNCED)
         self.words["state"] %= UNSYNCED
         is_whole = all(column.was_whole for column in self._columns)
-        is_whole &= self.reader.has_logs(np.flatnonzero(self.words["state"] == IN_LOG))
+        logged = np.flatnonzero(self.words["state"] == IN_LOG)
+        is_whole &= bool(self.reader.have_logs(logged).all())
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
-        if self._writer.is_new_boot or is_lost or not is_whole:
+        if self.writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
         self.commit(unsynced[self.words["state"][unsynced] > 0])
         self._first_log = self._next_log  # of those that are written from now on
 
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
+        self.writer.take()  # first: a process that begins now waits for us, or we see it
         check_free(self.path)
-        self._writer.take()  # first: a process that begins now waits for us, or we see it
-        try:
-            check_free(self.path)
-        except CheckpointInUseError:
-            self.close(is_whole=True)
-            raise
-        order = self.reader.load("order.npy")
-        for path in parts_of(self.path):
-            self._merge_part(RowReader(path), order)
-            self.words = self.reader.words()
+        whole = whole_of(self.path)
+        for k, part in enumerate(whole.readers[1:], 1):
+            self._merge_part(part, whole, np.flatnonzero(whole.source == k))
+        self.words = self.reader.words()
         self._sync_results()
         self._index.sync()
         # At once: a process that is late finds its part either in its place or not at all.
@@ -238,29 +237,28 @@ class Directory:
             raise CheckpointInUseError(f"{self.path}: another process merges the parts") from None
         remove_merged(self.path)
 
-    def _merge_part(self, part: RowReader, order: Rows) -> None:
-        """Take over the rows of a part that are whole; `order`: where each of them goes."""
-        all_words, spec = part.words()[: len(order)], part.spec
-        is_new = ~np.isin(self.words["state"][order[: len(all_words)]], STORED)
-        is_new &= (all_words["state"] == FAILED) | (spec is not None) & (all_words["state"] > 0)
-        numbers = self.versions.adopt(part.folder)
-        new = np.flatnonzero(is_new & (all_words["code"] < len(numbers)))
+    def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
+        """Take over rows that are in a part, if they are undamaged."""
+        spec, numbers = part.spec, self.versions.adopt(part.folder)
+        words = whole.words[new]
+        is_known = (words["state"] == FAILED) | (spec is not None)
+        new = new[is_known & (words["code"] < len(numbers))]
         if spec is not None and len(new):
             self.decide(spec)
-        writer, times = RowWriter(self.place()), part.load(TIMES_FILE)
+        writer, times = RowWriter(self.place()), part.times()
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
-        for items in np.array_split(new, 1 + nbytes // MOST_BYTES):
-            if not self.is_there():  # which renews the lease: copying may take long
+        for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
+            if not self.writer.renew():  # copying may take long
                 raise CheckpointInUseError(f"{self.path}: another process has taken it over")
-            items = items[part.are_whole(items, all_words[items])]
-            words, rows = all_words[items], order[items]
+            rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
+            items, words = whole.place[rows], whole.words[rows]
             words["code"] = numbers[words["code"]]
             is_other = (words["state"] == IN_OUTPUT) & (self.reader.spec != spec)
             self._put_as_objects(part, items[is_other], writer, rows[is_other], words[is_other])
             fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
-            for _ in transfer(part, *fitting):
+            for _ in transfer(Source(part.values, part.entries, part.logs), *fitting):
                 pass
-            for run in runs_of(rows) if len(times) == len(all_words) else ():
+            for run in runs_of(rows):
                 self._times.write(int(rows[run.start]), times[items[run]])
             self.commit(rows)
         for record in part.errors():
@@ -302,16 +300,26 @@ class Directory:
                 'if_changed="accept" to keep them as they are.'
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
-        if if_changed == "restart":
+        if if_changed == "restart" and old.any():
             self._forget(np.flatnonzero(old))
-            if old.any() and self._results is not None:
-                self._results.replace_with(np.flatnonzero(self.words["state"] == IN_OUTPUT))
+            if self._results is not None:
+                self._leave_results(self._results)
             if not np.isin(self.words["state"], STORED).any():
                 self._note_kind(None)
-                if self._results is not None:
-                    self._columns.remove(self._results)
-                    self._results.close()
-                    self._results = None
+
+    def _leave_results(self, results: files.Column) -> None:
+        """Go on in another file: arrays that are mapped from this one stay as they are."""
+        results.close()
+        self._columns.remove(results)
+        self._results = None
+        if (self.words["state"] == IN_OUTPUT).any():
+            copy = self.path / f".{RESULTS_FILE}"
+            shutil.copyfile(results.path, copy)
+            files.sync(copy)
+            disk.system.rename(copy, results.path)
+            self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
+        else:
+            results.path.unlink()
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
@@ -370,33 +378,29 @@ class Directory:
 
     # ------------------------------------------------------------------------- storing
 
-    def _new_log(self) -> int:
-        self._next_log += 1
-        return self._next_log - 1
-
     def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         self.decide(spec)
-        assert self._results is not None
-        return Output(self._results.read("c"), [], None)
+        array = np.load(self.path / RESULTS_FILE, mmap_mode="c")
+        return Output(np.asarray(array), [], None)
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
         starts = {column.path.name: column.start for column in self._columns}
-        number = self.versions.number
-        return FilePlace(str(self.path), starts, number, self._new_log(), self._mark)
+        log, self._next_log = self._next_log, self._next_log + 1
+        return FilePlace(str(self.path), starts, self.versions.number, log, self._mark)
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows."""
-        return np.asarray(self._index.read()["state"][rows] % UNSYNCED)
+        """Return the states of some rows; larger while the disk is to be waited for."""
+        return np.asarray(self.reader.load(INDEX_FILE)["state"][rows])
 
     def commit(self, rows: Rows) -> None:
         """Wait until the disk has some rows, if the durability is "power"."""
         if self._durability != "power" or not len(rows):
             return
-        words = np.array(self._index.read()[rows])
-        self._sync_results()
+        words = np.array(self.reader.load(INDEX_FILE)[rows])
         words["state"] %= UNSYNCED
+        self._sync_results()
         for run in runs_of(rows):
             self._index.write(int(rows[run.start]), words[run])
         self._index.sync()
@@ -420,32 +424,26 @@ class Directory:
         files.sync(self.path)
 
     def flush(self) -> None:
-        """Let other machines see what is stored: NFS sends it to its server when a file closes."""
+        """Let other machines see what a part has stored."""
         if self._is_part and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
-            for column in self._columns:
-                os.close(os.dup(column.fd))
-            for number in range(self._first_log, self._next_log):
-                with suppress(FileNotFoundError):
-                    os.close(os.open(self.path / log_file(number), os.O_RDWR))
+            self._sync_results()
+            self._index.sync()
 
-    def is_there(self) -> bool:
-        """Renew the lease; return whether the directory is still in its place."""
-        return self._writer.renew()
-
-    def close(self, *, is_whole: bool) -> None:
-        """Close the files and let others write."""
+    def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
+        """Close the files and let others write; `error`: with which the run has failed."""
+        told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
+        if error is not None:
+            failure = describe(error, -1, "")
+            pickled = failure.pickled or b""
+            told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
         try:
             if is_whole:
                 for column in self._columns:
                     column.shrink(self._n_rows)
-                self._close_files()  # first: other machines see what is in a file that was closed
-                self._writer.close(is_whole=True, is_synced=self._durability == "power")
+                    column.close()  # first: other machines see what is in a file that was closed
+                self.writer.close(is_whole=True, is_synced=self._durability == "power", **told)
         finally:
-            self._writer.close(is_whole=False)
-            self._close_files()
-
-    def _close_files(self) -> None:
-        for column in self._columns:
-            column.close()
-        self._columns = []
+            self.writer.close(is_whole=False, **told)
+            for column in self._columns:
+                column.close()

@@ -8,14 +8,16 @@ import math
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
 from nbshare.memory import aligned, disk
+from nbshare.memory.descriptors import owned
 from nbshare.memory.disk import write_all
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
@@ -38,13 +40,11 @@ def allocate(fd: int, nbytes: int) -> None:
 def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
-    fd = disk.system.open(new, os.O_WRONLY | os.O_TRUNC)
-    try:
-        write_all(fd, data, 0)
-        if is_needed:
-            disk.system.sync(fd)
-    finally:
-        os.close(fd)
+    file = owned(disk.system.open(new, os.O_WRONLY | os.O_TRUNC))
+    write_all(file.fileno(), data, 0)
+    if is_needed:
+        disk.system.sync(file.fileno())
+    file.close()
     disk.system.rename(new, path)
     if is_needed:
         sync(path.parent)
@@ -58,16 +58,11 @@ def replace_json(path: Path, content: Any, *, is_needed: bool = True) -> None:
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        disk.system.sync(fd)
-    except OSError as error:
-        if error.errno not in NO_ALLOCATION:  # some file systems sync no folders
+        file = owned(os.open(path, os.O_RDONLY))
+        disk.system.sync(file.fileno())
+    except OSError as error:  # some file systems sync no folders
+        if error.errno not in {errno.ENOENT, *NO_ALLOCATION}:
             raise
-    finally:
-        os.close(fd)
 
 
 def read_current(read: Callable[[Path], T], path: Path) -> T:
@@ -91,13 +86,19 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it is not there."""
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
-    fd = disk.system.open(path, os.O_WRONLY | os.O_APPEND)
-    try:  # first the end of the line before, which a crash may have cut
-        write_all(fd, b"\n" + json.dumps(record).encode(), os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
+    file = owned(disk.system.open(path, os.O_WRONLY | os.O_APPEND))
+    # First the end of the line before, which a crash may have cut.
+    write_all(file.fileno(), b"\n" + json.dumps(record).encode(), size_of(path))
+    file.close()
 
 
 class Column:
@@ -133,30 +134,27 @@ class Column:
         *,
         is_sparse: bool = False,
     ) -> None:
-        self.path, self.dtype, self._shape, self.n = path, np.dtype(dtype), shape, 0
+        self.path, self.dtype, self.shape, self.n = path, np.dtype(dtype), shape, 0
         self.was_whole, self._allocate = True, disk.system.truncate if is_sparse else allocate
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        self.fd = disk.system.open(path, os.O_RDWR)
-        try:
-            size, found = os.fstat(self.fd).st_size, header_of(path)
-            if found is not None and found[1:] == (self.dtype, shape):
-                self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
-                self.was_whole = self.n == found[0] or not self._row_nbytes
-            else:
-                self.was_whole = not size
-            if not self.was_whole:  # so that others can read the rows that are there
-                self._write_header(self.n)
-            self.grow(n)
-        except BaseException:
-            self.close()
-            raise
+        self._file = owned(disk.system.open(path, os.O_RDWR))
+        self.fd = self._file.fileno()
+        size, found = os.fstat(self.fd).st_size, header_of(path)
+        if found is not None and found[1:] == (self.dtype, shape):
+            self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
+            self.was_whole = self.n == found[0] or not self._row_nbytes
+        else:
+            self.was_whole = not size
+        if not self.was_whole:  # so that others can read the rows that are there
+            self._write_header(self.n)
+        self.grow(n)
 
     def _end(self, n: int) -> int:
         return self.start + n * self._row_nbytes
 
     def _text(self, n: int) -> bytes:
-        shape = (n, *self._shape)
+        shape = (n, *self.shape)
         descr = npy.dtype_to_descr(self.dtype)
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
@@ -184,35 +182,13 @@ class Column:
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         write_all(self.fd, data.view(np.uint8), self._end(start))
 
-    def read(self, mode: Literal["r", "c"] = "r") -> npt.NDArray[Any]:
-        """Return all rows, mapped; read-only, or with changes that stay in this process."""
-        shape = (self.n, *self._shape)
-        if not self.n or not self._row_nbytes:
-            return np.zeros(shape, self.dtype)
-        return np.asarray(np.memmap(self.path, self.dtype, mode, self.start, shape))
-
-    def replace_with(self, rows: npt.NDArray[np.intp]) -> None:
-        """Go on in another file, with these rows of the old one; arrays mapped from it stay."""
-        new = Column(self.path.with_name(f".{self.path.name}"), self.dtype, self._shape, self.n)
-        old = self.read()
-        try:
-            for row in rows.tolist():
-                new.write(row, old[row : row + 1])
-            new.sync()
-            disk.system.rename(new.path, self.path)
-        except BaseException:
-            new.close()
-            raise
-        os.close(self.fd)
-        self.fd = new.fd
-
     def sync(self) -> None:
         """Wait until the disk has it."""
         disk.system.sync(self.fd)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self.fd)
+        """Close the file, if that is not done yet."""
+        self._file.close()
 
 
 def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:

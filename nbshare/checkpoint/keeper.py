@@ -13,67 +13,46 @@ import _thread
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.checkpoint import writer
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.reader import STORED, Rows
-from nbshare.checkpoint.transfer import transfer
-from nbshare.checkpoint.writer import Role
+from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
-from nbshare.engine.results import Output, Results, in_memory
+from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
 from nbshare.functions.reference import label_of
-from nbshare.memory import Segment, aligned
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
-from nbshare.wire.rows import INDEX, RESULTS_FILE, FilePlace, RowWriter, attempts_of
+from nbshare.wire.rows import INDEX, RESULTS_FILE, UNSYNCED, FilePlace, RowWriter, attempts_of
 
-LOOK_S = {"process": 0.2, "power": 2.0}  # between looks at what is new
+LOOK_S = {"process": 0.5, "power": 2.0}  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
 T = TypeVar("T")
 
 
-def kept_in(
-    options: Checkpoint,
-    request: Request,
-    prepare: Callable[[], Call],
-    key: Key | None = None,
-    role: Role = "run",
-) -> Call:
-    """Return a call that stores its results, and starts with the stored ones."""
-    keeper = Keeper(request, options, key, role)  # first: it may refuse, before anything starts
-    try:
-        call = prepare()
-        keeper.begin(call)
-    except BaseException:
-        keeper.close()
-        raise
-    return call
+def told_of(request: Request, began_at: float) -> dict[str, Any]:
+    """Return what the lease of a run tells to jobs of other processes."""
+    out = request.out if isinstance(request.out, str) else None
+    told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
+    return told | {"on_error": request.policy.on_error}
 
 
-class _InMemory:
-    """The results of a page of a call, as a source of rows."""
+class Part(NamedTuple):
+    """What a call is to know of the run that it takes part in."""
 
-    def __init__(self, page: Page, results: Results) -> None:
-        self.results, self._page = results, page
-
-    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self.results.rows(self._page.first, self._page.n)[start:stop]
-
-    def entries(self, places: Rows) -> list[Entry]:
-        return [(*entry,) for entry in self._page.index[:, places].T.tolist()]
-
-    def bytes_of(self, entry: Entry) -> memoryview:
-        return self.results.logs.bytes_of(entry)
+    key: Key
+    began_at: float  # in seconds since 1970
 
 
 class Keeper:
@@ -85,10 +64,8 @@ class Keeper:
         The request of the call.
     options : Checkpoint
         Where results are stored, and how.
-    key : Key, optional
-        What they depend on, if that is known.
-    role : Role, default "run"
-        What the directory is for.
+    part : Part, optional
+        If other processes share the run, and the directory has a part of its results.
 
     Raises
     ------
@@ -96,22 +73,20 @@ class Keeper:
         As `Directory`; or the stored results do not fit ``out=``.
     """
 
-    def __init__(
-        self, request: Request, options: Checkpoint, key: Key | None = None, role: Role = "run"
-    ) -> None:
-        key = key or key_of(request, options.version)
-        self._items = key.items if role == "run" else None
+    def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
+        key, began_at = part or (key_of(request, options.version), time.time())
+        self._items = None if part else key.items
         self._on_full = options.on_full
         self._look_s = LOOK_S[options.durability]
-        self._directory = Directory(options, key, label_of(request.func), role)
+        self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
         try:
             self._spec = self._checked_spec(request)
+            self._directory.writer.take(**told_of(request, began_at))
         except BaseException:
             self._directory.close(is_whole=True)
             raise
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
-        self._are_saved: dict[int, npt.NDArray[np.bool_]] = {}  # the items of a page
         self._order: list[Rows] = []
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
@@ -119,7 +94,6 @@ class Keeper:
         self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
-        self._n_logs = 0
         self._line = users_line()
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
@@ -139,15 +113,25 @@ class Keeper:
 
     # ------------------------------------------------------------------------ before
 
-    def begin(self, call: Call) -> None:
-        """Start a call with the stored results."""
+    def begin(self, prepare: Callable[[], Call]) -> Call:
+        """Return a call that stores its results, and starts with the stored ones."""
+        try:
+            self._begin(call := prepare())
+        except BaseException as error:
+            self.close(error)
+            raise
+        return call
+
+    def _begin(self, call: Call) -> None:
         self._call = call
         call.keeper = self
+        self._directory.reader.logs = call.results.logs  # stored results are read like new ones
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
         rows = self._find(call.request.iterables, 0) if has_all else np.zeros(0, np.int64)
         if call.engine.can_write_files:
-            call.results.allocate, call.results.files = self._allocate, self._files
+            call.results.allocate = self._allocate
+            call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
         if self._spec is not None:
             call.results.begin_with(self._spec, asks=call.engine.can_write_files)
@@ -164,11 +148,8 @@ class Keeper:
             return output or in_memory(spec, n)
         return in_memory(spec, n)
 
-    def _files(self) -> FilePlace | None:
-        """Return where a worker writes, if it can; called with its first result."""
-        return self._attempt(self._place)
-
     def _place(self) -> FilePlace:
+        """Return where a worker writes; called with its first result."""
         assert self._call.results.spec is not None
         self._directory.decide(self._call.results.spec)
         self._directory.versions.note_imports(dict(self._call.imported))
@@ -205,12 +186,10 @@ class Keeper:
         words = self._directory.words[np.maximum(rows, 0)]
         states = np.where(rows >= 0, words["state"], 0)
         for page, low, high in board.parts(first, first + n):
-            is_saved = self._are_saved.setdefault(page.first, np.zeros(page.n, np.bool_))
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]
             self._restore(page, low, rows[here], states[here])
-            is_saved[low:high] = np.isin(states[here], STORED)
-            if is_saved[low:high].any():
+            if np.isin(states[here], STORED).any():
                 board.header[RESTORED] = 1
 
     def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
@@ -226,18 +205,7 @@ class Keeper:
         page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
-            entries = reader.entries(rows[logged])
-            records = {entry[1]: entry for entry in entries}
-            sizes = [abs(entry[2]) for entry in records.values()]
-            *starts, end = accumulate(map(aligned, sizes), initial=0)
-            log = Segment.create(end)
-            at = dict(zip(records, starts, strict=True))
-            for start, entry in records.items():
-                log[at[start] : at[start] + abs(entry[2])] = reader.bytes_of(entry)
-            self._n_logs += 1  # the key: of no process
-            placed = [(self._n_logs, at[start], *rest) for _, start, *rest in entries]
-            page.index[:, low + logged] = np.transpose(placed)
-            results.logs.add(self._n_logs, log)
+            page.index[:, low + logged] = np.transpose(reader.entries(rows[logged]))
             page.done[low + logged] = IN_LOG
 
     def leave_out(self, start: int, stop: int) -> None:
@@ -246,7 +214,7 @@ class Keeper:
         with self._saving:
             board.header[RESTORED] = 1
             for page, low, high in board.parts(start, stop):
-                self._are_saved[page.first][low:high] = True
+                page.rows[low:high] = -1
                 page.done[low:high] = FAILED
 
     # ------------------------------------------------------------------------ meanwhile
@@ -277,7 +245,7 @@ class Keeper:
         return None
 
     def _save(self) -> None:
-        if not self._directory.is_there():
+        if not self._directory.writer.renew():
             self._is_lost = True
             raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
         for page in self._call.board.pages:
@@ -303,28 +271,33 @@ class Keeper:
             )
 
     def _save_page(self, page: Page) -> None:
-        results, is_saved = self._call.results, self._are_saved.get(page.first)
-        if is_saved is None or (spec := results.spec) is None:
-            return
         done = page.done.copy()
-        new = np.flatnonzero((done != 0) & ~is_saved & (page.rows >= 0))
-        if not len(new):
+        new = np.flatnonzero((done != 0) & (page.rows >= 0))
+        if not len(new) or (spec := self._call.results.spec) is None:
             return
+        states = self._directory.states(page.rows[new])
+        is_new = states != done[new]
+        if not is_new.any():
+            return
+        new, states = new[is_new], states[is_new]
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        is_written = self._directory.states(page.rows[new]) == done[new]
+        is_written = states % UNSYNCED == done[new]
         written = self._write(page, new[~is_written], done)
         new = np.concatenate([new[is_written], *written])
         self._directory.commit(page.rows[new])
-        is_saved[new] = True
 
     def _write(self, page: Page, new: Rows, done: npt.NDArray[np.uint8]) -> Iterator[Rows]:
         """Write what workers have not; yield the places of what is written."""
-        source, board = _InMemory(page, self._call.results), self._call.board
-        logged = new[done[new] == IN_LOG]
-        entries = zip(logged.tolist(), source.entries(logged), strict=True)
-        # The message of a log comes after the ``done`` byte.
-        new = np.setdiff1d(new, [k for k, x in entries if not source.results.logs.has(x)])
+        board, results = self._call.board, self._call.results
+
+        def values(start: int, stop: int) -> npt.NDArray[Any]:
+            return results.rows(page.first, page.n)[start:stop]
+
+        def entries_of(places: Rows) -> list[Entry]:
+            return [(*entry,) for entry in page.index[:, places].T.tolist()]
+
+        source = Source(values, entries_of, results.logs)
         self._writer = self._writer or RowWriter(self._directory.place())
         words = np.zeros(len(new), INDEX)
         words["state"], words["attempts"] = done[new], attempts_of(board, page, new, len(new))
@@ -343,12 +316,14 @@ class Keeper:
             self._finish()
 
     def _finish(self) -> None:
+        if writer.is_driver:
+            self._call.request.prints.end()  # first: what was printed before others see the end
         self._try_at = 0.0
         self.save()
         try:
             if not self._is_lost:
                 self._note_end()
-            self.close()
+            self.close(self._call.error)
         except Exception as error:  # noqa: BLE001 - as above
             self._note_failure(error)
         finally:
@@ -362,6 +337,6 @@ class Keeper:
             record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
             self._directory.note_error(record | {"traceback": told.traceback})
 
-    def close(self) -> None:
-        """Release the directory to other writers."""
-        self._directory.close(is_whole=not self._is_lost)
+    def close(self, error: BaseException | None) -> None:
+        """Release the directory to other writers; `error`: with which the call has failed."""
+        self._directory.close(is_whole=not self._is_lost, error=error)

@@ -48,7 +48,7 @@ def key_of(request: Request, version: str | None) -> Key:
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
     """Return what differs, in words; `lines`: where some parts are."""
     names = [name for name in old if name in new and old[name] != new[name]]
-    where = {name: f" ({lines[name]})" for name in lines}
+    where = {name: f" ({lines[name]})" for name in lines if lines[name]}
     changed = [f"{name} changed{where.get(name, '')}" for name in names]
     # That the function is another one says less than which definition changed.
     found = [text for text in changed if text != "the function changed"]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.files import header_of, read_current, read_json
+from nbshare.checkpoint.files import header_of, read_current, read_json, size_of
+from nbshare.checkpoint.writer import parts_of
+from nbshare.memory import Segment
+from nbshare.memory.descriptors import opened
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
-from nbshare.wire.results import ALONE, NUMBERS, OBJECTS, Entry, OutputSpec, thawed, unpack
+from nbshare.wire.results import NUMBERS, OBJECTS, Entry, LogReader, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -36,6 +38,38 @@ STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 Rows = npt.NDArray[np.int64]
 
 
+class Whole(NamedTuple):
+    """What is stored in a checkpoint, and in the parts of processes that share its run."""
+
+    order: Rows  # of each item of the last call
+    readers: list[RowReader]
+    # By row: the index word, its reader, and the place there.
+    words: npt.NDArray[Any]
+    source: npt.NDArray[np.int64]
+    place: Rows
+
+    @property
+    def states(self) -> npt.NDArray[np.uint8]:
+        """The state of each item of the last call."""
+        return np.asarray(self.words["state"][self.order])
+
+
+def whole_of(folder: Path) -> Whole:
+    """Return what is stored at this moment."""
+    readers = list(map(RowReader, (folder, *parts_of(folder))))
+    order = readers[0].order()
+    words = readers[0].words()
+    words = np.append(words, np.zeros(max(0, order.max(initial=-1) + 1 - len(words)), INDEX))
+    source, place = np.zeros(len(words), np.int64), np.arange(len(words))
+    for k, part in enumerate(readers[1:], 1):
+        found = part.words()[: len(order)]
+        is_here = np.isin(words["state"][order[: len(found)]], STORED)
+        new = np.flatnonzero((found["state"] > 0) & ~is_here)
+        rows = order[new]
+        words[rows], source[rows], place[rows] = found[new], k, new
+    return Whole(order, readers, words, source, place)
+
+
 class RowReader:
     """Reads rows.
 
@@ -43,10 +77,15 @@ class RowReader:
     ----------
     folder : Path
         The folder with their files.
+
+    Attributes
+    ----------
+    logs : LogReader
+        Has the logs in which `entries` are, by their numbers.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.logs = folder, LogReader()
 
     def load(self, name: str) -> npt.NDArray[Any]:
         """Return what a ``.npy`` file holds, mapped; nothing if nothing has been written yet."""
@@ -55,6 +94,11 @@ class RowReader:
             return np.asarray(mapped)
         except (FileNotFoundError, ValueError, EOFError):
             return np.zeros(0, np.int64)
+
+    def order(self) -> Rows:
+        """Return the row of each item of the last call; a generator's are known in the end."""
+        order = self.load("order.npy")
+        return order if len(order) else np.flatnonzero(self.load("items.npy").any(axis=-1))
 
     def words(self) -> npt.NDArray[Any]:
         """Return the index words; whether the disk has their results does not matter here."""
@@ -65,8 +109,9 @@ class RowReader:
         return words
 
     def times(self) -> npt.NDArray[np.float64]:
-        """Return when each row was stored, and the seconds that it took."""
-        return self.load(TIMES_FILE).reshape(-1, 2).astype(np.float64)
+        """Return when each row was stored, and the seconds that it took; 0 if that is unknown."""
+        found = self.load(TIMES_FILE).reshape(-1, 2).astype(np.float64)
+        return found if len(found) else np.zeros((len(self.load(INDEX_FILE)), 2))
 
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""
@@ -91,43 +136,33 @@ class RowReader:
         """Return the results of some rows, mapped."""
         return self.load(RESULTS_FILE)[start:stop]
 
-    def entries(self, rows: Rows) -> list[Entry]:
-        """Return the place of each result that fits no array."""
-        return [(0, *place) for place in self.load(PLACES_FILE)[rows].tolist()]
+    def _places(self, rows: Rows) -> tuple[Rows, ...]:
+        """Return the log, offset, size and place in the batch of each of these results."""
+        starts, sizes, places = self.load(PLACES_FILE).reshape(-1, 3)[rows].T
+        return *np.divmod(starts, 1 << LOG_BIT), sizes, places
 
-    def bytes_of(self, entry: Entry) -> memoryview:
-        """Return a record of a log, which may have the results of several rows."""
-        number, start = divmod(entry[1], 1 << LOG_BIT)
-        with (self.folder / log_file(number)).open("rb") as file:
-            return memoryview(os.pread(file.fileno(), abs(entry[2]), start))
+    def entries(self, rows: Rows) -> list[Entry]:
+        """Return the place of each result that fits no array, in one of the `logs`."""
+        columns = self._places(rows)
+        for number in np.unique(columns[0]).tolist():
+            file = opened(os.open, self.folder / log_file(number), os.O_RDONLY | os.O_CLOEXEC)
+            self.logs.add(number, Segment.attach(file, "c"))
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def objects(self, rows: Rows, states: npt.NDArray[np.uint8]) -> Iterator[Any]:
         """Yield results one by one."""
-        results, places = self.load(RESULTS_FILE), self.load(PLACES_FILE)
+        results, entries = self.load(RESULTS_FILE), iter(self.entries(rows[states == IN_LOG]))
         for row, state in zip(rows.tolist(), states.tolist(), strict=True):
-            if state == IN_OUTPUT:
-                yield results[row]
-                continue
-            start, nbytes, place = places[row].tolist()
-            record = self.bytes_of((0, start, nbytes, place))
-            if nbytes < 0:
-                yield unpack(row, np.frombuffer(record, np.uint8))
-            else:
-                value = pickle.loads(record)
-                yield value if place == ALONE else thawed(row, value[place])
+            yield results[row] if state == IN_OUTPUT else self.logs.load(row, next(entries))
 
     # ------------------------------------------------------------------------ checks
 
-    def has_logs(self, rows: Rows) -> bool:
-        """Whether the logs of some rows are as long as they should be."""
-        entries = np.array(self.entries(rows), np.int64).reshape(-1, 4)
-        numbers, starts = np.divmod(entries[:, 1], 1 << LOG_BIT)
-        ends = starts + np.abs(entries[:, 2])
-        for number in np.unique(numbers).tolist():
-            path = self.folder / log_file(number)
-            if ends[numbers == number].max() > (path.stat().st_size if path.exists() else 0):
-                return False
-        return True
+    def have_logs(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Whether some rows say where their results are, and the logs are as long as that."""
+        numbers, starts, sizes, _ = self._places(rows)
+        logs, which = np.unique(numbers, return_inverse=True)
+        ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
+        return np.asarray((sizes != 0) & (starts + np.abs(sizes) <= ends[which]))
 
     def are_whole(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the results of some rows have the checksums of their index words."""
@@ -137,10 +172,12 @@ class RowReader:
         there = np.flatnonzero((states == IN_OUTPUT) & (rows < len(results)))
         found[there] = checksums(results, rows[there].tolist())
         logged = np.flatnonzero((states == IN_LOG) & (rows < len(places)))
+        logged = logged[self.have_logs(rows[logged])]
         crcs: dict[Any, int] = {}  # of records, each of one or more results
         for k, entry in zip(logged.tolist(), self.entries(rows[logged]), strict=True):
-            with suppress(OSError):  # the log is gone
-                if (record := entry[1:3]) not in crcs:
-                    crcs[record] = zlib.crc32(self.bytes_of(entry))
-                found[k] = zlib.crc32(PLACE.pack(*entry[1:]), crcs[record])
+            number, start, nbytes, place = entry
+            if (record := entry[:3]) not in crcs:
+                crcs[record] = zlib.crc32(self.logs.bytes_of(entry))
+            packed = PLACE.pack(number << LOG_BIT | start, nbytes, place)
+            found[k] = zlib.crc32(packed, crcs[record])
         return np.asarray(found == words["crc"])

@@ -16,20 +16,20 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
-from nbshare.functions.freshness import is_installed
+from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
 DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
 IMPORTING = {"__import__", "import_module"}  # may import any file
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
-BUILTIN = {"property", "staticmethod", "classmethod"}
 ALL = "*"  # as a name: all of a module
 
 Step = tuple[str, str]  # a module, and a name in it; "": its import
@@ -61,7 +61,7 @@ def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
                 yield "", Target(alias.name, None)
         elif isinstance(part, ast.ImportFrom):
             name = "." * part.level + (part.module or "")
-            module = resolve_name(name, package) if part.level else name
+            module = resolve_name(name, package) if part.level and package else name
             for alias in part.names:
                 yield alias.asname or alias.name, Target(module, alias.name)
 
@@ -120,8 +120,7 @@ class _Module:
 
     def _is_foreign(self, decorator: ast.expr) -> bool:
         name = next((part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)), "")
-        targets = self.targets.get(name, [])
-        return name in BUILTIN or any(_own_path(t.module, None) is None for t in targets)
+        return any(_own_path(t.module, None) is None for t in self.targets.get(name, []))
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
@@ -139,6 +138,39 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
             yield node.id
         elif isinstance(node, DEFINITIONS):
             yield node.name
+
+
+def definitions_in(path: str, name: str) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it."""
+    return _definitions_in(path, name, stamp_of(path))
+
+
+@lru_cache(maxsize=256)
+def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
+    try:
+        module = _Module("", path)
+    except (SyntaxError, ValueError):  # it is compiled
+        return whole_file(path, name)
+    found = {f"{each} in {name}": statements for each, statements in module.named.items()}
+    found[f"the top level of {name}"] = module.always
+    parts = {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
+    imports = _digest_of([], repr(sorted(module.targets.items())))
+    return parts | {f"the imports of {name}": (imports, "")}
+
+
+def whole_file(path: str, name: str) -> dict[str, tuple[str, str]]:
+    """Return the digest of a file in the same form."""
+    return {name: (digest(Path(path).read_bytes()).hex(), "")}
+
+
+def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
+    text = "".join(map(ast.unparse, statements)) + more
+    return digest(text.encode("utf8", "surrogatepass")).hex()
+
+
+def _lines_of(statements: list[ast.stmt]) -> str:
+    """Return the lines of the last one."""
+    return f"lines {statements[-1].lineno}-{statements[-1].end_lineno}" if statements else ""
 
 
 class Sources:
@@ -219,10 +251,6 @@ class Sources:
         found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
         if not found and not targets:  # nothing of that name, or it comes with all of another
             targets = [t._replace(name=attribute) for t in module.targets["*"]]
-        if found:
-            last = found[-1]
-            where = f"{os.path.basename(module.path)}, lines {last.lineno}-{last.end_lineno}"
-            self.lines[f"{module.label}.{attribute}"] = where
         steps = [(name, ""), *(step for target in targets for step in self._along(target))]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
 
@@ -239,16 +267,15 @@ class Sources:
             self.imports_any |= not IMPORTING.isdisjoint(asked | read)
             steps += [] if DYNAMIC.isdisjoint(read) else [(module.name, ALL)]
             for each in names:
-                name, attributes = each.id, asked if each in bases else ()
-                steps += [(module.name, name)] if name in module.named else []
-                for target in module.targets.get(name, ()):
-                    bindings.add((name, self.label(target.module), target.name))
-                    steps += self._along(target, attributes)
-                if name not in module.named and name not in module.targets:
-                    steps += [(target.module, name) for target in module.targets.get("*", ())]
+                targets = module.targets.get(each.id, [])
+                bindings |= {(each.id, self.label(t.module), t.name) for t in targets}
+                if targets and each in bases and each.id not in module.named:
+                    steps += [step for target in targets for step in self._along(target, asked)]
+                else:
+                    steps.append((module.name, each.id))
         if found:
-            text = "".join(map(ast.unparse, found)) + repr(sorted(bindings, key=repr))
-            self.parts[label] = digest(text.encode("utf8", "surrogatepass")).hex()
+            self.parts[label] = _digest_of(found, repr(sorted(bindings, key=repr)))
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return steps
 
 

@@ -25,8 +25,7 @@ import os
 import secrets
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -36,9 +35,9 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, kept_in
+from nbshare.checkpoint.keeper import Keeper, Part, told_of
 from nbshare.checkpoint.key import differences, key_of
-from nbshare.checkpoint.reader import STORED, RowReader
+from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
@@ -46,7 +45,7 @@ from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
 from nbshare.functions.reference import label_of
-from nbshare.wire.board import LOW, N_THERE
+from nbshare.wire.board import FAILED, LOW, N_THERE
 from nbshare.wire.rows import runs_of
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -134,11 +133,10 @@ class Sweep:
         elif found is not None:
             if found["id"] != self._id:
                 self._join(**found)
-            self._look()
-            if not self._is_settled.all():
+            if not self._look():
                 return False
-        elif self._id and (self._states() > 0).all():  # another process has merged it
-            return True
+        elif self._id and (whole_of(self._options.path).states > 0).all():
+            return True  # another process has merged it
         try:
             return self._open()
         except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
@@ -162,6 +160,7 @@ class Sweep:
         label = label_of(self._request.func)
         directory, is_whole = Directory(self._options, self._key, label, "opener"), False
         try:
+            directory.writer.take(**told_of(self._request, self.began_at))
             rows = directory.rows_for(self._pairs, is_last=True)
             directory.note_order(rows)
             states = directory.words["state"][rows]
@@ -189,44 +188,31 @@ class Sweep:
 
     def _join(self, id: str, began_at: float, **_: Any) -> None:  # noqa: A002 - as in the file
         self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
-        self._is_settled = np.isin(self._states(), STORED)
-        self._is_taken = self._is_settled.copy()
-        self._owner = np.full(len(self._is_settled), -1, np.int32)  # the part that claimed it
-        self._owners: dict[str, int] = {}  # parts, numbered
-        self._ended: set[str] = set()
-        self._recent: deque[str] = deque(maxlen=N_RECENT)
-        self._n_claims = 0
-
-    def _states(self) -> Any:
-        """Return the state of each item in the checkpoint itself."""
-        reader = RowReader(self._options.path)
-        order, words = reader.load("order.npy"), reader.words()
-        return words["state"][order] if len(words) else np.zeros(len(order), np.uint8)
+        self._claims: list[dict[str, Any]] = []
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)
 
     # ------------------------------------------------------------------------- items
 
-    def _look(self) -> None:
-        """See what is claimed and stored, and which processes are gone."""
+    def _look(self) -> bool:
+        """See what is claimed, and which processes are gone; return whether all is stored."""
         self._read_claims()
-        for name in self._owners.keys() - self._ended:
-            is_running = running_writer_of(self._folder / name) is not None  # before we read
-            words = RowReader(self._folder / name).words()
-            if len(words):
-                self._is_settled |= words["state"] > 0
-            if not is_running:
-                self._ended.add(name)
-                self._is_taken[self._owner == self._owners[name]] = False
-        self._is_taken |= self._is_settled
+        names = {claim["by"] for claim in self._claims}
+        running = {name for name in names if running_writer_of(self._folder / name) is not None}
+        whole = whole_of(self._options.path)  # after that
+        has_failed = (whole.states == FAILED) & (whole.source[whole.order] > 0)  # in this run
+        is_settled = np.isin(whole.states, STORED) | has_failed
+        self._is_taken = is_settled.copy()
+        self._take(claim for claim in self._claims if claim["by"] in running)
+        return bool(is_settled.all())
 
     def _read_claims(self) -> None:
-        while (claim := read_json(self._folder / CLAIMS / str(self._n_claims))) is not None:
-            self._n_claims += 1
-            self._recent.append(name := claim["by"])
-            self._ended.discard(name)  # it was away
-            owner = self._owners.setdefault(name, len(self._owners))
-            for start, stop in claim["runs"]:
-                self._owner[start:stop] = owner
-                self._is_taken[start:stop] = True
+        while (claim := read_json(self._folder / CLAIMS / str(len(self._claims)))) is not None:
+            self._claims.append(claim)
+            self._take([claim])
+
+    def _take(self, claims: Iterable[dict[str, Any]]) -> None:
+        for start, stop in [run for claim in claims for run in claim["runs"]]:
+            self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
         """Claim items that no process runs, from `first` on; return ranges.
@@ -237,7 +223,8 @@ class Sweep:
         while True:
             self._read_claims()
             free = np.flatnonzero(~self._is_taken[first:]) + first
-            share = len(free) / (4 * max(1, len({*self._recent, self._part.name})))
+            recent = {claim["by"] for claim in self._claims[-N_RECENT:]} | {self._part.name}
+            share = len(free) / (4 * len(recent))
             free = free[: max(1, int(min(wanted, max(share, least))))]
             runs = [[int(free[run.start]), int(free[run.stop - 1]) + 1] for run in runs_of(free)]
             if not runs or self._put_claim(runs):
@@ -251,7 +238,7 @@ class Sweep:
         new.write_text(json.dumps(claim))
         try:
             with suppress(FileExistsError):
-                os.link(new, claims / str(self._n_claims))
+                os.link(new, claims / str(len(self._claims)))
             return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
         finally:
             new.unlink()
@@ -270,7 +257,8 @@ class Sweep:
             return make()
 
         try:
-            call = kept_in(options, self._request, prepare, self._key, "part")
+            keeper = Keeper(self._request, options, Part(self._key, self.began_at))
+            call = keeper.begin(prepare)
         except OSError as error:
             if error.errno not in MERGED:
                 raise
@@ -297,12 +285,6 @@ class Claiming(Supply):
         self._pace = Pace(0.0, call.request.max_workers)
         self._event = OwnerEvent()
         call.event_fd = self._event.fd
-        self._look_at = 0.0
-
-    def start(self) -> None:
-        """Begin."""
-        self._began_at = time.monotonic()
-        self.bring()
 
     def wake(self) -> None:
         """Have a look at what there is to do; called by any thread."""
@@ -325,10 +307,8 @@ class Claiming(Supply):
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
                 self._claim(per_s)
-            if time.monotonic() > self._look_at:
-                self._look_at = time.monotonic() + LOOK_S
-                if self._sweep.is_stopped():
-                    call.stop()
+            if self._sweep.is_stopped():
+                call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
             call.error = call.error or error.with_traceback(None)
             call.stop()
@@ -336,7 +316,7 @@ class Claiming(Supply):
     def _claim(self, per_s: float) -> None:
         """Claim items and let workers see them; if there are none, let the call end."""
         board, pace = self._call.board, self._pace
-        age_s = time.monotonic() - self._began_at
+        age_s = (time.monotonic_ns() - self._call.begun_ns) / 1e9
         if per_s:
             n = max(CLAIM_S, OF_AGE * age_s) * per_s
             pace.resize(n, 1, board.n_tasks)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint.reader import Rows
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
-from nbshare.wire.results import Entry
+from nbshare.wire.results import Entry, LogReader
 from nbshare.wire.rows import RowWriter, runs_of
 
 
-class Source(Protocol):
+class Source(NamedTuple):
     """Where results are."""
 
-    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the results at some places, if they form an array."""
-
-    def entries(self, places: Rows) -> Sequence[Entry]:
-        """Return where other results are in logs."""
-
-    def bytes_of(self, entry: Entry) -> memoryview:
-        """Return a record of a log."""
+    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    entries: Callable[[Rows], list[Entry]]  # the places of others in the logs
+    logs: LogReader
 
 
 def transfer(
@@ -58,9 +53,10 @@ def transfer(
             yield part
         logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
-            together.setdefault(entry[:2], []).append((k, entry))
+            if source.logs.has(entry):  # its message comes after the ``done`` byte
+                together.setdefault(entry[:2], []).append((k, entry))
         for entries in map(dict, together.values()):
-            record = source.bytes_of(next(iter(entries.values())))
+            record = source.logs.bytes_of(next(iter(entries.values())))
             for part, first, attempts in runs(np.array([*entries])):
                 sizes = [entries[k][2:] for k in part.tolist()]
                 writer.put_record(first, record, sizes, attempts, 0.0)

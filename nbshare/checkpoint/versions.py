@@ -1,4 +1,4 @@
-"""What stored results depended on: ``code.json``, and the sources in ``code/``.
+"""What stored results depended on: ``code.json``.
 
 Each result carries the number of a version. A version has the parts of the key, and the files that
 workers had imported besides the definitions in it. An import that comes late begins a new version.
@@ -6,11 +6,9 @@ workers had imported besides the definitions in it. An import that comes late be
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import files
-from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.key import Key, Parts, differences
-from nbshare.checkpoint.sources import parsed
+from nbshare.checkpoint.sources import definitions_in, whole_file
 from nbshare.functions.freshness import Stamp, stamp_of
-
-LARGEST = 1 << 20  # bytes of a source that is stored
 
 
 class Versions:
@@ -47,7 +42,7 @@ class Versions:
         self._all: list[dict[str, Any]] = files.read_json(folder / "code.json") or []
         # Files are known by their paths from here, so that a project may move.
         self._base = os.path.dirname(next(iter(key.sources.paths), os.path.join(os.getcwd(), "")))
-        self._n_imported, self._files = 0, dict[str, str]()
+        self._n_imported, self._files = 0, dict[str, Parts]()
         self.number = -1
 
     @property
@@ -66,32 +61,24 @@ class Versions:
         return self._changes(int(np.bincount(codes).argmax()))
 
     def _changes(self, number: int) -> list[str]:
-        old = self._all[number].get("files", {})
-        new, lines = dict(self._key.parts), dict(self._key.sources.lines)
-        for name, before in old.items():
+        old, new = dict(self._all[number]["parts"]), dict(self._key.parts)
+        lines = dict(self._key.sources.lines)
+        for name, before in self._all[number].get("files", {}).items():
+            read = definitions_in
+            if isinstance(before, str):  # of an earlier nbshare
+                before, read = {name: before}, whole_file
+            old |= before
             with suppress(OSError):
-                new[name], lines[name] = self._present(name, before)
-        return differences(self._all[number]["parts"] | old, new, lines)
+                for label, (digest, where) in read(self._path(name), name).items():
+                    new[label], lines[label] = digest, where
+        return differences(old, new, lines)
 
     def _path(self, name: str) -> str:
         return os.path.normpath(os.path.join(self._base, name))
 
-    def _present(self, name: str, before: str) -> tuple[str, str]:
-        """Return the digest of a file, or the one before if it means the same; and what changed."""
-        data, old = Path(self._path(name)).read_bytes(), b""
-        if (now := digest(data).hex()) == before:
-            return now, ""
-        with suppress(OSError, SyntaxError, ValueError):
-            old = (self._folder / "code" / f"{before}.py").read_bytes()
-            if digest(old).hex() == before and _form(old) == _form(data):
-                return before, ""
-        return now, _changed_lines(old.splitlines(), data.splitlines())
-
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
         """Take over the versions of another checkpoint; return the number here of each."""
         numbers = []
-        for source in (folder / "code").glob("[!.]*.py"):
-            self._put_source(source.stem, source.read_bytes())
         for version in files.read_json(folder / "code.json") or []:
             if version not in self._all:
                 self._all = [*self._all, version]
@@ -113,47 +100,20 @@ class Versions:
         for path, stamp in imported.items():
             name = os.path.relpath(path, self._base)
             if stamp is not None and path not in known and name not in self._files:
+                found = definitions_in(path, name)
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
-                self._files[name] = self._stored(path) if is_same else ""
+                self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])
         self._n_imported = len(imported)
 
-    def _begin(self, imported: Parts, accepts: Iterable[int]) -> None:
-        parts, paths = dict(self._key.parts), self._key.sources.paths
+    def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
+        parts = dict(self._key.parts)
         for k, version in enumerate(self._all):
             is_same = (version["parts"], version.get("files", {})) == (parts, imported)
             if is_same and {*accepts} <= {*version["accepts"]}:
                 self.number = k
                 return
-        sources = {os.path.relpath(path, self._base): self._stored(path) for path in paths}
-        version = {"parts": parts, "accepts": [*accepts], "files": {**imported}, "sources": sources}
+        version = {"parts": parts, "accepts": [*accepts], "files": {**imported}}
         versions = [*self._all, version]
         files.replace_json(self._folder / "code.json", versions)
         self._all, self.number = versions, len(versions) - 1
-
-    def _stored(self, path: str) -> str:
-        """Store a source file; return its digest."""
-        data = Path(path).read_bytes()
-        name = digest(data).hex()
-        if path.endswith(".py") and len(data) <= LARGEST:
-            self._put_source(name, data)
-        return name
-
-    def _put_source(self, name: str, data: bytes) -> None:
-        (self._folder / "code").mkdir(exist_ok=True)
-        files.replace(self._folder / "code" / f"{name}.py", data, is_needed=False)
-
-
-def _form(source: bytes) -> str:
-    return ast.unparse(parsed(source))
-
-
-def _changed_lines(old: list[bytes], new: list[bytes]) -> str:
-    """Return the lines between the first and the last that differ."""
-    first = _n_equal(old, new) + 1
-    return f"lines {first}-{max(first, len(new) - _n_equal(old[::-1], new[::-1]))}"
-
-
-def _n_equal(old: list[bytes], new: list[bytes]) -> int:
-    pairs = zip(old, new, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +36,7 @@ PARTS = "parts"
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 LEASE = "lease.json"
 
+is_driver = False  # whether this process only drives a run, so that others may interrupt it
 _held: set[tuple[int, int]] = set()  # folders that this process writes to: locks are per process
 
 
@@ -62,15 +64,20 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
 
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
-    me = this_process()
-    if (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"]):
-        return other["boot"] == me["boot"] and not has_ended((other["pid"], other["start"]))
+    if is_here(other):
+        return other["boot"] == boot_id() and not has_ended((other["pid"], other["start"]))
     with suppress(OSError):
         os.utime(folder / "lock")  # by the clock of the file system, not by ours
         with (folder / LEASE).open() as file:  # opened: NFS then asks its server
             age_s = (folder / "lock").stat().st_mtime - os.fstat(file.fileno()).st_mtime
         return age_s < LEASE_S[other.get("role", "run")]
     return False
+
+
+def is_here(other: dict[str, Any]) -> bool:
+    """Whether the writer of a checkpoint is of this host and container."""
+    me = this_process()
+    return (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"])
 
 
 def this_process() -> dict[str, Any]:
@@ -133,19 +140,17 @@ class Writer:
             check_free(folder)
             self.is_new_boot = not (before and (before["synced"] or before["boot"] == boot_id()))
             nonce = secrets.token_hex(8)
-            self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce}
+            self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}
             self._me |= {"ended": False, "synced": False}
         except BaseException:
             os.close(self._fd)
             raise
         _held.add(self._place)
-        self._has_taken = False
         self._renewed_at = time.monotonic()
 
-    def take(self) -> None:
-        """Become the writer."""
-        self._has_taken = True
-        self._say()
+    def take(self, **told: Any) -> None:
+        """Become the writer; `told`: what the lease is to tell about the run."""
+        self._say(told)
 
     def _lock(self) -> None:
         try:
@@ -162,7 +167,8 @@ class Writer:
                 raise
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
 
-    def _say(self) -> None:
+    def _say(self, told: Mapping[str, Any]) -> None:
+        self._me |= told
         files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def renew(self) -> bool:
@@ -180,18 +186,18 @@ class Writer:
 
     def _has_lease(self) -> bool:
         """Whether the lease is ours, and we were not away until another process took over."""
-        return self._has_taken and (writer_of(self._folder) or {}).get("nonce") == self._me["nonce"]
+        return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
-    def close(self, *, is_whole: bool, is_synced: bool = False) -> None:
+    def close(self, *, is_whole: bool, is_synced: bool = False, **told: Any) -> None:
         """Let others write, once; `is_whole`: all was written; `is_synced`: the disk has it."""
         if self._fd < 0:
             return
-        has_lease = self._has_lease()
-        if is_whole and has_lease:
-            self._me["ended"], self._me["synced"] = True, is_synced
-            self._say()
-        elif has_lease:  # the next writer checks everything
-            (self._folder / LEASE).unlink(missing_ok=True)
+        if self._has_lease():
+            boot = self._me["boot"] if is_whole else None  # then the next writer checks all
+            try:
+                self._say({"ended": time.time(), "synced": is_synced, "boot": boot} | told)
+            except OSError:
+                (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)
         fd, self._fd = self._fd, -1
         os.close(fd)  # which drops the lock

@@ -20,11 +20,6 @@ class Op(NamedTuple):
     data: bytes = b""
 
 
-def name_of(path: Path) -> str:
-    """Return the name of a file in its checkpoint."""
-    return f"code/{path.name}" if path.parent.name == "code" else path.name
-
-
 class Recording(System):
     """Notes each call, and makes it."""
 
@@ -36,12 +31,12 @@ class Recording(System):
         if path.name[0] == ".":
             self._files[path.name] = f"{path.name} {len(self.ops)}"
         if not path.exists() or flags & os.O_TRUNC:
-            self.ops.append(Op("create", self._files.get(path.name, name_of(path))))
+            self.ops.append(Op("create", self._files.get(path.name, path.name)))
         return super().open(path, flags)
 
     def _name(self, fd: int) -> str:
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-        return "" if path.is_dir() else self._files.get(path.name, name_of(path))
+        return "" if path.is_dir() else self._files.get(path.name, path.name)
 
     def pwrite(self, fd, data, offset):  # noqa: D102
         self.ops.append(Op("write", self._name(fd), offset, bytes(data)))
@@ -60,7 +55,7 @@ class Recording(System):
         super().sync(fd)
 
     def rename(self, source, target):  # noqa: D102
-        self.ops.append(Op("rename", self._files[source.name], 0, name_of(target).encode()))
+        self.ops.append(Op("rename", self._files[source.name], 0, target.name.encode()))
         super().rename(source, target)
 
 

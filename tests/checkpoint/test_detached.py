@@ -53,7 +53,7 @@ def sweep(tmp_path):
 
 def driver_of(path):
     """Return the process that drives a run."""
-    return psutil.Process(json.loads((path / "driver" / "run.json").read_text())["pid"])
+    return psutil.Process(json.loads((path / "lease.json").read_text())["pid"])
 
 
 def await_gate(path):
