@@ -37,12 +37,12 @@ from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, UnsendableError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
-from nbshare.memory import file_of
+from nbshare.memory import aligned, file_of
 from nbshare.options import MapOptions, checked_checkpoint
 
 __all__ = ["begin"]
 
-LEAST = 1 << 16  # bytes of an array that is stored without a copy in memory
+LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 LOOK_S = 0.01
 
 _drivers: list[subprocess.Popen[bytes]] = []  # of this process
@@ -79,9 +79,11 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
-    large = list(map(pickle.PickleBuffer, buffers))
     with path.with_suffix(".new").open("wb") as file:
-        pickle.dump((request.context.settings, data, large), file, 5)
+        pickle.dump((request.context.settings, data, [buffer.nbytes for buffer in buffers]), file)
+        for buffer in buffers:
+            file.seek(aligned(file.tell()))
+            file.write(buffer)
     path.with_suffix(".new").replace(path)
 
 

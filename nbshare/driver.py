@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -27,6 +28,7 @@ from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs
 from nbshare.mapping import map_async
+from nbshare.memory import aligned
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
@@ -46,9 +48,14 @@ def resume(path: Path, grace: float) -> int:
             f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
             "call again to continue."
         ) from None
-    path = path.absolute()
+    path, buffers = path.absolute(), []
     with file:
-        settings, data, buffers = pickle.load(file)
+        settings, data, sizes = pickle.load(file)
+        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    for size in sizes:
+        at = aligned(at)
+        buffers.append(memory[at : at + size])
+        at += size
     imports = pickle.loads(settings)
     os.chdir(imports["cwd"])
     sys.path = imports["path"]
