@@ -11,8 +11,8 @@ transition is the one store that changes this word; whatever the new word refers
 before. So there is nothing to repair after a process is killed or a thread interrupted, wherever
 that happens: either the transition has happened or it has not.
 
-Each method is called under the ring's lock, looks once and returns which events to set. Waiting is
-left to `nbshare.arrays.ring_waiting`, so that a test can walk through all interleavings.
+Each method is called under the ring's lock, and looks once. Waiting and waking are left to
+`nbshare.arrays.ring_waiting`, so that a test can walk through all interleavings.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ NUMBER = (1 << SHIFT) - 1  # of the last commit: the low bits of a word
 
 PHASE, N_PUT, N_RECLAIMED, NEXT = range(4)  # places in `counts`
 OPEN, CLOSED, ABORTED = range(3)  # phases
-FREED, FILLED = range(2)  # events
+FREED, FILLED = range(2)  # what producers wait for, and consumers
 REASON_NBYTES = 1024
-
-Wakes = tuple[tuple[int, int], ...]  # event, and how many of its waiters to wake
-ALL = 2**31 - 1  # sleepers
-EVERYBODY = ((FREED, ALL), (FILLED, ALL))
 
 
 class RingStats(NamedTuple):
@@ -107,14 +103,6 @@ class Holder:
     number: int | None = None  # its place in the order; None: that of the commit
 
 
-class Held(NamedTuple):
-    """A slot that is being filled or read."""
-
-    slot: int
-    word: int
-    holder: Identity
-
-
 def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return what a ring needs of shared memory, as `SharedBuffer.layout` takes it."""
     return {
@@ -122,9 +110,9 @@ def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[
         "words": (slots, "i8"),
         "holders": ((slots, 2), "i8"),
         "rows": (slots, "i8"),  # filled, of the slot
-        "events": (2, "u4"),  # how often each has come, modulo 2**32
         "counts": (4, "i8"),
-        "waited_s": (2, "f8"),  # for each event
+        "waited_s": (2, "f8"),  # by what was waited for
+        "changes": (1, "u4"),  # how many there were that somebody may wait for, modulo 2**32
         "reason": (REASON_NBYTES, "u1"),
     }
 
@@ -145,10 +133,12 @@ class SlotStates:
 
     Attributes
     ----------
-    event_addresses : list of int
-        Of the words that sleepers watch, by event.
+    changes : memoryview of int
+        One word: sleepers wait until it changes.
+    change_address : int
+        Where it is.
     waited_s : memoryview of float
-        How long producers and consumers have waited, by event.
+        How long producers and consumers have waited.
     """
 
     waited_s: Any
@@ -165,10 +155,10 @@ class SlotStates:
         self._data, self._words = arrays["data"], arrays["words"]
         self.holders, self.reason = arrays["holders"], arrays["reason"]
         # One number at a time: four times as fast as through NumPy.
-        self.words, self.rows, self.events, self.counts, self.waited_s = (
-            arrays[name].data for name in ("words", "rows", "events", "counts", "waited_s")
+        self.words, self.rows, self.changes, self.counts, self.waited_s = (
+            arrays[name].data for name in ("words", "rows", "changes", "counts", "waited_s")
         )
-        self.event_addresses = [arrays["events"].ctypes.data + 4 * event for event in range(2)]
+        self.change_address = arrays["changes"].ctypes.data
         self._n_rows = shape[0] if shape else 1
 
     def array(self, index: int) -> SharedArray:
@@ -211,12 +201,13 @@ class SlotStates:
         if not self._shape or not 0 <= rows <= self._n_rows:
             raise ValueError(f"rows={rows}: a slot has the shape {self._shape}")
         index, beyond = divmod(slot.ctypes.data - self._data.ctypes.data, self._data.strides[0])
-        held = None if beyond or not 0 <= index < len(self._data) else self._held(index)
-        if held is None or held.word >> SHIFT != FILLING or held.holder != identity():
+        is_slot = not beyond and 0 <= index < len(self._data)
+        is_filling = is_slot and self.words[index] >> SHIFT == FILLING
+        if not is_filling or self._holder(index) != identity():
             raise ValueError("this array is not a slot that this process got from put()")
         self.rows[index] = rows
 
-    def commit(self, lease: Holder) -> Wakes:
+    def commit(self, lease: Holder) -> None:
         """Queue the slot that a producer has filled; one of no rows only if it has a number.
 
         Raises
@@ -226,17 +217,17 @@ class SlotStates:
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
-            return self.release(lease)
+            self.release(lease)
+            return
         if self.counts[PHASE] == ABORTED:
             self.release(lease)
             self._check_running()
         n_put = self.counts[N_PUT]
         number = n_put if number is None else number
-        wakes = self._tell(FILLED)
+        self._note_change()
         self.counts[N_PUT] = n_put + 1
         self.words[index] = READY << SHIFT | number
         lease.index = None
-        return wakes
 
     # ------------------------------------------------------------------ consumers
 
@@ -265,61 +256,55 @@ class SlotStates:
 
     # ----------------------------------------------------------------------- both
 
-    def release(self, lease: Holder) -> Wakes:
+    def release(self, lease: Holder) -> None:
         """Free a slot that was read, or that could not be filled."""
         index = lease.index
-        if index is None:
-            return ()
-        word = FREE << SHIFT | self.words[index] & NUMBER
-        wakes = self._tell(FREED)
-        self.words[index] = word
-        lease.index = None
-        return wakes
+        if index is not None:
+            self._note_change()
+            self.words[index] = FREE << SHIFT | self.words[index] & NUMBER
+            lease.index = None
 
     def drop(self, index: int, *, is_unseen: bool = False) -> None:
         """Release a slot of this process without the lock: only its holder changes its word.
 
-        It is free, or queued again if no consumer has seen its contents. The event is not counted:
-        a sleeper may sleep a while longer.
+        It is free, or queued again if no consumer has seen its contents. The change is not
+        counted: a sleeper may sleep a while longer.
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
         self.words[index] = state << SHIFT | word & NUMBER
 
-    def close(self) -> Wakes:
+    def close(self) -> None:
         """Refuse new producers; what is queued or being filled is still to be read."""
-        return self._end(CLOSED)
+        self._note_change()
+        self.counts[PHASE] = max(self.counts[PHASE], CLOSED)
 
-    def abort(self, reason: str) -> Wakes:
+    def abort(self, reason: str) -> None:
         """Stop all users; the first reason stays."""
         if self.counts[PHASE] == ABORTED:
-            return ()
+            return
         text = reason.encode(errors="replace")[:REASON_NBYTES]
         self.reason[:] = 0
         self.reason[: len(text)] = np.frombuffer(text, np.uint8)
-        return self._end(ABORTED)
+        self._note_change()
+        self.counts[PHASE] = ABORTED
 
     # ----------------------------------------------------------------- the dead
 
-    def held(self) -> list[Held]:
-        """Return the slots that are being filled or read."""
+    def held(self) -> list[tuple[int, Identity]]:
+        """Return the slots that are being filled or read, and their holders."""
         states = self._words >> SHIFT
-        places = ((states == FILLING) | (states == READING)).nonzero()[0]
-        return [self._held(int(index)) for index in places]
+        places = ((states == FILLING) | (states == READING)).nonzero()[0].tolist()
+        return [(index, self._holder(index)) for index in places]
 
-    def reclaim(self, held: Held) -> Wakes:
-        """Take a slot back from a holder that has ended, unless another process was faster.
+    def reclaim(self, index: int) -> None:
+        """Take a slot back from a holder that has ended.
 
         A producer's slot is free again; a consumer's is queued again, in its old place.
         """
-        index, word, _ = held
-        if self._held(index) != held:
-            return ()
-        is_filling = word >> SHIFT == FILLING
-        wakes = self._tell(FREED if is_filling else FILLED)
+        self._note_change()
         self.counts[N_RECLAIMED] += 1
-        self.words[index] = (FREE if is_filling else READY) << SHIFT | word & NUMBER
-        return wakes
+        self.drop(index, is_unseen=True)
 
     # -------------------------------------------------------------------- figures
 
@@ -339,31 +324,13 @@ class SlotStates:
         self.words[index] = word
         lease.index = index
 
-    def _tell(self, event: int) -> Wakes:
-        """Count an event, before the store that causes it: no process looks in between."""
-        if self.counts[PHASE] == OPEN:
-            self._count(event)
-            # In order, the slot that has come may be the one before those that others wait for.
-            return ((event, ALL if self._in_order and event == FILLED else 1),)
-        # Any of them may be the last that consumers wait for.
-        return self._tell_everybody()
+    def _note_change(self) -> None:
+        """Count a change, before the store that makes it: no process looks in between."""
+        self.changes[0] = (self.changes[0] + 1) % 2**32
 
-    def _end(self, phase: int) -> Wakes:
-        wakes = self._tell_everybody()
-        self.counts[PHASE] = max(self.counts[PHASE], phase)
-        return wakes
-
-    def _tell_everybody(self) -> Wakes:
-        for event in (FREED, FILLED):
-            self._count(event)
-        return EVERYBODY
-
-    def _count(self, event: int) -> None:
-        self.events[event] = (self.events[event] + 1) % 2**32
-
-    def _held(self, index: int) -> Held:
+    def _holder(self, index: int) -> Identity:
         pid, start = self.holders[index].tolist()
-        return Held(index, self.words[index], (pid, start))
+        return pid, start
 
     def _check_running(self) -> None:
         if self.counts[PHASE] == ABORTED:

@@ -1,8 +1,8 @@
 """Waiting for a slot of a ring buffer: leases, sleep and wake-ups, and the slots of the dead.
 
-A process that finds no slot sleeps until the event comes, in slices; between them it looks whether
-a holder of a slot has died. So if a process dies that was just woken, the others lose one slice of
-waiting, no more.
+A process that finds no slot sleeps until something changes, in slices; between them it looks
+whether a holder of a slot has died. Each change wakes all sleepers. Any of them may be the one that
+can go on: at the end of the data, or if slots come in order. And one that was woken may have died.
 
 The sleep is a futex, the system call under every lock of Linux: nothing is kept in memory for a
 sleeper, so one that is killed leaves nothing behind. A POSIX condition variable, built on the same
@@ -26,7 +26,7 @@ from functools import cache, partial
 from typing import Any
 
 from nbshare.arrays.lock import EndOfBlock, SharedLock, timespec
-from nbshare.arrays.ring_slots import EVERYBODY, FREED, Holder, SlotStates, Wakes
+from nbshare.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
 from nbshare.memory import has_ended, identity
@@ -36,6 +36,7 @@ SLICE_S = 0.1  # of sleep, and between looks for the dead
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
 FUTEX_WAIT = 0
 FUTEX_WAKE = 1
+ALL = 2**31 - 1  # sleepers
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 
 
@@ -63,17 +64,16 @@ class Monitor:
         self._next_look = 0.0
         self._watched: dict[int, weakref.ref[Holder]] = {}
 
-    def do(self, transition: Callable[..., Wakes], *args: Any) -> None:
-        """Make a transition, and wake the waiters it concerns."""
+    def do(self, transition: Callable[..., None], *args: Any) -> None:
+        """Make a transition, and wake all that wait."""
         with self._lock:
-            wakes = transition(*args)
-        self.wake(wakes)
+            transition(*args)
+        self.wake()
 
-    def wake(self, wakes: Wakes) -> None:
-        """Wake so many waiters of each event."""
+    def wake(self) -> None:
+        """Wake all that wait."""
         number, call = futex()
-        for event, n in wakes:
-            call(number, self.states.event_addresses[event], FUTEX_WAKE, n, None)
+        call(number, self.states.change_address, FUTEX_WAKE, ALL, None)
 
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
         """Wait until the lease has a slot; returns its array.
@@ -95,7 +95,7 @@ class Monitor:
                         states.waited_s[event] += -now + (now := time.monotonic())
                     if attempt(lease, me):
                         break
-                    seen = states.events[event]
+                    seen = states.changes[0]
             except RingClosedError:
                 # What a dead consumer had is still to be read.
                 if event == FREED or not self.look_for_the_dead():
@@ -111,10 +111,10 @@ class Monitor:
                     f"no slot of the ring buffer was {('free', 'filled')[event]} within "
                     f"{timeout:g} s"
                 )
-            # Not at all if the event has come since its count was seen; a signal ends a sleep too.
+            # Not at all if something has changed since we looked; a signal ends a sleep too.
             number, call = futex()
             slice_s = timespec(min(end - now, SLICE_S))
-            call(number, states.event_addresses[event], FUTEX_WAIT, seen, slice_s)
+            call(number, states.change_address, FUTEX_WAIT, seen, slice_s)
         index = lease.index
         assert index is not None
         self._watched[index] = weakref.ref(lease, partial(self._lose, index, os.getpid()))
@@ -126,10 +126,12 @@ class Monitor:
         if not self._reclaims:
             return False
         with self._lock:
-            held = self.states.held()
-        dead = [each for each in held if each.holder != identity() and has_ended(each.holder)]
-        for each in dead:
-            self.do(self.states.reclaim, each)
+            held, me = self.states.held(), identity()
+            dead = [index for index, holder in held if holder != me and has_ended(holder)]
+            for index in dead:
+                self.states.reclaim(index)
+        if dead:
+            self.wake()
         return bool(dead)
 
     def unwatch(self, lease: Holder) -> None:
@@ -142,7 +144,7 @@ class Monitor:
         if pid == os.getpid():
             del self._watched[index]
             self.states.drop(index)
-            self.wake(EVERYBODY)
+            self.wake()
 
 
 def _leaving(lease: Lease) -> Callable[..., object]:
@@ -230,7 +232,7 @@ class Lease(Holder):
             self._monitor.states.drop(self.index, is_unseen=is_unseen)
             self.index = None
         # A wake-up that was for us, or by us, may be lost.
-        self._monitor.wake(EVERYBODY)
+        self._monitor.wake()
 
 
 # ------------------------------------------------------------------------------ futexes

@@ -2,7 +2,7 @@
 
 Small worlds of producers, consumers and one that closes or aborts are walked through all their
 interleavings. The transitions are the real ones, on real memory that is put back to each state;
-what is modelled is what surrounds them: to sleep until an event, to wake, to die. There are no
+what is modelled is what surrounds them: to sleep until a change, to wake all, to die. There are no
 time-outs as long as nobody dies, so that no schedule gets along by them.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from nbshare.arrays.ring_slots import EVERYBODY, FILLED, FILLING, FREED, SlotStates, layout_of
+from nbshare.arrays.ring_slots import FILLING, SlotStates, layout_of
 from nbshare.errors import RingAbortedError, RingClosedError
 
 ENDS = ("done", "closed", "aborted", "interrupted", "dead")
@@ -27,14 +27,8 @@ class Actor(NamedTuple):
     phase: str = "ask"  # doze, asleep, use, wake, quit; or as in ENDS
     slot: int | None = None
     seen: int = 0
-    wakes: Any = ()
     log: tuple[int, ...] = ()  # what a consumer has read
     number: int | None = None  # of what it fills its slot with
-
-    @property
-    def event(self) -> int:
-        """What it waits for."""
-        return FREED if self.role == "put" else FILLED
 
     @property
     def has_ended(self) -> bool:
@@ -141,7 +135,7 @@ class World:
             for changed in self.moves(memory, actors, me):
                 yield self.used.tobytes(), changed, deaths, interrupts
             if interrupts and actor.phase == "asleep":
-                changed = actor._replace(phase="quit", wakes=EVERYBODY)
+                changed = actor._replace(phase="quit")
                 yield memory, replaced(actors, me, changed), deaths, interrupts - 1
             if deaths and actor.role in ("put", "get"):
                 for torn in self.ways_to_die(memory, actors, me):
@@ -152,7 +146,7 @@ class World:
         yield memory
         if actors[me].phase not in ("ask", "use"):
             return
-        names = ("words", "rows", "events", "counts", "holders")
+        names = ("words", "rows", "changes", "counts", "holders")
         whole = {name: getattr(self.states, name) for name in names}
         for n in range(1, 99):
             life = [n]
@@ -170,10 +164,9 @@ class World:
         actor = actors[me]
         self.used[:] = np.frombuffer(memory, "u1")
         if actor.phase in ("wake", "quit"):
-            yield from woken(replaced(actors, me, after_wake(actor)), actor.wakes)
+            yield woken(replaced(actors, me, after_wake(actor)))
         elif actor.phase == "doze":
-            has_come = self.states.events[actor.event] != actor.seen
-            phase = "ask" if has_come else "asleep"
+            phase = "asleep" if self.states.changes[0] == actor.seen else "ask"
             yield replaced(actors, me, actor._replace(phase=phase))
         elif actor.phase == "asleep":
             if any(each.phase == "dead" for each in actors):
@@ -183,11 +176,13 @@ class World:
         elif actor.role in ("put", "get"):
             yield replaced(actors, me, self.ask(actors, me, actor))
         elif actor.role == "abort":
-            yield replaced(actors, me, actor._replace(phase="wake", wakes=self.states.abort("")))
+            self.states.abort("")
+            yield replaced(actors, me, actor._replace(phase="wake"))
         elif actor.role == "close early" or all(
             each.has_ended for each in actors if each.role == "put"
         ):
-            yield replaced(actors, me, actor._replace(phase="wake", wakes=self.states.close()))
+            self.states.close()
+            yield replaced(actors, me, actor._replace(phase="wake"))
 
     def ask(self, actors, me, actor):
         """Look for a slot, once."""
@@ -205,29 +200,28 @@ class World:
         except RingClosedError:
             looked = self.look(actors, actor)
             return looked if looked.phase == "wake" else actor._replace(phase="closed")
-        return actor._replace(phase="doze", seen=self.states.events[actor.event])
+        return actor._replace(phase="doze", seen=self.states.changes[0])
 
     def look(self, actors, actor):
         """Take back what the dead hold, as a sleeper does when its time is up."""
-        wakes = ()
-        for held in self.states.held():
-            if actors[held.holder[0] - 1].phase == "dead":
-                wakes += self.states.reclaim(held)
-        return actor._replace(phase="wake", wakes=wakes) if wakes else actor
+        dead = [i for i, (pid, _) in self.states.held() if actors[pid - 1].phase == "dead"]
+        for index in dead:
+            self.states.reclaim(index)
+        return actor._replace(phase="wake") if dead else actor
 
     def use(self, me, actor):
         """Fill a slot and queue it, or read it and give it back."""
         hand = Hand(actor.slot, actor.number)
         if actor.role == "get":
             log = (*actor.log, int(self.data[actor.slot]))
-            wakes = self.states.release(hand)
-            return actor._replace(phase="wake", wakes=wakes, slot=None, log=log)
+            self.states.release(hand)
+            return actor._replace(phase="wake", slot=None, log=log)
         self.data[actor.slot] = 100 * me + actor.left if actor.number is None else actor.number
         try:
-            wakes = self.states.commit(hand)
+            self.states.commit(hand)
         except RingAbortedError:
             return actor._replace(phase="aborted", slot=None)
-        return actor._replace(phase="wake", wakes=wakes, slot=None, left=actor.left - 1)
+        return actor._replace(phase="wake", slot=None, left=actor.left - 1)
 
     def check_end(self, memory, actors, deaths, interrupts):
         """Check what has become of what was put."""
@@ -275,24 +269,12 @@ def replaced(actors, me, changed):
 def after_wake(actor):
     """Go on after waking the others."""
     phase = "interrupted" if actor.phase == "quit" else "ask"
-    return actor._replace(phase=phase if actor.role in ("put", "get") else "done", wakes=())
+    return actor._replace(phase=phase if actor.role in ("put", "get") else "done")
 
 
-def woken(actors, wakes):
-    """Yield the actors after the wakes: any one of the sleepers, or all."""
-    if not wakes:
-        yield actors
-        return
-    (event, n), *others = wakes
-    asleep = [i for i, a in enumerate(actors) if a.phase == "asleep" and a.event == event]
-    if n < len(asleep):
-        assert n == 1
-        for i in asleep:
-            yield from woken(replaced(actors, i, actors[i]._replace(phase="ask")), others)
-        return
-    for i in asleep:
-        actors = replaced(actors, i, actors[i]._replace(phase="ask"))
-    yield from woken(actors, others)
+def woken(actors):
+    """Return the actors when all sleepers have been woken."""
+    return tuple(a._replace(phase="ask") if a.phase == "asleep" else a for a in actors)
 
 
 WORLDS = {
@@ -334,21 +316,8 @@ def test_every_schedule_comes_to_its_end(world):
     assert world.explore() > 20
 
 
-def tells_one_only(states, event):
-    """Wake one also when the ring is closed, and each waits for the last."""
-    states.events[event] += 1
-    return ((event, 1),)
-
-
-def tells_nobody(states, event):
-    """Forget the wake-up; only a process that is not asleep yet sees the event."""
-    states.events[event] += 1
-    return ()
-
-
-def notes_nothing(states, event):
+def notes_nothing(states):
     """Wake processes that sleep already, but not those about to."""
-    return ((event, 1),)
 
 
 def grants_first(states, turn, index, me, word):
@@ -361,9 +330,7 @@ def grants_first(states, turn, index, me, word):
 @pytest.mark.parametrize(
     ("name", "wrong", "world"),
     [
-        ("_tell", tells_one_only, "closed at any time"),
-        ("_tell", tells_nobody, "one to one"),
-        ("_tell", notes_nothing, "one to one"),
+        ("_note_change", notes_nothing, "one to one"),
         ("_grant", grants_first, "one dies"),
     ],
     ids=lambda each: getattr(each, "__name__", None),
