@@ -109,10 +109,9 @@ class MappedFile(NamedTuple):
         if nbytes > budget.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
-        if hasattr(os, "posix_fallocate"):
-            # Without it, touching a page in a full directory would kill the process (SIGBUS).
-            for start in range(0, nbytes, PIECE):
-                os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
+        # Without this, touching a page in a full directory would kill the process (SIGBUS).
+        for start in range(0, nbytes, PIECE):
+            os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
     def protect(self, fd: int) -> None:
         """Make it read-only for other processes, except on purpose."""
@@ -121,24 +120,14 @@ class MappedFile(NamedTuple):
 
 
 class Private(NamedTuple):
-    """Memory without a file."""
+    """Memory without a file, made by its mapping."""
 
     setting: str = "private"
     folder: str = ""
 
-    def open(self) -> Descriptor:
-        """Refuse: there is none."""
-        raise OSError(errno.ENOTSUP, "nbshare shares memory between processes on Linux only")
 
-    def reserve(self, fd: int, nbytes: int) -> None:
-        """Do nothing: its size is that of its mapping."""
-
-    def protect(self, fd: int) -> None:
-        """Do nothing: no other process has it."""
-
-
-Kind = Memfd | MappedFile | Private
-PRIVATE = Private()
+Shared = Memfd | MappedFile
+Kind = Shared | Private
 
 
 def can_share() -> bool:
@@ -172,10 +161,11 @@ def new_memory(nbytes: int, *, is_private: bool) -> tuple[Kind, Descriptor | Non
         No kind works here, or not the requested one.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
-    kind = PRIVATE if is_private else _chosen(os.environ.get(SETTING, ""), _temporary())
+    is_shared = can_share() and not is_private
+    kind = _chosen(os.environ.get(SETTING, ""), _temporary()) if is_shared else Private()
     if not kind.folder or budget.is_memory(kind.folder):
         budget.check_room(size)
-    if kind is PRIVATE:
+    if isinstance(kind, Private):
         return kind, None, size
     file = kind.open()
     reserve(kind, file.fileno(), size)
@@ -189,10 +179,8 @@ def scratch_file() -> Descriptor:
 
 
 @cache
-def _chosen(setting: str, temporary: str) -> Kind:
+def _chosen(setting: str, temporary: str) -> Shared:
     """Return the first kind that both the setting and the system allow."""
-    if not can_share():
-        return PRIVATE
     reasons: list[str] = []
     code = 0
     for kind in _allowed(setting, temporary):
@@ -238,9 +226,9 @@ def _temporary() -> str:
     return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
-def _allowed(setting: str, temporary: str) -> list[Kind]:
+def _allowed(setting: str, temporary: str) -> list[Shared]:
     """Return the kinds that a setting allows, the best one first."""
-    known: dict[str, Kind] = {
+    known: dict[str, Shared] = {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
         "file": MappedFile(f"file:{temporary}", temporary),
@@ -256,7 +244,7 @@ def _allowed(setting: str, temporary: str) -> list[Kind]:
     return [known[setting]] if setting else list(known.values())
 
 
-def reserve(kind: Kind, fd: int, nbytes: int) -> None:
+def reserve(kind: Shared, fd: int, nbytes: int) -> None:
     """Give memory of a kind its size.
 
     Raises

@@ -24,7 +24,7 @@ from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.huge import make_huge, on_boundaries
-from nbshare.memory.kinds import Kind, has_proc, name_of, new_memory, new_name, reserve
+from nbshare.memory.kinds import Kind, Private, has_proc, name_of, new_memory, new_name, reserve
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -186,9 +186,9 @@ class Segment(mmap.mmap):
         # A file's pages were allocated with it.
         is_huge = not self.kind.folder and make_huge(View(self).root)
         self.refill(parts, are_fresh=not is_huge)
-        if sealed:
+        if sealed and not isinstance(self.kind, Private):
             self.kind.protect(self.fd)
-            self.is_sealed = True
+        self.is_sealed = sealed
         return self
 
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
@@ -239,10 +239,10 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If there is no room.
         """
-        assert self.kind is not None
-        if self.is_private:  # a copy: readers of this one find it by `whole`
+        if isinstance(self.kind, Private):  # a copy: readers of this one find it by `whole`
             self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
             return self._larger
+        assert self.kind is not None
         budget.check_room(needed - self.nbytes)
         size = budget.aligned(nbytes, mmap.PAGESIZE)
         reserve(self.kind, self.fd, size)
