@@ -295,17 +295,14 @@ def block_size(columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
     return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // max(sizes), n // LEAST_BLOCKS)), n * sum(sizes)
 
 
-def plain_pickle(block: Sequence[Any], what: str, first: int) -> Any:
-    """Return the pickle of items, as bytes, if an `Arena` sends nothing of them by reference.
+def are_plain(items: Sequence[Any], first: int) -> bool:
+    """Return whether an `Arena` sends nothing of items by reference.
 
-    Else None; errors are those of `Arena.pack_block`.
+    Errors are those of `Arena.pack_block`.
     """
     arena = Arena()
-    packed = arena.pack_block(block, what, first)
-    if packed.buffers or arena._seen or arena.segments:
-        return None
-    ((_, data),) = arena.contents()[1]
-    return data
+    packed = arena.pack_block(items, "item", first)
+    return not (packed.buffers or arena._seen or arena.segments)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Arena, block_size, plain_pickle
+from nbshare.arrays.arena import Arena, are_plain, block_size
 from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
@@ -109,8 +109,7 @@ def _step(columns: Sequence[Sequence[Any]]) -> int:
     step, nbytes = block_size(columns)
     if not nbytes or (n < ENOUGH_ITEMS and nbytes < ENOUGH_BYTES):
         return 0
-    are_plain = all(plain_pickle(column[:step], "item", 0) is not None for column in columns)
-    return step if are_plain else 0
+    return step if all(are_plain(column[:step], 0) for column in columns) else 0
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, plain_pickle
+from nbshare.arrays.arena import Arena, are_plain
 from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
@@ -105,9 +105,8 @@ class ItemFeed:
         n = len(columns[0])
         step = step or n
         if self._board.is_open or self._is_plain is None:
-            block = [column[:step] for column in columns]
             first = self._board.n_there
-            self._is_plain = all(plain_pickle(items, "item", first) is not None for items in block)
+            self._is_plain = all(are_plain(column[:step], first) for column in columns)
             self._arena = self._new_arena()
         for start in range(0, n, step):
             self.add([column[start : start + step] for column in columns])
