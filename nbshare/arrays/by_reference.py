@@ -136,20 +136,16 @@ def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) ->
 # ------------------------------------------------------------------- other people's picklers
 
 
-def reducers() -> dict[type, Callable[[Any], Any]]:
-    """Return what a pickler needs in its ``dispatch_table`` for all this to go by reference."""
-    tools = {cls: cls._reduce_by_reference for cls in ByReference.__subclasses__()}
-    return {SharedArray: _reduce, np.ndarray: _reduce, **tools}
-
-
 def _tell(module: ModuleType) -> None:
     """Register with a module that has picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
     _told.append(add)
-    for cls, reduce in reducers().items():
-        # joblib has an own way with plain ndarrays, which may be views of shared ones.
-        if cls is not np.ndarray or module.__name__ == "multiprocessing.reduction":
-            add(cls, reduce)
+    add(SharedArray, _reduce)
+    # joblib has an own way with plain ndarrays, which may be views of shared ones.
+    if module.__name__ == "multiprocessing.reduction":
+        add(np.ndarray, _reduce)
+    for cls in ByReference.__subclasses__():
+        add(cls, cls._reduce_by_reference)
 
 
 class _Watcher:
