@@ -323,13 +323,10 @@ def _requests(
 
 def _takes(func: Callable[..., Any], name: str) -> bool:
     try:
-        parameters = inspect.signature(func).parameters
-    except (TypeError, ValueError):  # some functions in C have none
+        inspect.signature(func).bind_partial(**{name: None})
+    except (TypeError, ValueError):  # it does not; some functions in C have no signature
         return False
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return (name in parameters and parameters[name].kind in named) or any(
-        p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
-    )
+    return True
 
 
 def _n_blocks(
