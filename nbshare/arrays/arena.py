@@ -121,21 +121,19 @@ class Arena:
         spans = tuple(map(self._span, buffers))
         return Packed(Span(0, self._add(file), len(file)), spans)
 
-    def pack_items(
-        self, items: Sequence[Any], what: str, first: int = 0
-    ) -> tuple[int, list[Packed]]:
+    def pack_items(self, items: Sequence[Any], first: int) -> tuple[int, list[Packed]]:
         """Pickle items, counted from the `first`; return the items per block and the blocks."""
         size, _ = block_size([items])
         starts = range(0, len(items), size)
-        return size, [self.pack_block(items[i : i + size], what, first + i) for i in starts]
+        return size, [self.pack_block(items[i : i + size], first + i) for i in starts]
 
-    def pack_block(self, block: Sequence[Any], what: str, first: int) -> Packed:
+    def pack_block(self, block: Sequence[Any], first: int) -> Packed:
         """Pickle items, counted from the `first`; an error says which one cannot be."""
         try:
-            return self.pack(block, what, writable=True)
+            return self.pack(block, "item", writable=True)
         except UnsendableError:
             for i, item in enumerate(block, start=first):
-                self.pack(item, f"{what} {i}", writable=True)
+                self.pack(item, f"item {i}", writable=True)
             raise
 
     def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
@@ -186,10 +184,6 @@ class Arena:
         self._seen.clear()
         parts, self._parts = self._parts, []
         return self.nbytes, parts
-
-    def small_contents(self, max_nbytes: int) -> bytes | None:
-        """Return the contents as they are if they are few, else None; the end of it, too."""
-        return None if self.nbytes > max_nbytes else self.all_contents() or b"\0"
 
     def all_contents(self) -> bytes:
         """Return the contents as they are; the end of it, too."""
@@ -301,7 +295,7 @@ def are_plain(items: Sequence[Any], first: int) -> bool:
     Errors are those of `Arena.pack_block`.
     """
     arena = Arena()
-    packed = arena.pack_block(items, "item", first)
+    packed = arena.pack_block(items, first)
     return not (packed.buffers or arena._seen or arena.segments)
 
 

@@ -47,8 +47,8 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     OutOfMemoryError
         If it does not fit.
     """
-    if (small := arena.small_contents(SMALL_ARENA)) is not None:
-        return Placed(small, arena.segments)
+    if arena.nbytes <= SMALL_ARENA:
+        return Placed(arena.all_contents() or b"\0", arena.segments)
     lease = pool.filled(*arena.contents(), is_private=is_private)
     found = segment_of(lease)
     assert found is not None
@@ -153,7 +153,7 @@ def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable
-    return "blocks", *arena.pack_items(iterable, "item", first)
+    return "blocks", *arena.pack_items(iterable, first)
 
 
 def prepare(

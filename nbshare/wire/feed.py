@@ -171,7 +171,7 @@ class ItemFeed:
 
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
         """Pickle a column; return its offset in the arena, and its size in bytes."""
-        packed = arena.pack_block(items, "item", first)
+        packed = arena.pack_block(items, first)
         if packed.buffers:  # then also pickle their places
             span = arena.pack(packed, "where an item lies").pickle
             return span.offset, -span.nbytes
