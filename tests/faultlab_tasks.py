@@ -24,7 +24,7 @@ from faultlab import await_flag, raise_flag, wait_until
 import nbshare
 from nbshare import parallel_map
 from nbshare.errors import StaleReferenceError
-from nbshare.memory import Handle, handle_of, open_handle, segment_of
+from nbshare.memory import Handle, View, handle_of, open_handle, segment_of
 
 HUGE = 60 << 20  # characters, of what is asked for a text
 FOREVER_S = 40.0  # longer than any subject may live
@@ -655,7 +655,7 @@ def open_and_read(handle: Handle) -> np.ndarray:
     """Return a copy of the 1000 numbers that a handle leads to; an error must come at once."""
     start = time.monotonic()
     try:
-        return open_handle(handle).array("f8", (1000,)).copy()
+        return View(open_handle(handle)).array("f8", (1000,)).copy()
     finally:
         assert time.monotonic() - start < 1.0
 

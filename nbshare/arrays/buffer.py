@@ -15,7 +15,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import Shape, checked_form
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import ALIGNMENT, Segment, aligned
+from nbshare.memory import ALIGNMENT, Segment, View, aligned
 from nbshare.tracebacks import shown_from_the_call
 
 Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
@@ -87,7 +87,7 @@ class SharedBuffer(ByReference):
             raise TypeError(f"nbytes={nbytes!r:.100}: must be an int") from None
         if size < 0:
             raise ValueError(f"nbytes={size}: must be 0 or more")
-        block = Segment.create(size).array(np.uint8, (size,))  # on a boundary of pages
+        block = View(Segment.create(size)).array(np.uint8, (size,))  # on a boundary of pages
         self._attach(shared_view(block), SharedLock())
 
     def _attach(self, block: SharedArray, lock: SharedLock) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import array_slab
+from nbshare.memory import View, array_slab
 from nbshare.tracebacks import shown_from_the_call
 
 Order = Literal["C", "F"]
@@ -82,8 +82,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
         raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
     segment, offset = array_slab.take(math.prod(lengths) * dtype.itemsize)
     if order == "F":
-        return shared_view(segment.array(dtype, lengths[::-1], offset).T)
-    return shared_view(segment.array(dtype, lengths, offset))
+        return shared_view(View(segment).array(dtype, lengths[::-1], offset).T)
+    return shared_view(View(segment).array(dtype, lengths, offset))
 
 
 @shown_from_the_call

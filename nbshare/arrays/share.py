@@ -208,7 +208,7 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     if mode == "r+":
         lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
-    return shared_view(_filled(plain.nbytes, [(0, plain)], mode).array(dtype, plain.shape))
+    return shared_view(View(_filled(plain.nbytes, [(0, plain)], mode)).array(dtype, plain.shape))
 
 
 def _share_object(obj: Any, mode: Mode) -> SharedObject:

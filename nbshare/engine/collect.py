@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import empty
 from nbshare.errors import MixedResultsWarning, warn
-from nbshare.memory import Segment
+from nbshare.memory import Segment, View
 from nbshare.wire.results import OutputSpec, spec_for
 
 BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
@@ -193,7 +193,7 @@ class GrowingArray:
                 segment = segment.grown(nbytes, max(nbytes, int(GROWTH * segment.nbytes)))
             self._segment, self.n = segment, max(self.n, stop)
         shape = (stop - start, *self.shape)
-        return segment.array(self.dtype, shape, start * self._row_nbytes)
+        return View(segment).array(self.dtype, shape, start * self._row_nbytes)
 
     def drop(self, start: int, stop: int) -> None:
         """Free the memory of unused rows; they become zero."""

@@ -198,13 +198,14 @@ class Segment(mmap.mmap):
         a mapping.
         """
         jobs: list[copying.Job] = []
+        target = View(self)
         for offset, part in parts:
             is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
             if are_fresh and not (is_strided or self.is_private):
                 jobs += copying.write_jobs(self.fd, offset, part)
             else:
                 source = part if is_strided else copying.as_bytes(part)
-                jobs += copying.copy_jobs(self.array(source.dtype, source.shape, offset), source)
+                jobs += copying.copy_jobs(target.array(source.dtype, source.shape, offset), source)
         copying.run(jobs)
 
     @classmethod
@@ -263,16 +264,6 @@ class Segment(mmap.mmap):
         copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)
         copy.mode = mode
         return copy
-
-    def array(
-        self,
-        dtype: npt.DTypeLike,
-        shape: tuple[int, ...],
-        offset: int = 0,
-        strides: tuple[int, ...] | None = None,
-    ) -> npt.NDArray[Any]:
-        """View part of the segment as a plain ndarray; `offset` and `strides` in bytes."""
-        return View(self).array(dtype, shape, offset, strides)
 
     def fileno(self) -> int:
         """Return `fd`, as files do."""

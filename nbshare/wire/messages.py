@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare.memory import Segment
+from nbshare.memory import Segment, View
 from nbshare.memory.descriptors import raise_limit, too_many, with_room
 
 INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
@@ -110,7 +110,7 @@ class Channel:
         if data[:1] == _SEGMENT:
             nbytes = int.from_bytes(data[1:], "little")
             segment = Segment.attach(received.pop(), "r")
-            return pickle.loads(segment.array(np.uint8, (nbytes,)).data), received
+            return pickle.loads(View(segment).array(np.uint8, (nbytes,)).data), received
         return pickle.loads(memoryview(data)[1:]), received
 
     # Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.

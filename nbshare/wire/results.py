@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
-from nbshare.memory import Segment, aligned
+from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import NUMBER_BYTES
 
 LogKey = int  # process id << 32, plus which of that process's logs
@@ -140,7 +140,7 @@ class LogReader:
     def _load(self, i: int, entry: Entry) -> Any:
         key, offset, nbytes, _ = entry
         if nbytes < 0:
-            return unpack(i, self._logs[key].array(np.uint8, (-nbytes,), offset))
+            return unpack(i, View(self._logs[key]).array(np.uint8, (-nbytes,), offset))
         return _unpickled(i, memoryview(self._logs[key])[offset : offset + nbytes])
 
 

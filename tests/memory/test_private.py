@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nbshare import map_async, parallel_map
-from nbshare.memory import Segment, segment_of
+from nbshare.memory import Segment, View, segment_of
 from nbshare.wire.board import PAGE_ITEMS
 
 N = 1 << 19  # numbers: large enough for memory that is used again
@@ -92,12 +92,12 @@ def test_what_a_function_keeps_of_its_inputs_stays_as_it_was(backend, where):
 def test_private_memory_that_grows_keeps_what_was_read():
     """Readers go on to the larger memory, and views of the smaller one stay."""
     small = Segment.create(4096, is_private=True)
-    view = small.array(np.uint8, (4096,))
+    view = View(small).array(np.uint8, (4096,))
     view[:] = 5
     large = small.grown(8192, 1 << 20).grown(1 << 20, 1 << 21)
     assert small.whole("r") is large
-    assert large.array(np.uint8, (4096,)).tolist() == view.tolist()
-    assert not large.array(np.uint8, (1 << 20,), 4096).any()
+    assert View(large).array(np.uint8, (4096,)).tolist() == view.tolist()
+    assert not View(large).array(np.uint8, (1 << 20,), 4096).any()
 
 
 def test_pages_of_a_long_generator_are_given_back():
@@ -116,4 +116,4 @@ def test_read_only_memory_stays_so():
     """An array of it cannot be made writable, though this process could write there."""
     copy = Segment.filled(8, [(0, np.ones(1))], is_private=True).again("r")
     with pytest.raises(ValueError, match="WRITEABLE"):
-        copy.array(float, (1,)).flags.writeable = True
+        View(copy).array(float, (1,)).flags.writeable = True

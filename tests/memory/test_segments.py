@@ -32,6 +32,7 @@ from nbshare import interrupts
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
 from nbshare.memory import (
     Segment,
+    View,
     array_slab,
     budget,
     copying,
@@ -81,7 +82,7 @@ class TestEveryKind:
     def test_fresh_memory_is_writable_zeros_in_whole_pages(self, nbytes):
         """At least what was asked for, at least a page, all of it zero and to be written."""
         segment = Segment.create(nbytes)
-        array = segment.array("u1", (segment.nbytes,))
+        array = View(segment).array("u1", (segment.nbytes,))
         assert segment.nbytes == max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
         assert not array.any()
         array[:] = 7
@@ -93,14 +94,14 @@ class TestEveryKind:
         """Arrays of any layout lie where they should, and nothing else next to them."""
         source = PARTS[part]
         segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
-        np.testing.assert_array_equal(segment.array(source.dtype, source.shape, 64), source)
+        np.testing.assert_array_equal(View(segment).array(source.dtype, source.shape, 64), source)
         assert bytes(segment[:64]) == bytes(8) + b"beside" + bytes(50)
         assert segment.is_sealed == sealed
 
     def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
         """Memory that others cannot write its maker can, and all that have mapped it see it."""
         segment = Segment.filled(8000, [(0, np.zeros(1000))])
-        reader = Segment.attach(segment.read_only(), "r").array(float, (1000,))
+        reader = View(Segment.attach(segment.read_only(), "r")).array(float, (1000,))
         segment.refill([(0, np.arange(900.0)), (7200, np.arange(300.0)[::3])])
         np.testing.assert_array_equal(reader, [*range(900), *range(0, 300, 3)])
 
@@ -108,18 +109,18 @@ class TestEveryKind:
         """A value written through one of them is seen in the other."""
         segment = Segment.create(8)
         other = Segment.attach(os.dup(segment.fd), "r+")
-        segment.array("i8", (1,))[0] = 5
-        assert other.array("i8", (1,))[0] == 5
-        other.array("i8", (1,))[0] = 6
-        assert segment.array("i8", (1,))[0] == 6
+        View(segment).array("i8", (1,))[0] = 5
+        assert View(other).array("i8", (1,))[0] == 5
+        View(other).array("i8", (1,))[0] = 6
+        assert View(segment).array("i8", (1,))[0] == 6
 
     @pytest.mark.parametrize("sealed", [True, False])
     def test_copy_on_write_stays_here(self, sealed):
         """Mode "c" can be written, which no other process sees."""
         segment = Segment.filled(8, [(0, np.int64(5).tobytes())], sealed=sealed)
-        private = Segment.attach(segment.read_only(), "c").array("i8", (1,))
+        private = View(Segment.attach(segment.read_only(), "c")).array("i8", (1,))
         private[0] = 6
-        assert segment.array("i8", (1,))[0] == 5
+        assert View(segment).array("i8", (1,))[0] == 5
         assert private[0] == 6
 
     @pytest.mark.parametrize("sealed", [True, False])
@@ -127,7 +128,7 @@ class TestEveryKind:
         """Neither NumPy nor the descriptor nor the mapping can be talked into a write."""
         segment = Segment.filled(8000, [(0, np.ones(1000))], sealed=sealed)
         reader = Segment.attach(segment.read_only(), "r")
-        array = reader.array(float, (1000,))
+        array = View(reader).array(float, (1000,))
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 2
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -139,7 +140,7 @@ class TestEveryKind:
         pages = ctypes.c_void_p(reader.address), ctypes.c_size_t(reader.nbytes)
         assert LIBC.mprotect(*pages, mmap.PROT_READ | mmap.PROT_WRITE) == -1
         assert ctypes.get_errno() == errno.EACCES
-        assert (segment.array(float, (1000,)) == 1).all()
+        assert (View(segment).array(float, (1000,)) == 1).all()
 
     def test_a_sealed_segment_is_not_opened_anew_for_writing(self, kind, program, tmp_path):
         """A worker that opens the descriptor through /proc cannot write either."""
@@ -186,7 +187,7 @@ except PermissionError:
         """It reads and writes the same memory."""
         segment = Segment.filled(8000, [(0, np.arange(1000.0))], sealed=False)
         assert stranger.submit(add_and_sum, handle_of(segment)).result(20) == 499500 + 1000
-        np.testing.assert_array_equal(segment.array(float, (1000,)), np.arange(1, 1001.0))
+        np.testing.assert_array_equal(View(segment).array(float, (1000,)), np.arange(1, 1001.0))
 
     def test_a_handle_of_a_sealed_segment_can_only_be_read(self, stranger):
         """The other process is told so by NumPy, and its descriptor by the kernel."""
@@ -200,7 +201,7 @@ except PermissionError:
     def test_a_handle_comes_back_from_another_process(self, stranger, kind):
         """What another process made is found here, though it has kept nothing."""
         segment = open_handle(stranger.submit(make, kind).result(20))
-        assert segment.array(float, (1000,)).sum() == 499500.0
+        assert View(segment).array(float, (1000,)).sum() == 499500.0
 
     @pytest.mark.parametrize("forged", [{"inode": 1}, {"fd": 0}, {"name": "nbshare-1-" + "0" * 14}])
     def test_a_handle_that_does_not_fit_is_refused(self, forged):
@@ -222,7 +223,7 @@ except PermissionError:
     def test_memory_is_freed_with_the_last_view(self):
         """Descriptor and mapping go when the last view goes, not before."""
         segment = Segment.create(8000)
-        name, array = segment.name, segment.array(float, (1000,))
+        name, array = segment.name, View(segment).array(float, (1000,))
         view = array.view("u1")[::2].reshape(10, -1)
         before = held(name)
         del segment, array
@@ -335,14 +336,14 @@ except MemoryError as error:
 
 
 def add_and_sum(handle):
-    array = open_handle(handle).array(float, (1000,))
+    array = View(open_handle(handle)).array(float, (1000,))
     array += 1
     return array.sum()
 
 
 def try_to_write(handle):
     segment = open_handle(handle)
-    array = segment.array(float, (1000,))
+    array = View(segment).array(float, (1000,))
     errors = []
     for write in (lambda: array.fill(0), lambda: os.pwrite(segment.fd, b"0", 0)):
         try:
@@ -385,7 +386,7 @@ def test_a_file_on_a_network_file_system_is_known_by_its_new_name(stranger, tmp_
     monkeypatch.setattr(os, "unlink", lambda path: os.rename(path, tmp_path / ".nfs00000ab1"))
     monkeypatch.setenv(SETTING, f"file:{tmp_path}")
     segment = Segment.filled(8000, [(0, np.arange(1000.0))])
-    assert Segment.attach(segment.read_only(), "r").array(float, (1000,)).sum() == 499500
+    assert View(Segment.attach(segment.read_only(), "r")).array(float, (1000,)).sum() == 499500
     assert stranger.submit(try_to_write, handle_of(segment)).result(20)[2] == 499500
 
 
@@ -574,13 +575,13 @@ def test_large_memory_that_is_filled_has_huge_pages(refusals):
         kept.append(filled := Segment.filled(len(data), [(0, data)]))
         if filled.address % (2 << 20) == 0:
             break
-    assert np.array_equal(filled.array(np.uint8, data.shape), data)
+    assert np.array_equal(View(filled).array(np.uint8, data.shape), data)
     if refusals & {errno.ENOMEM, errno.EAGAIN, errno.EBUSY}:
         pytest.skip("memory is too fragmented")
     assert huge_bytes(filled) == 8 << 20
     for _ in range(5):
         kept.append(seen := Segment.attach(filled.read_only(), "r"))
-        assert np.array_equal(seen.array(np.uint8, data.shape), data)
+        assert np.array_equal(View(seen).array(np.uint8, data.shape), data)
         if seen.address % (2 << 20) == 0:
             break
     assert huge_bytes(seen) == 8 << 20
@@ -622,7 +623,7 @@ def test_several_parts_in_large_memory(kind):
     for offset, part in parts:
         flat = np.frombuffer(part.tobytes() if isinstance(part, np.ndarray) else part, np.uint8)
         expected[offset : offset + len(flat)] = flat
-    assert np.array_equal(filled.array(np.uint8, expected.shape), expected)
+    assert np.array_equal(View(filled).array(np.uint8, expected.shape), expected)
 
 
 @pytest.mark.usefixtures("patient")
