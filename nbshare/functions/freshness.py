@@ -73,6 +73,12 @@ def is_installed(path: str) -> bool:
     return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))
 
 
+def own_file(name: str) -> str | None:
+    """Return the file of an imported module that users may edit; None for other modules."""
+    path: str | None = getattr(sys.modules.get(name), "__file__", None)
+    return path if path and not is_installed(path) else None
+
+
 @cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
 def _is_there(path: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(_INSTALLED)
@@ -96,8 +102,7 @@ class ImportLog:
         self._n_seen = len(sys.modules)
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
-            path = getattr(sys.modules.get(name), "__file__", None)
-            if path and not is_installed(path):
+            if (path := own_file(name)) is not None:
                 taken[path] = _read.get(path) or stamp_of(path)
         return taken
 

@@ -22,6 +22,7 @@ from nbshare.functions.freshness import (
     is_installed,
     kept_sources,
     note_reading,
+    own_file,
     source_of,
     stamp_of,
 )
@@ -161,9 +162,4 @@ def overridden_names() -> list[str]:
 
 @lru_cache(1)  # a look at all modules takes as long as sending a call
 def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
-    names = []
-    for name in sys.stdlib_module_names & sys.modules.keys():
-        path = getattr(sys.modules[name], "__file__", None)
-        if path and not is_installed(path):
-            names.append(name)
-    return names
+    return [name for name in sys.stdlib_module_names & sys.modules.keys() if own_file(name)]
