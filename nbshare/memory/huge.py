@@ -98,7 +98,7 @@ def make_huge(memory: npt.NDArray[np.uint8]) -> bool:
     If they are slower than small ones, the memory stays as it was.
     """
     page = _page_bytes()
-    fits = page and memory.nbytes >= max(SMALLEST, page) and _address(memory) % page == 0
+    fits = page and memory.nbytes >= max(SMALLEST, page) and memory.ctypes.data % page == 0
     if not fits or _is_paused():
         return False
     end, step = memory.nbytes // page * page, max(copying.PIECE, page)
@@ -113,7 +113,7 @@ def _is_paused() -> bool:
 
 def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
     global _resume_at
-    begin, began_s = _address(memory), time.thread_time()
+    begin, began_s = memory.ctypes.data, time.thread_time()
     for offset in range(0, len(memory), page):
         if _is_paused():
             return
@@ -123,7 +123,3 @@ def _collapse(memory: npt.NDArray[np.uint8], page: int) -> None:
         is_slow = time.thread_time() - began_s > PATIENCE_S + (offset + page) / SLOWEST
         if has_failed or is_slow:
             _resume_at = time.monotonic() + PAUSE_S
-
-
-def _address(memory: npt.NDArray[np.uint8]) -> int:
-    return int(memory.__array_interface__["data"][0])
