@@ -217,11 +217,9 @@ class Arena:
         return offset
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
-        for index, known in enumerate(self.segments, start=1):
-            if known[0] is segment and known[1] == mode:
-                return index
-        self.segments.append((segment, mode))
-        return len(self.segments)
+        if (segment, mode) not in self.segments:
+            self.segments.append((segment, mode))
+        return self.segments.index((segment, mode)) + 1
 
     def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
         """Return pickle and buffers."""
