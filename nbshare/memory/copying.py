@@ -7,7 +7,6 @@ makes fresh pages. In pieces, because an interrupt waits for the present piece.
 from __future__ import annotations
 
 import _thread
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory.budget import LARGE, usable_cpus
+from nbshare.memory.disk import write_all
 
 PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
@@ -39,8 +39,7 @@ def write_jobs(fd: int, offset: int, part: Any) -> Iterator[Job]:
     """Yield jobs that together write a contiguous array or buffer to a file at an offset."""
     data = as_bytes(part).data
     for start in range(0, data.nbytes, PIECE):
-        piece = data[start : start + PIECE]
-        yield partial(_write, fd, piece, offset + start)
+        yield partial(write_all, fd, data[start : start + PIECE], offset + start)
 
 
 def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Job]:
@@ -93,9 +92,3 @@ def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return np.frombuffer(part, np.uint8)
-
-
-def _write(fd: int, piece: memoryview, offset: int) -> None:
-    while piece.nbytes:  # a signal can cut a write short
-        written = os.pwrite(fd, piece, offset)
-        offset, piece = offset + written, piece[written:]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
 
@@ -42,7 +44,7 @@ system = System()
 
 
 def write_all(fd: int, data: Any, offset: int) -> None:
-    """Write all of some bytes.
+    """Write all of some bytes: a signal can cut a write short.
 
     Raises
     ------
