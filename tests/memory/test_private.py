@@ -29,7 +29,7 @@ def keep(row, table=None):
 
 def private(n):
     """Return an array of ones in private memory."""
-    array = Segment.create(8 * n, is_private=True).array(float, (n,))
+    array = View(Segment.create(8 * n, is_private=True)).array(float, (n,))
     array[:] = 1
     return array
 
