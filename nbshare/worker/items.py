@@ -8,7 +8,7 @@ from functools import partial
 from gc import is_tracked
 from itertools import chain, groupby, islice
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,21 +34,6 @@ SCALARS = frozenset(
         *(np.dtype(t).type for t in "?bhilqBHILQfd"),
     }
 )
-
-
-class Pace(NamedTuple):
-    """When a batch looks whether to go on.
-
-    Attributes
-    ----------
-    every : int
-        Number of items between looks.
-    goes_on : callable
-        Returns whether to.
-    """
-
-    every: int
-    goes_on: Callable[[], bool]
 
 
 class Source:
@@ -139,58 +124,53 @@ def _packed_block(step: int, i: int) -> range:
 
 
 def gather(
-    results: Iterable[Any], number: type, values: list[Any], odd: list[Any], pace: Pace
+    parts: Iterator[Iterable[Any]],
+    values: list[Any],
+    odd: list[Any],
+    every: int,
+    goes_on: Callable[[], bool],
 ) -> bool:
-    """Append results to `values` until it is time to stop, or until one is not a `number`.
+    """Append the results of `numbers` or `frozen` to `values`; return whether no items are left.
 
-    That one is put into `odd`: it must be stored before the next item runs, since the function may
-    change it and return it again. Return whether no items are left.
+    After `every` so many it is asked whether it `goes_on`. A result that they refuse is put into
+    `odd`: it must be stored before the next item runs, since the function may change it and return
+    it again.
     """
-    # A loop in C: in Python it would take as long as the items.
-    for kind, group in groupby(results, type):
-        if kind is not number:
-            odd.append(next(group))
-            return False
-        if not _take(group, values, pace):
-            return False
-    return True
-
-
-def gather_objects(results: Iterable[Any], values: list[Any], odd: list[Any], pace: Pace) -> bool:
-    """Append frozen results until it is time to stop, or until one cannot be frozen quickly.
-
-    That one is put into `odd`. Each is frozen separately, before the next item runs: two items may
-    return the same object, and change it. Return whether no items are left.
-    """
+    results = chain.from_iterable(parts)
     try:
-        return _take(chain.from_iterable(_frozen(results)), values, pace)
+        while True:
+            n_before = len(values)
+            values.extend(islice(results, every))
+            if len(values) - n_before < every:
+                return True
+            if not goes_on():
+                return False
     except _UnfitError as unfit:
         odd += unfit.args
         return False
 
 
-def _take(results: Iterator[Any], values: list[Any], pace: Pace) -> bool:
-    """Append results until it is time to stop; return whether no items are left."""
-    every, goes_on = pace
-    while True:
-        n_before = len(values)
-        values.extend(islice(results, every))
-        if len(values) - n_before < every:
-            return True
-        if not goes_on():
-            return False
-
-
 class _UnfitError(Exception):
-    """A result, the only argument, that must be pickled with more care."""
+    """A result, the only argument, that must be stored with more care."""
 
 
-def _frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
+# Both group results in C: a look in Python at each would take as long as the items.
+
+
+def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[Any]]:
+    """Yield results, several at a time, while they are numbers of this class."""
+    for kind, same in groupby(results, type):
+        if kind is not number:
+            raise _UnfitError(next(same))
+        yield same  # noqa: B031 - once
+
+
+def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
     """Yield results frozen, several at a time: plain values that cannot change, or their pickles.
 
     Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
+    Each is frozen before the next item runs: two items may return the same object, and change it.
     """
-    # Grouped in C: a look in Python at each result would take as long as to pickle it.
     for kind, same in groupby(results, type):
         if kind in SCALARS:
             yield same

@@ -164,20 +164,6 @@ class ResultStore:
         """Whether each result takes some time to store, which several may share."""
         return self.takes_objects or self._writer is not None
 
-    @property
-    def number_places(self) -> tuple[type | None, Any, Any]:
-        """The class of results that fit the output, and their places in it and in ``done``.
-
-        Both count from the page's first item.
-
-        A fast path around `put`; None if each result has to be checked.
-        """
-        number, spec = self.number, self._spec
-        is_plain = spec and spec.dtype and spec.dtype.char in IN_MEMORYVIEW
-        if number is None or not is_plain or self._writer is not None:
-            return None, None, None
-        return number, self._out.data, self._page.done.data
-
     def forget_code(self) -> None:
         """With the next result, ask again where it goes: the number of the code is another one."""
         if self._writer is not None:
@@ -209,10 +195,13 @@ class ResultStore:
         at = slice(place, place + 1)
         if spec.is_given:
             fill_row(self._out, place, value)
-        elif not spec.holds(value):
+        elif type(value) is not self.number and not spec.holds(value):
             return self._append(place, value)
         elif self._out is not None:
-            self._out[place] = value
+            try:
+                self._out[place] = value
+            except OverflowError:  # an int too large for the dtype of those before it
+                return self._append(place, value)
         if self._writer is not None:
             row = np.asarray(value, spec.dtype)[None] if self._out is None else self._out[at]
             if not self._write(at, row):

@@ -20,7 +20,6 @@ from nbshare.wire.board import (
     BEGUN,
     ENDED,
     IMPORTED,
-    IN_OUTPUT,
     ITEM,
     ITEM_STOP,
     LOADED,
@@ -48,11 +47,11 @@ from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.items import (
     MOST_UNSEEN,
-    Pace,
     Source,
+    frozen,
     gather,
-    gather_objects,
     indices_of,
+    numbers,
     seeded,
 )
 from nbshare.worker.reports import ItemStopped, Reporter
@@ -288,8 +287,6 @@ class Work:
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
-        number, numbers, done = self._store.number_places
-        first = self._page.first
         self._tell_imports()  # of loading the items
         modules, n_modules = sys.modules, len(sys.modules)
         slot[ITEM_STOP] = ONE
@@ -309,15 +306,8 @@ class Work:
                 if len(modules) != n_modules:  # before the result is done: it depends on them
                     self._tell_imports()
                     n_modules = len(modules)
-                if type(value) is number:
-                    try:
-                        numbers[i - first] = value
-                        done[i - first] = IN_OUTPUT
-                    except ValueError:  # a Python int too large for the dtype of those before it
-                        put(i, value)
-                else:
-                    put(i, value)
-                    value = None  # frees an array's memory for the next one
+                put(i, value)
+                value = None  # frees an array's memory for the next one
             except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
                 overcome = self._overcome(i, error)
                 if overcome is None:
@@ -354,16 +344,14 @@ class Work:
         until_s = clock() + 2 * TOGETHER_S
         # After each 20 µs or so: a long item may follow, and no other may begin after a stop.
         every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
-        pace = Pace(every, lambda: clock() < until_s and not header[STOP])
         are_objects = store.takes_objects
         try:
             results = map(self._func, *columns)
+            parts = frozen(results) if are_objects else numbers(results, store.number)
             try:
-                if are_objects:
-                    is_end = gather_objects(results, values, odd, pace)
-                else:
-                    assert store.number is not None
-                    is_end = gather(results, store.number, values, odd, pace)
+                is_end = gather(
+                    parts, values, odd, every, lambda: clock() < until_s and not header[STOP]
+                )
             finally:
                 self._end_copy()
                 self._tell_imports()
