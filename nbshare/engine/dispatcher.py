@@ -237,7 +237,7 @@ class Dispatcher(Engine):
             self._calls.hear_all(worker)  # messages sent while others had the interpreter lock
         for _, what, worker in overdue(running, self._pool, time.monotonic()):
             match what:
-                case "stopped call" | "asleep":
+                case "stuck":
                     self._calls.lose(worker)
                 case "timed out":
                     self._calls.lose(worker, timed_out=True)
@@ -248,9 +248,9 @@ class Dispatcher(Engine):
                 case "starting":
                     worker.look_at += LOOK_S
                     self._starter.end_if_stopped()
-                case "not started":
-                    self._starter.end_server()
-                    self._calls.lose(worker)
+                    if time.monotonic() >= worker.ready_by:
+                        self._starter.end_server()
+                        self._calls.lose(worker)
 
     def _stay_if_lost(self) -> None:
         """If the program has closed its files, end the calls and stop: it might close other files.
@@ -299,29 +299,20 @@ class Due(NamedTuple):
     what : str
         What has happened to a worker:
 
-        ==============  ====================================================================
-        "stopped call"  it is still busy with a call that was stopped
-        "timed out"     its item takes too long
-        "asleep"        it has not begun its call, or not left it: a signal has stopped it
-        "loading"       loading the function takes long
-        "idle"          it has been idle for long
-        "starting"      it should be ready soon: has a signal stopped the server?
-        "not started"   it should have been ready by then
-        ==============  ====================================================================
+        ===========  ==========================================================================
+        "stuck"      its call was stopped, and it is still busy; or it has not begun its call, or
+                     not left it: a signal has stopped it
+        "timed out"  its item takes too long
+        "loading"    loading the function takes long
+        "idle"       it has been idle for long
+        "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
+        ===========  ==========================================================================
     worker : WorkerProcess
         Which one.
     """
 
     at_s: float
-    what: Literal[
-        "stopped call",
-        "timed out",
-        "asleep",
-        "loading",
-        "idle",
-        "starting",
-        "not started",
-    ]
+    what: Literal["stuck", "timed out", "loading", "idle", "starting"]
     worker: WorkerProcess
 
 
@@ -340,7 +331,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
         if call.kill_at is not None:
             for worker in call.workers:
                 if worker.is_ready:  # else it runs nothing yet, and will find the call over
-                    yield Due(call.kill_at, "stopped call", worker)
+                    yield Due(call.kill_at, "stuck", worker)
             continue
         yield from _timeouts(call, now)
         yield from _sleepers(call)
@@ -348,12 +339,11 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             yield from _loading(call)
     for worker in pool:
         if not worker.is_ready:
-            yield Due(worker.ready_by, "not started", worker)
             yield Due(worker.look_at, "starting", worker)
     for worker in pool.detached():
         # Calls wait for it until then. If a signal has stopped it, it never becomes idle.
         if now < worker.late_at or worker.is_stopped:
-            yield Due(worker.late_at, "asleep", worker)
+            yield Due(worker.late_at, "stuck", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)
 
@@ -375,11 +365,11 @@ def _sleepers(call: Call) -> Iterator[Due]:
         if not worker.is_ready:
             continue
         if not has_begun(board.row(slot)):
-            yield Due(worker.call_since + BEGIN_S, "asleep", worker)
+            yield Due(worker.call_since + BEGIN_S, "stuck", worker)
         elif event is not None and (since := idle_since(board.row(slot))) is not None:
             loads = bool(board.unbegun(slot))  # items that it has claimed
             if worker.is_stopped if loads else are_called:
-                yield Due(max(since, event.set_at) + BEGIN_S, "asleep", worker)
+                yield Due(max(since, event.set_at) + BEGIN_S, "stuck", worker)
 
 
 def _loading(call: Call) -> Iterator[Due]:

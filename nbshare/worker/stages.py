@@ -32,7 +32,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingAbortedError, RingClosedError
 from nbshare.wire.board import IN_OUTPUT, ITEM, N_ITEMS, N_THERE, NEXT, NO_ITEM, SINCE, Board
 from nbshare.wire.failures import safe_repr
-from nbshare.wire.orders import Stage
 from nbshare.worker.items import indices_of
 from nbshare.worker.store import ResultStore
 
@@ -124,7 +123,12 @@ class LoadedBlocks(Blocks):
     def _next(self, _: int) -> Any:
         if self._blocks is None:
             loaded = self._load(self._slots) if self._fills_slots else self._load()
-            self._blocks = iter(blocks_of(loaded))
+            if not isinstance(loaded, Iterable):
+                raise TypeError(
+                    f"the loader returned {safe_repr(loaded)}: it must be a generator function, "
+                    "which yields one block after the other"
+                )
+            self._blocks = iter(loaded)
         return next(self._blocks, END)
 
     def pass_on(self, i: int, value: Any) -> None:
@@ -164,12 +168,18 @@ class Slots(Iterator[SharedArray]):
             self._row[ITEM] = item
         return self._slot
 
-    def queue(self, rows: int | None, number: int) -> None:
+    def queue(self, rows: Any, number: int) -> None:
         """Pass on the last slot, with so many rows; None: all."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
-        trim(self._ring, slot, rows)
+        if isinstance(rows, np.ndarray):
+            raise TypeError(
+                "a function that fills its slot in place must return or yield None, or the number "
+                f"of filled rows; this is an array of shape {rows.shape}"
+            )
+        if rows is not None and slot.shape:
+            self._ring.trim(slot, rows)
         lease.number = number
         lease.end(publish=True)
 
@@ -245,21 +255,6 @@ class PassingStore(ResultStore):
         self._blocks.pass_on(i, value)
 
 
-def blocks_for(
-    stage: Stage,
-    func: Callable[..., Any],
-    board: Board,
-    row: memoryview,
-    lock: AbstractContextManager[Any],
-    make_room: Callable[[int], int],
-) -> Blocks:
-    """Return the blocks that a worker of a stage runs `func` on."""
-    others = stage.sink, board, row, make_room
-    if stage.source is not None:
-        return QueuedBlocks(func, stage.source, lock, *others)
-    return LoadedBlocks(func, *others)
-
-
 def n_arguments(func: Callable[..., Any]) -> int:
     """Return the number of required positional arguments of a function; 1 if unknown."""
     try:
@@ -268,16 +263,6 @@ def n_arguments(func: Callable[..., Any]) -> int:
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-def blocks_of(loaded: Any) -> Iterable[Any]:
-    """Return the iterator of a loader; raise if there is none."""
-    if not isinstance(loaded, Iterable):
-        raise TypeError(
-            f"the loader returned {safe_repr(loaded)}: it must be a generator function, which "
-            "yields one block after the other"
-        )
-    return loaded
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
@@ -307,14 +292,3 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
         return None
     out[: len(array)] = array
     return len(array)
-
-
-def trim(ring: RingBuffer, slot: SharedArray, rows: Any) -> None:
-    """Pass on the first rows only; None: all."""
-    if isinstance(rows, np.ndarray):
-        raise TypeError(
-            "a function that fills its slot in place must return or yield None, or the number of "
-            f"filled rows; this is an array of shape {rows.shape}"
-        )
-    if rows is not None and slot.shape:
-        ring.trim(slot, rows)

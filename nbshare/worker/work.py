@@ -42,7 +42,7 @@ from nbshare.wire.board import (
 )
 from nbshare.wire.failures import leave, text_of
 from nbshare.wire.feed import FedItems
-from nbshare.wire.orders import Order
+from nbshare.wire.orders import Fixed, Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.items import (
@@ -55,7 +55,7 @@ from nbshare.worker.items import (
     seeded,
 )
 from nbshare.worker.reports import ItemStopped, Reporter
-from nbshare.worker.stages import Column, PassingStore, blocks_for
+from nbshare.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
 from nbshare.worker.state import filter_warnings, initialize, loading
 from nbshare.worker.store import Decided, ResultStore
 
@@ -148,17 +148,8 @@ class Work:
         self._reporter = Reporter(board, slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        inputs_of_all, items, fixed = inputs[0], inputs[-2 if order.n_fed else -1], order.fixed
-        try:
-            with loading(self._slot):
-                if fixed.initializer is not None:
-                    initialize(*inputs_of_all.load(fixed.initializer))
-                self._func = inputs_of_all.load(fixed.func)
-                if fixed.shared is not None:
-                    self._func = partial(self._func, **inputs_of_all.load(fixed.shared))
-                filter_warnings()
-        finally:
-            self._end_copy()
+        inputs_of_all, items = inputs[0], inputs[-2 if order.n_fed else -1]
+        self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = None
         if order.n_fed:
             self._fed = FedItems(inputs[-1], board, order.n_fed)
@@ -179,17 +170,36 @@ class Work:
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
         )
-        self._store = ResultStore(board, caller.decide, caller.add_log, lock, self._slot)
+        of_results = board, caller.decide, caller.add_log, lock, self._slot
+        self._store = ResultStore(*of_results)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:
             stage = inputs_of_all.load(order.stage)
-            blocks = blocks_for(stage, self._func, board, self._slot, lock, caller.make_room)
+            others = stage.sink, board, self._slot, caller.make_room
+            blocks: Blocks = (
+                LoadedBlocks(self._func, *others)
+                if stage.source is None
+                else QueuedBlocks(self._func, stage.source, lock, *others)
+            )
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
-                of_results = board, caller.decide, caller.add_log, lock, self._slot
                 self._store = PassingStore(blocks, *of_results)
         self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
+
+    def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
+        """Return the function, with the objects that are the same for all items."""
+        try:
+            with loading(self._slot):
+                if fixed.initializer is not None:
+                    initialize(*inputs.load(fixed.initializer))
+                func: Callable[..., Any] = inputs.load(fixed.func)
+                if fixed.shared is not None:
+                    func = partial(func, **inputs.load(fixed.shared))
+                filter_warnings()
+                return func
+        finally:
+            self._end_copy()
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
