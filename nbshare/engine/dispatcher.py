@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import _thread
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
@@ -39,7 +38,6 @@ from nbshare.wire.board import (
 from nbshare.wire.orders import LONG_LOADING_S
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
-REST_S = 1e-3  # for workers that have stored their last result, and tidy up
 BEGIN_S = 2.0  # an idle worker begins a call within a millisecond, unless it was stopped
 TOLD_S = 0.5  # for a worker to report a slow import
 IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
@@ -151,24 +149,16 @@ class Dispatcher(Engine):
         if is_closed or call.wants_worker:
             self._events.wake()
 
-    def hear_imports(self, call: Call) -> bool:
-        """Receive what the workers of a call have imported; return whether that was in time."""
-        header = call.board.header
-        if not header[IMPORTED] or call.results.is_over:  # at the end all messages are received
-            return True
-        header[IMPORTED] = 0  # first: later imports are for the next look
-        is_heard = self._attend(lambda: self._hear_workers(call), HEAR_S)
-        header[IMPORTED] |= not is_heard
-        return is_heard
-
     def is_current(self, call: Call) -> bool:
         """Whether a new call would run the same code as this one, whose items are done."""
-        until_s = time.monotonic() + REST_S
-        while not call.board.is_idle:  # workers report imports after their last result
-            if time.monotonic() > until_s:
-                return False
-            os.sched_yield()
-        if not self.hear_imports(call) or call.is_over or self.is_closed:
+
+        def hear() -> None:
+            for worker in list(call.workers):
+                self._calls.hear_all(worker)
+
+        has_imported, call.board.header[IMPORTED] = call.board.header[IMPORTED], 0
+        # Workers report imports before their item is done; the report may not have been read yet.
+        if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
             return False
         return self._pool.is_current(call.code, call.request.context, call.initializer_key)
 
@@ -271,10 +261,6 @@ class Dispatcher(Engine):
             self._calls.begin(call)
         elif not call.is_over:  # closed by another thread, since the call was submitted
             call.finish("stopped")
-
-    def _hear_workers(self, call: Call) -> None:
-        for worker in list(call.workers):
-            self._calls.hear_all(worker)
 
     def _close(self) -> None:
         self.is_closed = True

@@ -5,7 +5,7 @@
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed, how often items have come after a pause, whether
              anything has been imported, the number of items so far, their final number, at how few
-             unclaimed items to tell the owner
+             unclaimed items to tell the owner, whether some were done before the call
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items that it runs, since when; its chunk; its figures; the report of
              the item
@@ -461,11 +461,6 @@ class Board:
 
     def _words(self, offset: int, n: int) -> memoryview:
         return self._memory[offset : offset + 8 * n].cast("q")
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no worker runs an item, or has a message about one."""
-        return bool((self.slots[:, ITEM] == NO_ITEM).all())
 
     def clear_slot(self, slot: int) -> None:
         """Reset a slot for another worker."""
