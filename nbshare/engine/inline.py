@@ -34,7 +34,7 @@ class _Here(Caller):
     def decide(self, spec: OutputSpec) -> Decided:
         results = self._call.results
         with self._lock:
-            (decided, place, _, files), _ = results.place_for(spec)
+            (decided, place, files), _ = results.place_for(spec)
         writer = None if files is None else RowWriter(files)
         return decided, None if place is None else results.rows, writer
 

@@ -196,11 +196,10 @@ class Results:
         """Return the answer to a worker with a first result, and the segments that it may need."""
         self.decide(spec)
         files = self.files()
-        if (found := self.output()) is None:
-            return (self.spec, None, None, files), []
-        array, n = found
+        if (array := self.output()) is None:
+            return (self.spec, None, files), []
         output = self._output or output_of(array)
-        return (self.spec, output.place, n, files), output.segments
+        return (self.spec, output.place, files), output.segments
 
     def begin_with(self, spec: OutputSpec, *, asks: bool = False) -> None:
         """Expect results like those of an earlier call, before the first arrives.
@@ -236,11 +235,9 @@ class Results:
         page = self._board.page(first)
         return page.numbers(self._spec.dtype)[first - page.first :][:n]
 
-    def output(self) -> tuple[npt.NDArray[Any], int | None] | None:
-        """Return the output as far as there is one, and its length; None if it grows."""
-        if self._rows is not None:
-            return self._rows.rows(0, self._rows.n), None
-        return None if self.array is None else (self.array, len(self.array))
+    def output(self) -> npt.NDArray[Any] | None:
+        """Return the output, as far as there is one."""
+        return self.array if self._rows is None else self._rows.rows(0, self._rows.n)
 
     def _outcome(self, n: int) -> npt.NDArray[Any] | None:
         """Return the rows of the first items in one array; None if results are objects."""
@@ -262,9 +259,9 @@ class Results:
         In reused memory all of them hold old results. In fresh memory only `torn` ones do: a worker
         was killed while it wrote them, and they have not been run again.
         """
-        found = self.output()
-        if found is not None:
-            done, array = self._board.done(), found[0]
+        array = self.output()
+        if array is not None:
+            done = self._board.done()
             rows: Any = np.flatnonzero(done[: len(array)] != IN_OUTPUT)
             if self._output is None or self._output.is_fresh:
                 rows = [i for i in torn if done[i] != IN_OUTPUT]

@@ -44,7 +44,7 @@ from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
 from nbshare.worker.state import WorkerState, look, show_crashes
-from nbshare.worker.store import Decided
+from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
 with suppress(ImportError):  # Windows has none, and no workers yet
@@ -299,42 +299,20 @@ def work_on(
         caller.close()
 
 
-class _OutputRows:
-    """Returns rows of the output, which may grow.
+def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]) -> Rows:
+    """Return what returns rows of the output in a segment, which may grow."""
+    dtype = spec.dtype
+    assert dtype is not None
 
-    Parameters
-    ----------
-    spec : OutputSpec
-        Of a row.
-    view : View
-        Of the segment that holds the output.
-    offset, strides : int and tuple of int
-        Of the output, in bytes.
-    n : int or None
-        Its rows; None if it grows.
-    """
+    def rows(first: int, n: int) -> npt.NDArray[Any]:
+        nonlocal view
+        start, step = offset + first * strides[0], strides[0]
+        found = segment_of(view.root)
+        if found is not None and start + n * step > view.root.nbytes:
+            view = View(found[0].whole("r+"))
+        return view.array(dtype, (n, *spec.shape), start, strides)
 
-    def __init__(
-        self, spec: OutputSpec, view: View, offset: int, strides: tuple[int, ...], n: int | None
-    ) -> None:
-        self._spec, self._view, self._n = spec, view, n
-        self._offset, self._strides = offset, strides
-
-    def __call__(self, first: int, n: int) -> npt.NDArray[Any]:
-        step = self._strides[0]
-        if self._n is not None:
-            n = min(n, self._n - first)
-        elif step:
-            found = segment_of(self._view.root)
-            assert found is not None
-            nbytes = os.fstat(found[0].fd).st_size
-            if self._offset + (first + n) * step > self._view.root.nbytes < nbytes:
-                self._view = View(Segment.attach(os.dup(found[0].fd), "r+"))
-            n = min(n, (self._view.root.nbytes - self._offset) // step - first)
-        shape = (n, *self._spec.shape)
-        start = self._offset + first * step
-        assert self._spec.dtype is not None
-        return self._view.array(self._spec.dtype, shape, start, self._strides)
+    return rows
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
@@ -411,13 +389,12 @@ class _RemoteCaller(Caller):
 
     def decide(self, spec: OutputSpec) -> Decided:
         self._channel.send(("wanted", self._call, spec))
-        (decided, place, n, files), fds = self._channel.receive()
+        (decided, place, files), fds = self._channel.receive()
         writer = None if files is None else RowWriter(files)
         if not fds:
             return decided, None, writer
-        offset, strides = place
-        view = self._mappings.inputs(fds, ["r+"])[0]
-        return decided, _OutputRows(decided, view, offset, strides, n), writer
+        (view,) = self._mappings.inputs(fds, ["r+"])
+        return decided, _rows_in(view, decided, *place), writer
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))

@@ -145,7 +145,7 @@ class ResultStore:
         self._ask = ask
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
-        self._page = board.newest_page()
+        self._page, self._n = board.newest_page(), 0  # and up to which of its items
         self._rows: Rows | None = None
         self._writer: RowWriter | None = None  # with a checkpoint
         self._out: Any = None  # the rows of the page
@@ -155,9 +155,9 @@ class ResultStore:
     def turn_to(self, page: Page, stop: int) -> None:
         """Prepare to store results of a page, before item `stop`."""
         is_other = page is not self._page
-        self._page = page
-        if self._rows is not None and (is_other or len(self._out) < stop - page.first):
-            self._out = self._rows(page.first, page.n)
+        self._page, self._n = page, stop - page.first
+        if self._rows is not None and (is_other or len(self._out) < self._n):
+            self._out = self._rows(page.first, self._n)
 
     @property
     def is_slow(self) -> bool:
@@ -247,7 +247,7 @@ class ResultStore:
             if self._spec.dtype is not None:
                 self._rows = partial(_numbers, self._board, self._spec.dtype)
         if self._rows is not None:
-            self._out = self._rows(self._page.first, self._page.n)
+            self._out = self._rows(self._page.first, self._n)
         spec = self._spec
         if spec.dtype is not None and not spec.is_given and spec in KIND_OF:
             self.number = spec.number or spec.dtype.type
