@@ -175,8 +175,8 @@ def parallel_map(
     TypeError, ValueError, FileNotFoundError
         Invalid arguments; raised before any worker starts.
     nbshare.errors.UnsendableError
-        Something cannot be pickled. Raised before any worker starts, except for an item of a long
-        list, which is pickled while earlier items run. A `TypeError`.
+        Something cannot be pickled. Raised before any worker starts, except for an item of a
+        generator. A `TypeError`.
     nbshare.errors.OutOfMemoryError
         Inputs or results do not fit into memory. A `MemoryError`.
     nbshare.errors.WorkerDiedError
@@ -447,8 +447,7 @@ def _prepared(
     """Place what is asked for in shared memory, for the engine that it runs on."""
     if isinstance(where, str):
         engine = _engine_for(where)
-        may_feed = not (engine.in_process or in_background)
-        make = partial(prepare, request, engine, may_feed=may_feed)
+        make = partial(prepare, request, engine)
     else:
         from nbshare.hosts.cluster import Cluster  # late, too
 

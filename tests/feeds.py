@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,29 +13,6 @@ def identity(x: Any) -> Any:
 
 def joined(*args: Any) -> str:
     return repr([a.tolist() if isinstance(a, np.ndarray | np.generic) else a for a in args])
-
-
-def mark(x: Any, path: str) -> Any:
-    """Say that an item has been run."""
-    Path(path).touch()
-    return x
-
-
-def fail_at_first(x: int) -> int:
-    if x == 0:
-        raise ValueError("the first one")
-    return x
-
-
-def die_once(x: Any, path: str) -> Any:
-    """End the worker at the first item, unless that has happened."""
-    if x == 0:
-        try:
-            Path(path).touch(exist_ok=False)
-            os.kill(os.getpid(), signal.SIGKILL)
-        except FileExistsError:
-            Path(f"{path}.again").touch()
-    return x
 
 
 def total(x: Any) -> float:
@@ -60,30 +32,6 @@ def add_to(place: tuple[Any, Any] | int) -> int:
     return 0
 
 
-class Awaits:
-    """Is pickled, as a 7, when there is a file of this name."""
-
-    def __init__(self, path: Any) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        from faultlab import wait_until  # late: not for workers
-
-        wait_until(Path(self.path).exists, 5)
-        return int, (7,)
-
-
-class Slow:
-    """Takes some time to be pickled."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __reduce__(self) -> Any:
-        time.sleep(self.seconds)
-        return int, (7,)
-
-
 class Counted:
     """Counts how many of its kind have been pickled."""
 
@@ -91,17 +39,6 @@ class Counted:
 
     def __reduce__(self) -> Any:
         Counted.n += 1
-        return int, (7,)
-
-
-class Calls:
-    """Calls a function while it is pickled."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-
-    def __reduce__(self) -> Any:
-        self.function()
         return int, (7,)
 
 

@@ -59,7 +59,6 @@ wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
 Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
 count up to which workers claim::
 
-    a long list     ListSupply     the caller packs the rest while it waits
     a generator     SourceSupply   reads a little ahead of the workers; the number of items is
                                    unknown, so the board has pages, the output grows, and pages
                                    whose results a loop has taken are freed
@@ -158,7 +157,7 @@ stage
 stamp
     The metadata that changes when a file is edited: times, size, inode.
 supply
-    Takes items from a long list or a source while a call runs.
+    Takes items from a source, or the tasks of an executor, while a call runs.
 warm
     A segment kept for the next call of about its size.
 """

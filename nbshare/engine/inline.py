@@ -24,6 +24,8 @@ from nbshare.worker.process import Seen, are_gone, inputs_of
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
+PAUSE_S = 1e-3  # of a thread, between looks for items
+
 
 class _Here(Caller):
     """The caller, in the same process as its workers."""
@@ -44,12 +46,12 @@ class _Here(Caller):
     def make_room(self, n: int) -> int:
         return self._call.make_room(n)
 
-    def await_items(self, pause_s: float) -> bool:
+    def await_items(self) -> bool:
         supply = self._call.supply
         if supply is not None and not self._call.engine.works_by_itself:
             supply.bring()
         else:
-            time.sleep(pause_s)
+            time.sleep(PAUSE_S)
         return True
 
     def tell_imports(self) -> bool:

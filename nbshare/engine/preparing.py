@@ -10,24 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.arena import Arena, are_plain, block_size
+from nbshare.arrays.arena import Arena
 from nbshare.arrays.inputs import Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.run import Engine, Request
-from nbshare.engine.supply import ListSupply
 from nbshare.errors import UnsendableError
 from nbshare.functions.pickling import dumps
 from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
-from nbshare.wire.board import N_THERE, Board
+from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Fixed, Order, Stage
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
-# Of lists below both, packing takes less than handing over.
-ENOUGH_ITEMS, ENOUGH_BYTES = 20_000, 256 << 10
 SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 
 
@@ -79,37 +76,14 @@ class Items(NamedTuple):
     """How items reach the workers of a call."""
 
     sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes, of each iterable
-    fed: Sequence[Any] = ()  # the iterables that come by a feed: lists, or None of a source
-    step: int = 0  # items of a block, of lists
+    fed: Sequence[None] = ()  # those of the iterables that come by a feed
 
 
-def pack_items(arena: Arena, request: Request, *, may_feed: bool) -> Items:
-    """Pack the items, except those that are brought while the call runs.
-
-    Brought later are the items of a source, and those of long lists if that is allowed and pays.
-    """
-    fed = [x for x in request.iterables if x is None or (request.n_tasks and _is_list(x))]
-    step = _step(fed) if may_feed and request.n_tasks and fed else 0
-    if request.n_tasks is not None and not step:
-        fed = []
+def pack_items(arena: Arena, request: Request) -> Items:
+    """Pack the items, except those of a source, which are brought while the call runs."""
     columns = itertools.count()
-    sources = [
-        ("fed", next(columns)) if any(x is each for each in fed) else source(arena, x)
-        for x in request.iterables
-    ]
-    return Items(sources, fed, step)
-
-
-def _step(columns: Sequence[Sequence[Any]]) -> int:
-    """Return how many items of lists to pack at a time while a call runs; 0: all in advance.
-
-    Few items are packed in advance, and so are lists that begin with arrays, which are not pickled.
-    """
-    n = len(columns[0])
-    step, nbytes = block_size(columns)
-    if not nbytes or (n < ENOUGH_ITEMS and nbytes < ENOUGH_BYTES):
-        return 0
-    return step if all(are_plain(column[:step], 0) for column in columns) else 0
+    sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
+    return Items(sources, [x for x in request.iterables if x is None])
 
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
@@ -136,10 +110,6 @@ def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, by
     return arena.pack((key, function, arguments), "the initializer"), key
 
 
-def _is_list(iterable: Any) -> bool:
-    return not isinstance(iterable, np.ndarray | range)
-
-
 def _is_plain(items: Sequence[Any]) -> bool:
     """Whether these are few simple objects, which need not be packed one by one (15 µs each)."""
     is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
@@ -161,7 +131,6 @@ def prepare(
     engine: Engine,
     fixed: tuple[Fixed, Placed] | None = None,
     *,
-    may_feed: bool = False,
     stage: Stage | None = None,
 ) -> Call:
     """Place the inputs in shared memory.
@@ -175,9 +144,6 @@ def prepare(
         while inputs are copied.
     fixed : tuple of Fixed and Placed, optional
         The parts that are the same for all items, if they have been placed before.
-    may_feed : bool, default False
-        Whether a thread will wait for the call: then a long list need not be packed before it
-        begins.
     stage : Stage, optional
         The rings before and after a pipeline's stage.
 
@@ -190,7 +156,7 @@ def prepare(
     """
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    items = pack_items(arena, request, may_feed=may_feed)
+    items = pack_items(arena, request)
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     if request.n_tasks:  # else there may be nothing to do
         engine.warm_up()
@@ -240,9 +206,6 @@ def new_call(
     board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
     feed = ItemFeed(board) if items.fed else None
     if feed is not None:
-        if items.step:  # pack the first block now
-            board.header[N_THERE] = 0
-            feed.append([column[: items.step] for column in items.fed])
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
         environ = request.context.environ
@@ -261,7 +224,4 @@ def new_call(
         chunksize=request.chunksize,
         first=first,
     )
-    call = make(request, engine, board, placed, order, feed)
-    if items.step:
-        call.supply = ListSupply(call, items.fed, items.step)
-    return call
+    return make(request, engine, board, placed, order, feed)

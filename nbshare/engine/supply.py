@@ -1,4 +1,4 @@
-"""Brings the items of a running call: the rest of a long list, or the items of a source.
+"""Brings the items of a source to a running call.
 
 ::
 
@@ -12,9 +12,8 @@ from __future__ import annotations
 import _thread
 import contextvars
 import itertools
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -67,47 +66,6 @@ class Pace:
     def resize(self, wanted: float, least: int, most: int) -> None:
         """Set the next size as wanted, but not much larger than the last."""
         self.size = max(least, int(min(wanted, GROWTH * self.size, most)))
-
-
-class ListSupply(Supply):
-    """Packs the items of lists while workers run those before them.
-
-    Parameters
-    ----------
-    call : Call
-        With a feed.
-    columns : sequence of sequences
-        The lists.
-    step : int
-        Items of a block.
-    """
-
-    def __init__(self, call: Call, columns: Sequence[Sequence[Any]], step: int) -> None:
-        self._call, self._columns, self._step = call, columns, step
-        self._packing = _thread.allocate_lock()
-
-    def wait(self, timeout_s: float) -> None:
-        """Pack items for some time, or wait if all have been."""
-        until_s = time.monotonic() + timeout_s
-        self._pack(until_s)
-        self._call.engine.wait(self._call, max(0.0, until_s - time.monotonic()))
-
-    def _pack(self, until_s: float) -> None:
-        call, feed, board = self._call, self._call.feed, self._call.board
-        if feed is None or not self._packing.acquire(blocking=False):
-            return  # another thread packs
-        try:
-            while not (board.n_there == board.n_tasks or board.stopped or call.is_over):
-                start = board.n_there
-                feed.append([column[start : start + self._step] for column in self._columns])
-                if time.monotonic() > until_s:
-                    return
-        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
-            call.error = call.error or error.with_traceback(None)
-            call.stop()
-        finally:
-            self._packing.release()
-        call.supply = None
 
 
 class SourceSupply(Supply):

@@ -80,9 +80,6 @@ ONE = 0  # as ITEM_STOP: the one after ITEM
 # alone for longer.
 CHUNK_S = 0.02
 GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
-# Between looks for items that are still being packed; the longest is per worker, so all together
-# look about a thousand times a second.
-WAIT_S, LONGEST_WAIT_S = 5e-5, 5e-4
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
 LEAST_S = 2e-5  # of a chunk of tiny items: in smaller ones the claim would dominate
 
@@ -502,7 +499,7 @@ class Claims:
         Returns the items that are loaded together with one. Chunks end between such blocks, so no
         block is loaded by two workers.
     wait : callable
-        ``wait(seconds)`` waits for more items, and returns whether to continue waiting.
+        Waits for more items for a while; returns whether to continue waiting.
 
     Attributes
     ----------
@@ -523,7 +520,7 @@ class Claims:
         n_workers: int,
         chunksize: int | None,
         block_of: Callable[[int], range] | None,
-        wait: Callable[[float], bool],
+        wait: Callable[[], bool],
     ) -> None:
         self._board = board
         self._slot = board.row(slot)
@@ -539,20 +536,18 @@ class Claims:
 
         `item_s`: seconds per item lately.
         """
-        pause_s, self.has_waited = WAIT_S, False
+        self.has_waited = False
         while (chunk := self._claim(item_s)) is None:
             self.has_waited = True
-            if not self._wait(pause_s):
+            if not self._wait():
                 return range(0)
-            pause_s = min(2 * pause_s, self._n_workers * LONGEST_WAIT_S)
         return chunk
 
     def _claim(self, item_s: float) -> range | None:
         """Return a chunk, an empty one at the end, None if items are still to come."""
         board, header = self._board, self._board.header
-        total = header[TOTAL]
         if header[NEXT] >= header[N_THERE] and not header[RETURNED]:
-            is_over = header[STOP] or header[NEXT] == total
+            is_over = header[STOP] or header[NEXT] == header[TOTAL]
             return range(0) if is_over else None  # the lock takes five times as long
         with self._lock:
             if header[STOP]:
@@ -564,8 +559,8 @@ class Claims:
                 start, n_there = board.next_claim(), header[N_THERE]
                 if start >= n_there:
                     header[NEXT] = start  # all others have been withdrawn
-                    return range(0) if start == total else None
-                stop = self._stop(start, n_there, max(n_there, total), item_s)
+                    return range(0) if start == header[TOTAL] else None
+                stop = self._stop(start, n_there, item_s)
                 if header[RESTORED]:
                     stop = board.first(start, stop, is_done=True)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
@@ -577,12 +572,12 @@ class Claims:
         self._last = stop - start
         return range(start, stop)
 
-    def _stop(self, start: int, n_there: int, n_known: int, item_s: float) -> int:
+    def _stop(self, start: int, n_there: int, item_s: float) -> int:
         page_end = start - start % self._board.page_items + self._board.page_items
         end = min(n_there, page_end)
         if self._chunksize is not None:
             return min(start + self._chunksize, end)
-        n_left = n_known - start
+        n_left = n_there - start
         block = range(start, start + 1) if self._block_of is None else self._block_of(start)
         by_time = CHUNK_S / item_s if item_s > 0 else 1
         # Half of an even share of the rest: chunks shrink towards the end, so all workers finish

@@ -1,15 +1,12 @@
-"""How items arrive at a call: in blocks, while workers run earlier ones.
+"""How the items of an open call arrive: in blocks, while workers run earlier ones.
 
 ::
 
     caller                                             worker
     feed = ItemFeed(board)
-    feed.append([items])     blocks, then the count ►  items = FedItems(inputs, board, 1)
+    feed.append([items], 9)  blocks, then the count ►  items = FedItems(inputs, board, 1)
     …                                                  items.packed(i, column)
     feed.sweep()             room of blocks that are done
-
-A function of about 0.1 µs takes as long as pickling its item: packing a whole list first would
-leave the other CPUs idle for half of the run. And the end of a generator is unknown.
 
 A block is a few items that are pickled together: a header, a pickle per column, and large buffers
 next to them. The board has the place of each block. The segment is made larger when it is
@@ -86,13 +83,13 @@ class ItemFeed:
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item
         self._sweep_at = PAUSE
-        self._is_plain: bool | None = None  # whether the first items are not arrays
+        self._is_plain = False  # whether the first items of a portion are not arrays
         self._arena = self._new_arena()
         self._added: list[_Block] = []
         self._wheres: list[int] = []  # of the headers
         self._begin = self._n_added = 0  # bytes, and items
 
-    def append(self, columns: Sequence[Sequence[Any]], step: int | None = None) -> None:
+    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
         """Pack items in blocks of `step`, and make them visible to workers.
 
         Raises
@@ -102,13 +99,10 @@ class ItemFeed:
         OutOfMemoryError
             There is no room for them.
         """
-        n = len(columns[0])
-        step = step or n
-        if self._board.is_open or self._is_plain is None:
-            first = self._board.n_there
-            self._is_plain = all(are_plain(column[:step], first) for column in columns)
-            self._arena = self._new_arena()
-        for start in range(0, n, step):
+        first = self._board.n_there
+        self._is_plain = all(are_plain(column[:step], first) for column in columns)
+        self._arena = self._new_arena()
+        for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
             if self._arena.nbytes >= MOST_GATHERED:
                 self._board.publish(self.flush())
@@ -152,8 +146,7 @@ class ItemFeed:
         if len(self._blocks) >= self._sweep_at:
             self.sweep()
         board = self._board
-        if board.is_open:
-            board.extend(n)
+        board.extend(n)
         base = self._take(nbytes)
         self.nbytes += nbytes
         self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
@@ -167,7 +160,7 @@ class ItemFeed:
 
     def _new_arena(self) -> Arena:
         stays_here = self.segment.is_private
-        return Arena(copies_all=bool(self._is_plain), by_handle=True, stays_here=stays_here)
+        return Arena(copies_all=self._is_plain, by_handle=True, stays_here=stays_here)
 
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
         """Pickle a column; return its offset in the arena, and its size in bytes."""

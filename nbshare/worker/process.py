@@ -22,7 +22,6 @@ import pickle
 import select
 import signal
 import sys
-import time
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -345,10 +344,7 @@ class _RemoteCaller(Caller):
         if self.news_fd >= 0:
             os.eventfd_write(self.news_fd, 1)
 
-    def await_items(self, pause_s: float) -> bool:
-        if self.items_fd < 0:
-            time.sleep(pause_s)
-            return True
+    def await_items(self) -> bool:
         if self._poll is None:
             self._poll = select.epoll()
             # Each event wakes one waiting worker.

@@ -88,8 +88,8 @@ class Caller:
         """Allocate places for the first `n` blocks of a stage; return how many there are."""
         raise NotImplementedError
 
-    def await_items(self, pause_s: float) -> bool:
-        """Wait for items, at most this long; return whether to continue waiting."""
+    def await_items(self) -> bool:
+        """Wait for items for a while; return whether to continue waiting."""
         raise NotImplementedError
 
     def tidy_up(self) -> None:
@@ -447,14 +447,12 @@ class Work:
             self._slot[SLOWEST:REPORTED] = pairs
 
 
-def _await_items(
-    sources: Sequence[Source], fed: FedItems | None, caller: Caller, pause_s: float
-) -> bool:
+def _await_items(sources: Sequence[Source], fed: FedItems | None, caller: Caller) -> bool:
     for source in sources:
         source.rest()
     if fed is not None:
         fed.rest()
-    return caller.await_items(pause_s)
+    return caller.await_items()
 
 
 def _peak_bytes() -> int:

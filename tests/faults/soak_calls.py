@@ -200,7 +200,7 @@ def plan(dice: random.Random, folder: Path) -> Plan:
         case 13:
             shared = {"folder": tempfile.mkdtemp(dir=folder)}
             made = Plan("retries", "try_twice", xs, plain.value, {"shared": shared, "retries": 2})
-        case 14:  # packed while it runs
+        case 14:
             made = Plan(
                 "long list", "stamp", list(range(dice.randrange(27_000, 60_000))), plain.value
             )
