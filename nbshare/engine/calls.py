@@ -39,7 +39,7 @@ from nbshare.wire.board import (
     reported,
 )
 from nbshare.wire.failures import Death, Failure, Lateness
-from nbshare.wire.orders import LONG_LOADING_S, CallMessage
+from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.wire.results import OutputSpec
 
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
@@ -174,7 +174,7 @@ class Calls:
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
         slot = call.free_slots[-1]
-        message = CallMessage(call.id, slot, call.packed_order)
+        message = call.id, slot, call.packed_order  # pickled once for all workers
         files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
@@ -237,7 +237,7 @@ class Calls:
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool) -> None:
         call = worker.call
         worker.give_back(are_gone=are_gone)
-        self._pool.mark_idle(worker)
+        self._pool.idle_since[worker] = time.monotonic()
         if call is not None:
             del call.workers[worker]
             self.read_prints(call)

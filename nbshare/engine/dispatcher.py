@@ -144,8 +144,8 @@ class Dispatcher(Engine):
             event = call.items_event
             if event is None or self.is_closed:  # it is over, or will be
                 return
-        is_closed = call.board.is_closed
-        event.set(call.request.max_workers if is_closed else 1)
+        is_closed, n = call.board.is_closed, call.request.max_workers
+        event.set(n if is_closed else min(n, call.board.n_unclaimed))
         if is_closed or call.wants_worker:
             self._events.wake()
 

@@ -501,11 +501,6 @@ class Claims:
     wait : callable
         Waits for more items for a while; returns whether to continue waiting.
 
-    Attributes
-    ----------
-    has_waited : bool
-        Whether the last claim had to wait for items.
-
     References
     ----------
     .. [1] S. F. Hummel, E. Schonberg, L. E. Flynn, "Factoring: A method for scheduling parallel
@@ -528,7 +523,6 @@ class Claims:
         self._n_workers = n_workers
         self._chunksize = chunksize
         self._block_of, self._wait = block_of, wait
-        self.has_waited = False
         self._last = 0
 
     def claim(self, item_s: float) -> range:
@@ -536,9 +530,7 @@ class Claims:
 
         `item_s`: seconds per item lately.
         """
-        self.has_waited = False
         while (chunk := self._claim(item_s)) is None:
-            self.has_waited = True
             if not self._wait():
                 return range(0)
         return chunk

@@ -75,14 +75,6 @@ class Order(NamedTuple):
     first: int = 0  # the index of the first item, in the call that this one is a part of
 
 
-class CallMessage(NamedTuple):
-    """The order for one worker; its descriptors follow: board, inputs, maybe events."""
-
-    call: int
-    slot: int
-    order: bytes  # pickled once for all workers
-
-
 class Stage(NamedTuple):
     """The ring buffers before and after one stage."""
 

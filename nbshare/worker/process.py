@@ -38,7 +38,7 @@ from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
-from nbshare.wire.orders import CallMessage, Order
+from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
@@ -95,9 +95,11 @@ def run(inherited: InheritedFds) -> NoReturn:
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
             os.killpg(0, signal.SIGKILL)
-        work_on(message, fds, channel, inherited.lock_fd, imports, mappings, state)
+        call, slot, order = message
+        caller = _RemoteCaller(call, channel, imports, mappings, state)
+        work_on(order, slot, fds, caller, FileLock(inherited.lock_fd, call))
         is_idle = False
-        channel.send(("finished", message.call, imports.take(), mappings.end_call()))
+        channel.send(("finished", call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
 
@@ -262,27 +264,23 @@ def _key(fd: int, mode: Mode) -> Key:
 
 
 def work_on(
-    message: CallMessage,
-    fds: Sequence[int],
-    channel: Channel,
-    lock_fd: int,
-    imports: ImportLog,
-    mappings: Mappings,
-    state: WorkerState,
+    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: FileLock
 ) -> None:
-    """Work on a call until nothing is left to claim; send failures to the owner."""
-    caller = _RemoteCaller(message.call, channel, imports, mappings, state)
+    """Work on a call until nothing is left to claim; send failures to the owner.
+
+    The descriptors are of the board, the inputs, and maybe events.
+    """
+    mappings = caller.mappings
     try:
-        caller.order = order = Order(*pickle.loads(message.order))
-        state.restore(order.settings, order.n_threads)
+        caller.order = order = Order(*pickle.loads(packed))
+        caller.state.restore(order.settings, order.n_threads)
         board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
         mappings.drop(but_outputs=True)  # outputs come with the first result
-        lock = FileLock(lock_fd, message.call)
-        work = Work(order, board, message.slot, inputs, caller, lock)
+        work = Work(order, board, slot, inputs, caller, lock)
         del inputs
         caller.tell_news()  # the function is loaded
         try:
@@ -334,7 +332,7 @@ class _RemoteCaller(Caller):
     ) -> None:
         self._call = call
         self._channel, self._imports = channel, imports
-        self._mappings, self._state = mappings, state
+        self.mappings, self.state = mappings, state
         self.news_fd = self.items_fd = -1  # events, if there are any
         self._poll: select.epoll | None = None
         self._n_looks = 0  # for items, since the last ones came
@@ -358,14 +356,10 @@ class _RemoteCaller(Caller):
             self._n_looks += 1
         return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
 
-    def call_another(self) -> None:
-        if self.items_fd >= 0:
-            os.eventfd_write(self.items_fd, 1)
-
     def tidy_up(self) -> None:
         if not self.is_tidy:
-            self._state.restore_after()
-            self._state.restore(self.order.settings, self.order.n_threads)
+            self.state.restore_after()
+            self.state.restore(self.order.settings, self.order.n_threads)
             self.is_tidy = True
 
     def tell_imports(self) -> bool:
@@ -389,7 +383,7 @@ class _RemoteCaller(Caller):
         writer = None if files is None else RowWriter(files)
         if not fds:
             return decided, None, writer
-        (view,) = self._mappings.inputs(fds, ["r+"])
+        (view,) = self.mappings.inputs(fds, ["r+"])
         return decided, _rows_in(view, decided, *place), writer
 
     def make_room(self, n: int) -> int:

@@ -98,9 +98,6 @@ class Caller:
     def tell_news(self) -> None:
         """Announce new results, or that few items are left."""
 
-    def call_another(self) -> None:
-        """Wake another worker that waits for items, if there is one."""
-
     def tell_imports(self) -> bool:
         """Tell what has been imported so far; return whether anything is new."""
         return False
@@ -211,8 +208,6 @@ class Work:
         """Claim and run a chunk; return whether there may be more."""
         self._end_copy()
         chunk = self._claim(self._item_s)
-        if self._claims.has_waited and chunk.stop < self._board.n_there:
-            self._caller.call_another()
         if chunk:
             if not 0 <= chunk.start - self._page.first < self._page.n:
                 self._board.forget_pages()
