@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,7 +108,7 @@ class Call(OwnRun):
         self.has_told = False  # whether it has warned of a slow import
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
-        # Wakes a waiting worker, which wakes another if there is more to do.
+        # Wakes waiting workers.
         self.items_event: WorkerEvent | None = None
         if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = WorkerEvent()
@@ -260,18 +260,14 @@ class Call(OwnRun):
         self.board.close(n)
         self.engine.notify(self)
 
-    def sweep(self, given: Iterable[int] | None = None) -> None:
-        """Free items whose results have been taken: these blocks, or all.
+    def sweep(self) -> None:
+        """Free items that are done, and pages whose results have been taken.
 
         For the thread that brings items.
         """
         if (feed := self.feed) is None:  # it has just ended
             return
-        if given is None:
-            feed.sweep()
-        else:
-            for i in given:
-                feed.drop(i)
+        feed.sweep()
         self.results.drop_logs()
         for page in self.board.pages:
             is_full = page.first + page.n <= self.board.n_there

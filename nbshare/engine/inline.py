@@ -17,7 +17,7 @@ from nbshare.engine.run import Engine
 from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
 from nbshare.memory import Mode, Segment, View
-from nbshare.wire.failures import describe, explained, rebuild
+from nbshare.wire.failures import describe, explained
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
@@ -70,7 +70,7 @@ class _Here(Caller):
             noted(error, f"raised for item {i} ({failure.item_repr})")
             explained(error)
         else:  # SystemExit must not end the caller
-            error = rebuild(failure, self._call.name_of(i, item), None)
+            error = failure.as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))
         if not self._call.request.policy.returns_errors:
             self._call.error = self._call.error or error

@@ -325,7 +325,7 @@ class TaskQueue(Supply):
         if resolved:
             self._pace.look(call)
             self._pace.resize(LOAD_S * self._request.max_workers / self._pace.item_s, 1, MOST_TASKS)
-            call.sweep(resolved)
+            call.sweep()
         if is_over:
             self._note_over(call)
         return bool(done)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -155,28 +154,23 @@ class WorkerPool:
         WorkerDiedError, OSError
             If none can be started, or told what to do.
         """
-        while (worker := self.idle_worker(code.generation)) is not None:
+        while True:
+            idle = self.idle_worker(code.generation)
+            worker = idle or self._start(code)
             self._pipes.turn(worker, prints)
             try:
                 worker.channel.send(message, fds, wait=False)
             except OSError as error:
+                is_lost = isinstance(error, ConnectionError | BlockingIOError)
+                if is_lost and idle is None:
+                    return worker  # it is dead already; its death is handled later
                 self.remove(worker)
-                if not isinstance(error, ConnectionError | BlockingIOError):
+                if not is_lost:
                     raise
                 # It died while idle, or was stopped: no call is affected.
             else:
-                del self.idle_since[worker]
+                self.idle_since.pop(worker, None)
                 return worker
-        worker = self._start(code)
-        self._pipes.turn(worker, prints)
-        try:
-            worker.channel.send(message, fds, wait=False)
-        except ConnectionError:
-            pass  # it is dead already; its death is handled later
-        except OSError:
-            self.remove(worker)
-            raise
-        return worker
 
     def idle_worker(self, generation: int) -> WorkerProcess | None:
         """Return the worker that became idle last."""
@@ -200,10 +194,6 @@ class WorkerPool:
             other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
         if worker.pidfd >= 0:  # otherwise the end of its channel tells
             self._events.watch(worker.pidfd, Died(worker))
-
-    def mark_idle(self, worker: WorkerProcess) -> None:
-        """Keep an idle worker for the next call."""
-        self.idle_since[worker] = time.monotonic()
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""

@@ -66,7 +66,7 @@ def settings() -> dict[str, Any]:
         "umask": _umask(),
         "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
         "cwd": _cwd(),
-        "affinity": _affinity(),
+        "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
     }
 
 
@@ -99,10 +99,6 @@ def _cwd() -> str | None:
         return os.getcwd()
     except OSError:
         return None
-
-
-def _affinity() -> set[int] | None:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 _umasks = [0o077]  # the umask at the last look; at first the strictest one

@@ -40,8 +40,21 @@ class Failure(NamedTuple):
     traceback: str  # of the worker, without the engine's frames
 
     def as_error(self, name: str, worker: object) -> BaseException:
-        """Return the error of an item of that name."""
-        return rebuild(self, name, worker)
+        """Return the exception to raise in the caller, with a note naming the item and its worker.
+
+        `worker` is its number, from 1; None if the item ran in the caller's process.
+        """
+        where = f"for {name}" if self.item >= 0 else ""
+        if worker is not None:
+            where = f"{where} in worker {worker}".lstrip()
+        error: BaseException | None = None
+        if self.pickled is not None:
+            # Its class may exist in the worker only.
+            with suppress(Exception, SystemExit):
+                error = pickle.loads(self.pickled)
+        if not isinstance(error, BaseException) or not noted(error, _note(self, where)):
+            error = _task_error(self, where)
+        return explained(error)
 
 
 class Death(NamedTuple):
@@ -113,25 +126,6 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
         text=cut(_text(error)),
         traceback=_format(error, with_notes=pickled is None),
     )
-
-
-def rebuild(failure: Failure, name: str, worker: object) -> BaseException:
-    """Return the exception to raise in the caller, with a note naming the item and its worker.
-
-    `worker` is its number, from 1; None if the item ran in the caller's process.
-    """
-    where = f"for {name}" if failure.item >= 0 else ""
-    if worker is not None:
-        where = f"{where} in worker {worker}".lstrip()
-    error: BaseException | None = None
-    if failure.pickled is not None:
-        try:
-            error = pickle.loads(failure.pickled)
-        except (Exception, SystemExit):  # noqa: BLE001 - its class may exist in the worker only
-            error = None
-    if not isinstance(error, BaseException) or not noted(error, _note(failure, where)):
-        error = _task_error(failure, where)
-    return explained(error)
 
 
 def raised_by_source(error: BaseException, index: int) -> BaseException:

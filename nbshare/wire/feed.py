@@ -52,6 +52,7 @@ class _Block(NamedTuple):
     n: int
     start: int  # bytes
     stop: int
+    where: int  # is its header
     has_views: bool
     columns: Sequence[Sequence[Any]]
 
@@ -86,7 +87,6 @@ class ItemFeed:
         self._is_plain = False  # whether the first items of a portion are not arrays
         self._arena = self._new_arena()
         self._added: list[_Block] = []
-        self._wheres: list[int] = []  # of the headers
         self._begin = self._n_added = 0  # bytes, and items
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
@@ -124,8 +124,8 @@ class ItemFeed:
         words = [first, n, arena.has_views, aligned(start), *words]
         arena.add(struct.pack(f"{len(words)}q", *words))
         end = aligned(arena.nbytes)
-        self._added.append(_Block(first, n, self._begin, end, arena.has_views, columns))
-        self._wheres.append(aligned(start))
+        where, has_views = aligned(start), arena.has_views
+        self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
         self._begin, self._n_added = end, self._n_added + n
         return first
 
@@ -138,8 +138,8 @@ class ItemFeed:
             There is no room; then the blocks are not added.
         """
         nbytes, parts = self._arena.contents()
-        added, wheres, n = self._added, self._wheres, self._n_added
-        self._arena, self._added, self._wheres = self._new_arena(), [], []
+        added, n = self._added, self._n_added
+        self._arena, self._added = self._new_arena(), []
         self._begin = self._n_added = 0
         if not n:
             return 0
@@ -150,9 +150,9 @@ class ItemFeed:
         base = self._take(nbytes)
         self.nbytes += nbytes
         self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
-        for block, where in zip(added, wheres, strict=True):
+        for block in added:
             for page, low, _ in board.parts(block.first, block.first + block.n):
-                page.add_block(page.first + low, base + where)
+                page.add_block(page.first + low, base + block.where)
             self._blocks[block.first] = block._replace(
                 start=base + block.start, stop=base + block.stop
             )
@@ -182,28 +182,23 @@ class ItemFeed:
         return offset
 
     def sweep(self) -> None:
-        """Reuse the space of blocks that are done, and release their items."""
-        for first in list(self._blocks):
-            self.drop(first)
-        self._sweep_at = 2 * len(self._blocks) + PAUSE
+        """Reuse the space of blocks that are done, and release their items.
 
-    def drop(self, first: int) -> None:
-        """Do this for one block, if it is done and has not been dropped.
-
-        Its space is kept while a worker may see an array in it; its items are not.
+        Space is kept while a worker may see an array in it.
         """
-        block, board = self._blocks.get(first), self._board
-        if block is None or not board.state(first):
-            return
-        if block.n > 1 and not board.are_done(first, first + block.n):
-            return
-        page = board.page(first)
-        if block.has_views and page.views[first - page.first] != LEFT:
-            self._blocks[first] = block._replace(columns=())
-        else:
-            del self._blocks[first]
-            self._room.give(block.start, block.stop - block.start)
-            self.nbytes -= block.stop - block.start
+        board = self._board
+        for first, block in list(self._blocks.items()):
+            # Most of those that are not done are not begun.
+            if not board.state(first) or not board.are_done(first, first + block.n):
+                continue
+            page = board.page(first)
+            if block.has_views and page.views[first - page.first] != LEFT:
+                self._blocks[first] = block._replace(columns=())
+            else:
+                del self._blocks[first]
+                self._room.give(block.start, block.stop - block.start)
+                self.nbytes -= block.stop - block.start
+        self._sweep_at = 2 * len(self._blocks) + PAUSE
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""

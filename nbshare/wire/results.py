@@ -44,8 +44,6 @@ class OutputSpec(NamedTuple):
         """Return whether an output of this kind holds a result unchanged."""
         if self.dtype is None:
             return False
-        if type(value) is self.number is not int:  # ints are of two dtypes
-            return True
         if type(value) is np.ndarray and value.dtype == self.dtype:  # quick to check
             return bool(value.shape == self.shape)
         found = spec_for(value)
