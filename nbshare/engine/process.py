@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from nbshare.engine.call import Call, Code
     from nbshare.functions.freshness import Stamp
 
-BOOT_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
-FORK_S = 2.0  # for a server that has done it before; it takes 5 ms unless it is stopped
+START_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 LOOK_S = 0.1  # between checks whether a signal has stopped a process
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 LATE_S = 0.02  # starting a new worker takes as long, without its imports
@@ -99,7 +98,7 @@ class WorkerProcess:
         self.pidfd = -1
         self.why = ""
         now = time.monotonic()
-        self.look_at, self.ready_by = now + LOOK_S, now + (FORK_S if starter.is_proven else BOOT_S)
+        self.look_at, self.ready_by = now + LOOK_S, now + START_S
         self._starter = starter
         self._borrowed: list[Segment] = []
 
@@ -147,7 +146,6 @@ class WorkerProcess:
         self.pid = pid
         self.call_since = time.monotonic()
         self.pidfd = pidfd_of(pid)
-        self._starter.is_proven = True
 
     def kill(self) -> None:
         """End it and the processes it has started."""
@@ -202,7 +200,6 @@ class WorkerStarter:
     """
 
     def __init__(self) -> None:
-        self.is_proven = False  # the server has forked a worker that was ready
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
         self._lock_stat = os.fstat(self.lock_fd)
@@ -327,7 +324,6 @@ class WorkerStarter:
             self._server.kill()
             self._server.wait()
             self._server = None
-        self.is_proven = False
 
 
 def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:

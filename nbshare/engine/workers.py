@@ -9,7 +9,7 @@ from typing import Any
 from nbshare.engine.call import NO_CODE, Code
 from nbshare.engine.events import Died, Events, Sent
 from nbshare.engine.prints import PrintPipes, Prints
-from nbshare.engine.process import FORK_S, WorkerProcess, WorkerStarter
+from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
 from nbshare.memory import scratch_file
 from nbshare.wire.context import Context
@@ -190,8 +190,6 @@ class WorkerPool:
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started."""
         worker.mark_ready(pid)
-        for other in self._members:  # where many start at the same time, each has its own
-            other.ready_by = max(other.ready_by, worker.call_since + FORK_S)
         if worker.pidfd >= 0:  # otherwise the end of its channel tells
             self._events.watch(worker.pidfd, Died(worker))
 
