@@ -18,7 +18,6 @@ from __future__ import annotations
 import inspect
 import io
 import pickle
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -77,8 +76,6 @@ class Arena:
     ----------
     copies_files : bool, default False
         Whether arrays in mapped files are copied too, since the files may go before the arena does.
-    copies_all : bool, default False
-        Whether plain arrays go into the pickles, whatever their size, and arrive writable.
     stays_here : bool, default False
         Whether only this process reads it: then private memory too is referred to, not copied.
     by_handle : bool, default False
@@ -92,7 +89,6 @@ class Arena:
         self,
         *,
         copies_files: bool = False,
-        copies_all: bool = False,
         stays_here: bool = False,
         by_handle: bool = False,
         by_value: bool = False,
@@ -103,7 +99,6 @@ class Arena:
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
         self._stays_here = stays_here
-        self.largest_in_band = sys.maxsize if copies_all else IN_BAND
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
@@ -287,16 +282,6 @@ def block_size(columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
     return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // max(sizes), n // LEAST_BLOCKS)), n * sum(sizes)
 
 
-def are_plain(items: Sequence[Any], first: int) -> bool:
-    """Return whether an `Arena` sends nothing of items by reference.
-
-    Errors are those of `Arena.pack_block`.
-    """
-    arena = Arena()
-    packed = arena.pack_block(items, first)
-    return not (packed.buffers or arena._seen or arena.segments)
-
-
 @cache
 def _pickler_class(by_value: bool) -> Any:
     """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
@@ -307,7 +292,7 @@ def _pickler_class(by_value: bool) -> Any:
             self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
         ) -> None:
             # No method of its own: in a cycle it would keep all that it has pickled.
-            keep = kept_apart(buffers, arena.largest_in_band)
+            keep = kept_apart(buffers, IN_BAND)
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena = arena
             self.writable = writable
@@ -330,7 +315,7 @@ def _pickler_class(by_value: bool) -> Any:
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
             # In the pickle it would arrive writable: only what may be written to goes there.
-            is_in_band = self.writable and array.nbytes < self.arena.largest_in_band
+            is_in_band = self.writable and array.nbytes < IN_BAND
             if is_in_band and segment_of(array) is None:
                 return None
             if array.dtype.hasobject or array.dtype.char == "T":

@@ -14,8 +14,7 @@ full; a worker that needs a part beyond its mapping maps it again. When the item
 done, its space is reused, unless a worker may still see an array in it.
 
 Workers receive no other segment later: arrays in shared memory are sent by handle, and the caller
-keeps the items until they are done. If the first items are not arrays, later arrays are copied into
-the pickles, so no worker sees memory of a block whose items are done.
+keeps the items until they are done.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbshare.arrays.arena import Arena, are_plain
+from nbshare.arrays.arena import Arena
 from nbshare.arrays.inputs import Inputs, Packed, Span
 from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
@@ -84,7 +83,6 @@ class ItemFeed:
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item
         self._sweep_at = PAUSE
-        self._is_plain = False  # whether the first items of a portion are not arrays
         self._arena = self._new_arena()
         self._added: list[_Block] = []
         self._begin = self._n_added = 0  # bytes, and items
@@ -99,9 +97,6 @@ class ItemFeed:
         OutOfMemoryError
             There is no room for them.
         """
-        first = self._board.n_there
-        self._is_plain = all(are_plain(column[:step], first) for column in columns)
-        self._arena = self._new_arena()
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
             if self._arena.nbytes >= MOST_GATHERED:
@@ -159,8 +154,7 @@ class ItemFeed:
         return n
 
     def _new_arena(self) -> Arena:
-        stays_here = self.segment.is_private
-        return Arena(copies_all=self._is_plain, by_handle=True, stays_here=stays_here)
+        return Arena(by_handle=True, stays_here=self.segment.is_private)
 
     def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
         """Pickle a column; return its offset in the arena, and its size in bytes."""
