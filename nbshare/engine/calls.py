@@ -356,7 +356,7 @@ def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
-    return worker.has_borrowed or busy_since(call.board.row(call.workers[worker])) is not None
+    return bool(worker.borrowed) or busy_since(call.board.row(call.workers[worker])) is not None
 
 
 def account_for_death(

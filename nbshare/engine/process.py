@@ -74,6 +74,8 @@ class WorkerProcess:
     look_at, ready_by : float
         For a worker that is not ready, on the monotonic clock: when to check whether a signal has
         stopped the server, and when its start counts as failed.
+    borrowed : list of Segment
+        What it was sent and has not confirmed.
     imported : dict
         The files that it has imported, and that users may edit.
     why : str
@@ -100,7 +102,7 @@ class WorkerProcess:
         now = time.monotonic()
         self.look_at, self.ready_by = now + LOOK_S, now + START_S
         self._starter = starter
-        self._borrowed: list[Segment] = []
+        self.borrowed: list[Segment] = []
 
     @property
     def is_ready(self) -> bool:
@@ -126,20 +128,15 @@ class WorkerProcess:
         """Note that it was sent these segments for its call."""
         for segment in segments:
             segment.n_borrowed += 1
-        self._borrowed.extend(segments)
-
-    @property
-    def has_borrowed(self) -> bool:
-        """Return whether it was sent segments and has not confirmed them."""
-        return bool(self._borrowed)
+        self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
         """Note that it has finished its call, and whether all its views are gone."""
         self.call = None
-        for segment in self._borrowed:
+        for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
-        self._borrowed.clear()
+        self.borrowed.clear()
 
     def mark_ready(self, pid: int) -> None:
         """Note that it has started."""

@@ -241,7 +241,8 @@ class Mappings:
 
     def segment(self, fd: int, mode: Mode) -> Segment:
         """Map a segment."""
-        key = _key(fd, mode)
+        status = os.fstat(fd)
+        key = status.st_dev, status.st_ino, status.st_size, mode
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
             segment = Segment.attach(fd, mode)
@@ -256,11 +257,6 @@ def are_gone(seen: Seen) -> bool:
     if any(ref() is not None for ref in seen):
         gc.collect()  # a cycle, such as a function with its globals, may hold one
     return all(ref() is None for ref in seen)
-
-
-def _key(fd: int, mode: Mode) -> Key:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino, status.st_size, mode
 
 
 def work_on(
