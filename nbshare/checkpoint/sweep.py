@@ -40,7 +40,7 @@ from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
-from nbshare.engine.events import OwnerEvent
+from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
@@ -284,7 +284,7 @@ class Claiming(Supply):
         self._call, self._keeper, self._sweep = call, cast("Keeper", call.keeper), sweep
         self._pace = Pace(0.0, call.request.max_workers)
         self._event = OwnerEvent()
-        call.event_fd = self._event.fd
+        call.event_fd, call.items_event = self._event.fd, WorkerEvent()
 
     def wake(self) -> None:
         """Have a look at what there is to do; called by any thread."""
@@ -324,3 +324,4 @@ class Claiming(Supply):
         for start, stop in runs or [[board.n_tasks, board.n_tasks]]:
             self._keeper.leave_out(board.n_there, start)
             board.header[N_THERE] = stop
+        self._call.engine.notify(self._call)
