@@ -326,23 +326,24 @@ def test_a_notice_while_others_run_all_that_is_left(shared):
 
 def test_an_attached_job_stops_all(shared):
     """They exit as after Ctrl-C; the next ones run the rest."""
-    sweep = shared("gated", 12)
+    sweep = shared("gated", 1000)
     both = [sweep.start()]
     sweep.await_done(4)
     job = attach(sweep.path)
-    assert (job.state, job.n_done, job.n_tasks) == ("running", 4, 12)
+    assert (job.state, job.n_done, job.n_tasks) == ("running", 4, 1000)
     assert job.partial().compressed().tolist() == TWICE[:4]
     both.append(sweep.start())
+    parts = sweep.path / "parts"
+    wait_until(lambda: len(list(parts.glob("*/lease.json"))) == 2, what="one has not joined")
     assert job.cancel()
     assert job.wait(10)
-    assert sweep.ended(both[0])[0] == 130
-    assert "finished results are in" in both[0].place.read_text()
-    both[1].kill()
-    both[1].wait()
+    for process in both:
+        assert sweep.ended(process)[0] == 130
+        assert "finished results are in" in process.place.read_text()
     (sweep.folder / "gate").touch()
     code, text = sweep.ended(sweep.start())
     assert code == 0, text
-    assert open_checkpoint(sweep.path).results().tolist() == TWICE
+    assert open_checkpoint(sweep.path).results().tolist() == [2.0 * x for x in range(1000)]
 
 
 def test_failed_items_run_again_in_the_next_run(shared, tmp_path):
