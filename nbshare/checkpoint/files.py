@@ -7,6 +7,7 @@ import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from nbshare.memory.disk import write_all
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
+STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
+
 T = TypeVar("T")
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
@@ -68,14 +71,16 @@ def sync(path: Path) -> None:
 def read_current(read: Callable[[Path], T], path: Path) -> T:
     """Return what `read` finds in a file, which others replace.
 
-    A client of a network file system that knows only the file before gets ESTALE, once.
+    A client of a network file system that knows only the file before gets ESTALE, for a second.
     """
-    try:
-        return read(path)
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        return read(path)
+    for pause_s in STALE_S:
+        try:
+            return read(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        time.sleep(pause_s)
+    return read(path)
 
 
 def read_json(path: Path) -> Any:
