@@ -24,9 +24,9 @@ from nbshare.memory.disk import write_all
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
+NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 T = TypeVar("T")
-NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 
 def allocate(fd: int, nbytes: int) -> None:

@@ -54,8 +54,8 @@ OPENING_S = 0.05  # between looks whether another process has opened the checkpo
 LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
 OF_AGE = 0.02  # and more after some time: this part of it
 AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
-# Of a file whose parts have been merged: a network file system may know of it still.
-MERGED = errno.ENOENT, errno.ESTALE
+MERGED = errno.ENOENT, errno.ESTALE  # of a file in parts that have been merged, among others
+FORGETS_S = 1.5  # until a network file system no longer shows what is gone
 N_RECENT = 100  # claims that tell how many processes there are
 
 
@@ -95,10 +95,10 @@ class Sweep:
             try:
                 if self._is_over():
                     break
-                if self._id and not self._is_taken.all() and (call := self._begin(make)):
-                    return call
+                if self._id and not self._is_taken.all():
+                    return self._begin(make)
             except OSError as error:
-                if error.errno != errno.ESTALE:
+                if error.errno not in MERGED or self.has_place(error):
                     raise
             if self.is_stopped():
                 raise KeyboardInterrupt
@@ -116,12 +116,16 @@ class Sweep:
         return 0.0
 
     def has_place(self, error: BaseException | None = None) -> bool:
-        """Whether the part of the last call is there: else all has been merged without it.
+        """Whether the run of the last call goes on: else all has been merged without it.
 
-        The error of the call knows better than the cache of a network file system.
+        `error`: that of the call, which may come from that.
         """
-        is_lost = isinstance(error, OSError) and error.errno in MERGED
-        return not is_lost and self._part.exists()
+        found = read_json(self._folder / SWEEP)
+        goes_on = not self._id or (found is not None and found["id"] == self._id)
+        if goes_on and isinstance(error, OSError) and error.errno in MERGED:
+            time.sleep(FORGETS_S)
+            return self.has_place()
+        return goes_on
 
     # -------------------------------------------------------------- beginning and end
 
@@ -245,8 +249,8 @@ class Sweep:
 
     # ------------------------------------------------------------------------- a call
 
-    def _begin(self, make: Callable[[], Call]) -> Call | None:
-        """Return a call with a part of its own; None if the parts have been merged meanwhile."""
+    def _begin(self, make: Callable[[], Call]) -> Call:
+        """Return a call with a part of its own."""
         part = self._folder / secrets.token_hex(8)
         options = self._options._replace(path=part, if_changed=None, on_full="stop")
 
@@ -256,13 +260,8 @@ class Sweep:
             part.stat()  # or it has done so
             return make()
 
-        try:
-            keeper = Keeper(self._request, options, Part(self._key, self.began_at))
-            call = keeper.begin(prepare)
-        except OSError as error:
-            if error.errno not in MERGED:
-                raise
-            return None
+        keeper = Keeper(self._request, options, Part(self._key, self.began_at))
+        call = keeper.begin(prepare)
         self._part = part
         call.board.header[N_THERE] = 0
         call.supply = Claiming(call, self)

@@ -49,8 +49,9 @@ def boot_id() -> str:
 
 def parts_of(folder: Path) -> list[Path]:
     """Return what the processes that share a run write to: folders in the checkpoint."""
-    with suppress(OSError):  # they have just been merged
-        return sorted(lease.parent for lease in (folder / PARTS).glob(f"*/{LEASE}"))
+    with suppress(FileNotFoundError):  # they have just been merged
+        leases = files.read_current(lambda parts: [*parts.glob(f"*/{LEASE}")], folder / PARTS)
+        return sorted(lease.parent for lease in leases)
     return []
 
 

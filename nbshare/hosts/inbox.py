@@ -47,7 +47,7 @@ class Inbox:
 
     Notes
     -----
-    For one thread.
+    For one thread at a time.
     """
 
     def __init__(self, call: Call) -> None:

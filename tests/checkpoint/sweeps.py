@@ -146,3 +146,8 @@ def dozing_drawn(x, log, rng):
     time.sleep(0.05)
     note(log, x)
     return rng.random(2) + x
+
+
+def misses_its_file(x, log):
+    note(log, x)
+    return len((Path(log).with_name(f"data {x}")).read_bytes())

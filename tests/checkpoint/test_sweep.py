@@ -346,6 +346,13 @@ def test_an_attached_job_stops_all(shared):
     assert open_checkpoint(sweep.path).results().tolist() == [2.0 * x for x in range(1000)]
 
 
+def test_an_item_that_misses_a_file_fails_the_run(shared):
+    """It is not taken for the loss of the run's own files, which others may have merged."""
+    code, text = (sweep := shared("misses_its_file", 6)).ended(sweep.start())
+    assert code == 1
+    assert "data 0" in text
+
+
 def test_failed_items_run_again_in_the_next_run(shared, tmp_path):
     """With on_error="return" each fails once, whichever process runs it."""
     (tmp_path / "broken").touch()
