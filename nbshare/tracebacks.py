@@ -76,9 +76,13 @@ def _render() -> list[str]:
 
 
 def _with_source(place: re.Match[str]) -> str:
-    """Add the source line of a cell: workers do not have it."""
+    """Add the source line of a cell, which workers do not have, and name the cell."""
     source = linecache.getline(place[1], int(place[2])).strip()
-    return f"{place[0]}\n    {source}" if source else place[0]
+    shell: Any = sys.modules["IPython"].get_ipython()
+    shown = place[0]
+    if cell := shell.compile.format_code_name(place[1]):
+        shown = shown.replace(f'File "{place[1]}"', " ".join(cell))
+    return f"{shown}\n    {source}" if source else shown
 
 
 def _shortened(lines: list[str], n: int) -> list[str]:

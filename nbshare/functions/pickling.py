@@ -96,6 +96,8 @@ def value_pickler() -> Any:
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) is _lru_cache_wrapper and _is_of_main(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
+                return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
             reduced = _by_name(obj)
             return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
@@ -105,6 +107,10 @@ def value_pickler() -> Any:
 def _cached(func: Any, parameters: dict[str, Any]) -> Any:
     """Return a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
     return lru_cache(**parameters)(func)
+
+
+def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
+    return CodeType(*parts).replace(co_filename=path)
 
 
 def _is_of_main(obj: Any) -> bool:

@@ -561,7 +561,9 @@ def test_an_exception_class_of_the_script_comes_as_itself(script):
             parallel_map(refuse, [5])
         except Refusal as refusal:
             print(type(refusal) is Refusal, refusal.args)
-            print("item 0 (5)" in refusal.__notes__[0], "in refuse" in refusal.__notes__[0])
+            note = refusal.__notes__[0]
+            line = refuse.__code__.co_firstlineno + 1
+            print("item 0 (5)" in note, f'File "{__file__}", line {line}, in refuse' in note)
         """
     printed = script(textwrap.dedent(MAIN) + textwrap.dedent(code))
     assert printed == "all is well\nTrue (5,)\nTrue True\n"

@@ -217,7 +217,10 @@ ERRORS = {
     "recursion": ("parallel_map(failing.deep, range(7, 20), max_workers=1)", 'failing.py", line 5'),
     "no pickling": ("parallel_map(failing.strange, range(7, 8))", 'failing.py", line 23'),
     "many words": ("parallel_map(failing.explains, range(7, 8))", "RuntimeError: many"),
-    "of the notebook": ("def f(x):\n    return 1 / (x - 7)\nparallel_map(f, range(20))", "in f\n"),
+    "of the notebook": (
+        "def f(x):\n    return 1 / (x - 7)\nparallel_map(f, range(20))",
+        "], line 2, in f\n    return 1 / (x - 7)\n",
+    ),
     "in C": (
         "parallel_map(failing.sqrt, range(-7, 0), max_workers=1)",
         "raised for item 0 (-7) in worker",
