@@ -313,7 +313,9 @@ def parallel_map(
     with the index of its item: ``[item 7] …``. A notebook shows 300,000 characters, and 30,000 more
     each second, then only the end and how much was left out. Elsewhere nothing is lost: a worker
     that prints faster than its text is read waits. An initializer may set streams of its own, such
-    as a log file; what items do to them is undone after the call.
+    as a log file; what items do to them is undone after the call. It may also configure `logging`,
+    which begins with its defaults in a worker: records below WARNING appear with
+    ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
     checked, request, where, label = _checked("parallel_map", func, iterables, out, options)
     prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
