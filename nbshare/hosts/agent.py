@@ -24,7 +24,7 @@ from nbshare.hosts.choice import outward_address
 from nbshare.hosts.inputs import Held, Inputs
 from nbshare.hosts.line import receive, send
 from nbshare.hosts.protocol import Common
-from nbshare.hosts.remote import RemoteCall, Replies, call_of, host_name
+from nbshare.hosts.remote import RemoteCall, call_of, host_name
 from nbshare.memory import open_handle
 
 IDLE_S = 30.0  # without a carrier, before it ends
@@ -51,7 +51,7 @@ class Agent:
         self._over: set[str] = set()  # calls
         self._lock = _thread.allocate_lock()  # for whichever carrier is first
         self._running: dict[RemoteCall, str] = {}  # and the calls that they are parts of
-        self._n_carriers = 0
+        self._carriers: set[socket.socket] = set()
 
     # ------------------------------------------------------------------ the client's line
 
@@ -86,10 +86,10 @@ class Agent:
             try:
                 sock, _ = listener.accept()
             except TimeoutError:
-                if not self._n_carriers:
+                if not self._carriers:
                     leave()
                 continue
-            self._n_carriers += 1
+            self._carriers.add(sock)
             _thread.start_new_thread(self._attend, (sock,))
 
     def _attend(self, sock: socket.socket) -> None:
@@ -99,7 +99,7 @@ class Agent:
                     problem = self._run(connection)
                     connection.send_bytes(pickle.dumps(problem) if problem else b"")
         finally:
-            self._n_carriers -= 1
+            self._carriers.discard(sock)
 
     def _run(self, carrier: Any) -> Exception | None:
         """Run blocks until the client has no more for a carrier; return why that cannot be."""
@@ -143,18 +143,16 @@ class Agent:
 
     def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
         """Run a block; tell the client what is done, on the way too if it takes long."""
-        replies = Replies(call)
+        is_over = False
         call.start()
         if self._running[call] in self._over:  # meanwhile
             call.stop()
-        while not call.await_end(news_s):
+        while not is_over:
+            is_over = call.await_end(news_s)
             if carrier.poll():  # it is gone: the cluster has ended it
                 call.stop()
-            if reply := replies.take(is_last=False):
-                send(client, reply)
-        if carrier.poll():
-            raise EOFError  # the client counts the items as lost
-        send(client, replies.take(is_last=True))
+                raise EOFError  # the client counts the items as lost
+            send(client, call.next_reply(is_last=is_over))
 
 
 def leave() -> None:

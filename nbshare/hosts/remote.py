@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
@@ -15,26 +17,73 @@ from nbshare.engine.preparing import Items, Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
-from nbshare.wire.board import (
-    FAILED,
-    HURT,
-    IN_LOG,
-    IN_OUTPUT,
-    NOT_DONE,
-    PID,
-    SLOT_WORDS,
-)
+from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure, Lateness
+from nbshare.wire.results import LogKey
 
 
 class RemoteCall(Call):
-    """A call whose failures are reported as they are described."""
+    """A call that runs a block, and says what has become of it in one reply after the other."""
 
     def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
         """Return an error that carries the description."""
         assert isinstance(worker, int)
         return ReportedError(what, worker)
+
+    @cached_property
+    def _given(self) -> npt.NDArray[np.bool_]:
+        """Which items are in a reply."""
+        return np.zeros(self.board.n_tasks, np.bool_)
+
+    def next_reply(self, *, is_last: bool) -> Reply:
+        """Return what is new."""
+        page, results = self.board.page(0), self.results
+        states, prints = self._new_states(), self.request.prints
+        assert isinstance(prints, _Printed)
+        errors = {i: error for i, error in list(results.errors.items()) if not self._given[i]}
+        self._given |= states != NOT_DONE
+        is_row, is_logged = states == IN_OUTPUT, states == IN_LOG
+        index = page.index[:, is_logged] if is_logged.any() else None
+        keys = () if index is None else np.unique(index[0]).tolist()
+        slots = np.array([*self.past_slots, *self.board.slots])
+        return Reply(
+            is_last=is_last,
+            states=states.tobytes(),
+            spec=results.spec,
+            rows=results.rows(0, len(states))[is_row] if is_row.any() else None,
+            entries=index,
+            logs={key: self._cut_log(key, index) for key in keys},
+            errors=errors,
+            error=self.error if is_last else None,
+            attempts=page.attempts if is_last and self.board.header[HURT] else None,
+            prints=prints.take(),
+            slots=slots[slots[:, PID] > 0],
+            now_ns=time.monotonic_ns(),
+        )
+
+    def _new_states(self) -> npt.NDArray[np.uint8]:
+        """Return the states of items that are done, and in no reply yet."""
+        page, results = self.board.page(0), self.results
+        states = page.done.copy()
+        states[self._given] = NOT_DONE
+        # Logs and errors come after the states.
+        for key in np.unique(page.index[0, states == IN_LOG]).tolist():
+            if not results.logs.has((key, 0, 0, 0)):
+                states[(states == IN_LOG) & (page.index[0] == key)] = NOT_DONE
+        for i in np.flatnonzero(states == FAILED).tolist():
+            if i not in results.errors:
+                states[i] = NOT_DONE
+        return states
+
+    def _cut_log(self, key: LogKey, index: Any) -> pickle.PickleBuffer:
+        """Return the part of a log that has some entries, which then count from its start."""
+        of_log = index[0] == key
+        offsets = index[1, of_log]
+        start = int(offsets.min())
+        stop = int((offsets + np.abs(index[2, of_log])).max())
+        index[1, of_log] -= start
+        return pickle.PickleBuffer(self.results.logs.bytes_of((key, start, stop - start, 0)))
 
 
 def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> RemoteCall:
@@ -90,85 +139,6 @@ class _Printed(Prints):
         self._n_taken += sum(len(text) for _, text in texts)
         self._tell()
         return texts
-
-
-class Replies:
-    """What is new of a block, from one reply to the next.
-
-    Parameters
-    ----------
-    call : Call
-        That runs it.
-    """
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._given = np.zeros(call.board.n_tasks, np.bool_)
-        self._errors: set[int] = set()
-        self._slots = np.empty((0, SLOT_WORDS))
-
-    def take(self, *, is_last: bool) -> Reply | None:
-        """Return the next reply; None if nothing is new and more may follow."""
-        call, board, results = self._call, self._call.board, self._call.results
-        printed = call.request.prints
-        assert isinstance(printed, _Printed)
-        states = self._new_states()
-        errors = {i: error for i, error in results.errors.items() if i not in self._errors}
-        slots = np.array([*call.past_slots, *board.slots])
-        slots = slots[slots[:, PID] > 0]
-        prints = printed.take()
-        if not (is_last or states.any() or prints or not np.array_equal(slots, self._slots)):
-            return None
-        self._slots = slots
-        self._errors |= errors.keys()
-        rows = index = None
-        logs = {}
-        if (are_rows := states == IN_OUTPUT).any():
-            rows = results.rows(0, len(states))
-            if not are_rows.all():
-                rows = rows[are_rows]
-        if (states == IN_LOG).any():
-            index = board.page(0).index[:, states == IN_LOG]
-            for key in np.unique(index[0]).tolist():
-                logs[key] = self._cut_log(key, index)
-        return Reply(
-            is_last=is_last,
-            states=states.tobytes(),
-            spec=results.spec,
-            rows=rows,
-            entries=index,
-            logs=logs,
-            errors=errors,
-            error=call.error if is_last else None,
-            attempts=board.page(0).attempts if is_last and board.header[HURT] else None,
-            prints=prints,
-            slots=slots,
-            now_ns=time.monotonic_ns(),
-        )
-
-    def _new_states(self) -> Any:
-        """Return the states of items that are done, and in no reply yet."""
-        page, results = self._call.board.page(0), self._call.results
-        states = page.done.copy()
-        states[self._given] = NOT_DONE
-        # Logs and errors come after the states.
-        for key in np.unique(page.index[0, states == IN_LOG]).tolist():
-            if not results.logs.has((key, 0, 0, 0)):
-                states[(states == IN_LOG) & (page.index[0] == key)] = NOT_DONE
-        for i in np.flatnonzero(states == FAILED).tolist():
-            if i not in results.errors:
-                states[i] = NOT_DONE
-        self._given |= states != NOT_DONE
-        return states
-
-    def _cut_log(self, key: int, index: Any) -> pickle.PickleBuffer:
-        """Return the part of a log that has some entries, which then count from its start."""
-        of_log = index[0] == key
-        offsets = index[1, of_log]
-        start = int(offsets.min())
-        stop = int((offsets + np.abs(index[2, of_log])).max())
-        index[1, of_log] -= start
-        return pickle.PickleBuffer(self._call.results.logs.bytes_of((key, start, stop - start, 0)))
 
 
 def host_name() -> str:
