@@ -22,9 +22,8 @@ import os
 import pickle
 import queue
 import time
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -41,8 +40,8 @@ from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
 from nbshare.hosts.protocol import Block, Common, Future, Hosts, Reply
 from nbshare.memory import handle_of
-from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NEXT, NO_ITEM, RESTORED, SINCE
-from nbshare.wire.orders import nbytes_of
+from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
+from nbshare.wire.rows import runs_of
 
 BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
@@ -81,8 +80,7 @@ class Cluster(Engine):
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
         self._blocks: dict[int, range] = {}  # under way, by the rows of the board that show them
-        self._returned: deque[int] = deque()  # items to be sent again
-        self._item_s = 0.0
+        self._item_s = self._item_nbytes = 0.0  # lately
         self._end_at = math.inf
 
     # ------------------------------------------------------------------------ before
@@ -149,7 +147,12 @@ class Cluster(Engine):
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
-        self._free_rows = list(range(call.request.max_workers))[::-1]
+        board, n_workers = call.board, call.request.max_workers
+        self._free_rows = list(range(n_workers))[::-1]
+        # All claims are made here, under the lock, in the name of a row that shows no worker.
+        own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
+        self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
+        self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
         try:
             while not self._is_over():
                 self._send_tasks()
@@ -201,10 +204,9 @@ class Cluster(Engine):
 
     def _has_items(self) -> bool:
         """Whether there are more items than tasks that have not begun."""
-        board, n_waiting = self._call.board, len(self._waiting)
-        with self._lock:
-            n_left = len(self._returned) + board.n_there - board.next_claim()
-        return n_left > n_waiting and not (self._call.error or board.stopped)
+        board = self._call.board
+        has_more = board.n_unclaimed > len(self._waiting) and board.has_waiting()
+        return has_more and not (self._call.error or board.stopped)
 
     def _note_end(self, number: int, future: Future) -> None:
         self._news.put((number, future))
@@ -240,6 +242,18 @@ class Cluster(Engine):
             row = self._free_rows.pop() if self._free_rows else None
         if row is None:  # the cluster repeats a task
             return
+        try:
+            self._give_to(row, connection, host)
+        except (OSError, EOFError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
+            self._fail(error)
+        finally:
+            with self._lock:
+                self._free_rows.append(row)
+            self._news.put(None)
+
+    def _give_to(self, row: int, connection: Any, host: str) -> None:
         until_s = time.monotonic() + self._block_s
         try:
             while time.monotonic() < until_s and (block := self._next_block(row)) is not None:
@@ -247,21 +261,15 @@ class Cluster(Engine):
                 while not self._take(row, host, receive(connection)):
                     pass
             send(connection, None)
-        except (OSError, EOFError):
-            pass
-        except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
-            self._fail(error)
         finally:
             with self._lock:
                 self._lose(row, host)
-                self._free_rows.append(row)
-            self._news.put(None)
 
     def _next_block(self, row: int) -> Block | None:
         """Return the next items as a block; None if there are none now."""
         call = self._call
         with self._lock:
-            if call.error or call.board.stopped or not (items := self._claim()):
+            if call.error or not (items := self._claims.claim(self._seconds_of_item())):
                 return None
             arena = Arena(by_value=True)
             attempts = None
@@ -274,6 +282,7 @@ class Cluster(Engine):
                 contents=arena.all_contents(),
                 attempts=attempts,
             )
+            self._item_nbytes = len(block.contents) / block.n
             self._blocks[row] = items
             shown = call.board.row(row)
             shown[SINCE], shown[ITEM_STOP] = time.monotonic_ns(), items.stop
@@ -302,6 +311,7 @@ class Cluster(Engine):
         call = self._call
         call.board.row(row)[ITEM] = NO_ITEM
         undone = [i for i in self._blocks.pop(row, ()) if not call.board.state(i)]
+        again: list[int] = []
         if call.board.stopped or self._lines.is_closed:
             return
         many = f" to {undone[-1]}" if len(undone) > 1 else ""
@@ -309,7 +319,7 @@ class Cluster(Engine):
             attempts = call.board.attempts_to_count(i, i + 1)
             attempts += 1
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
-                self._returned.append(i)
+                again.append(i)
                 continue
             name = f"items {i}{many}" if many else call.name_of(i)
             error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
@@ -318,39 +328,15 @@ class Cluster(Engine):
                 self._fail(error)
                 return
             call.board.fail(i)
+        for run in runs_of(np.array(again)):
+            give_back(call.board, range(again[run.start], again[run.stop - 1] + 1), nullcontext())
 
-    def _claim(self) -> range:
-        """Take the next items, all of one page of the board; none if there are none now."""
-        board = self._call.board
-        start = stop = self._returned[0] if self._returned else board.next_claim()
-        if start == board.n_there:
-            board.header[NEXT] = start  # those before it are done
-            return range(0)
-        page_end = start - start % board.page_items + board.page_items
-        end = min(start + self._size(start), page_end, board.n_there)
-        if not self._returned:
-            if board.header[RESTORED]:
-                end = board.first(start, end, is_done=True)
-            board.header[NEXT] = end
-            return range(start, end)
-        while self._returned and self._returned[0] == stop < end:
-            stop = self._returned.popleft() + 1
-        return range(start, stop)
-
-    def _size(self, first: int) -> int:
-        """Return how many items to send at a time."""
-        request, board, spec = self._call.request, self._call.board, self._call.results.spec
-        if request.chunksize is not None:
-            return request.chunksize
-        if not self._item_s:  # nothing is known yet
-            return 1
-        n_left = len(self._returned) + board.n_tasks - board.header[NEXT]
-        by_time = self._block_s / self._item_s
-        share = max(n_left / (2 * request.max_workers), LEAST_S / self._item_s)
-        nbytes = nbytes_of(self._columns(range(first, first + 1)))
+    def _seconds_of_item(self) -> float:
+        """Return how long an item takes, or more if it is large; 0 if nothing is known yet."""
+        spec, nbytes = self._call.results.spec, self._item_nbytes
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
-        return max(1, int(min(by_time, share, MOST_BYTES / max(nbytes, 1))))
+        return self._item_s and max(self._item_s, self._block_s * nbytes / MOST_BYTES)
 
     def _columns(self, items: range) -> tuple[Sequence[Any], ...]:
         """Return what each iterable gives to some items."""

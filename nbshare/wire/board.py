@@ -501,11 +501,18 @@ class Claims:
     wait : callable
         Waits for more items for a while; returns whether to continue waiting.
 
+    Attributes
+    ----------
+    chunk_s, least_s : float
+        Target time of a chunk, and the least one for the last items.
+
     References
     ----------
     .. [1] S. F. Hummel, E. Schonberg, L. E. Flynn, "Factoring: A method for scheduling parallel
        loops", Communications of the ACM 35(8), 90-101, 1992: chunks of half an even share.
     """
+
+    chunk_s, least_s = CHUNK_S, LEAST_S
 
     def __init__(
         self,
@@ -571,11 +578,11 @@ class Claims:
             return min(start + self._chunksize, end)
         n_left = n_there - start
         block = range(start, start + 1) if self._block_of is None else self._block_of(start)
-        by_time = CHUNK_S / item_s if item_s > 0 else 1
+        by_time = self.chunk_s / item_s if item_s > 0 else 1
         # Half of an even share of the rest: chunks shrink towards the end, so all workers finish
         # together.
-        share = max(n_left / (2 * self._n_workers), by_time * LEAST_S / CHUNK_S)
-        if by_time * LOAD_S > len(block) * CHUNK_S:
+        share = max(n_left / (2 * self._n_workers), by_time * self.least_s / self.chunk_s)
+        if by_time * LOAD_S > len(block) * self.chunk_s:
             share = max(share, len(block))
         stop = start + max(1, int(min(by_time, share, GROWTH * self._last)))
         if stop >= end:
