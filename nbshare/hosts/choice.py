@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import socket
 import sys
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import closing
 from typing import Any
 
 from nbshare.hosts.carrier import Boot
-from nbshare.hosts.protocol import Future, Hosts
+from nbshare.hosts.protocol import Hosts
 from nbshare.hosts.travel import traveller
 from nbshare.memory import need_linux, usable_cpus
 
@@ -52,7 +52,7 @@ def dask_hosts(client: Any) -> Hosts:
     """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
     from distributed.comm.addressing import get_address_host
 
-    def submit(boot: Boot, *task: Any) -> Future:
+    def submit(boot: Boot, *task: Any) -> Future[bytes]:
         if client.status != "running":  # what it submits would wait for ever
             raise ConnectionError(f"the Dask client, now {client.status}, has lost its scheduler")
         return client.submit(traveller(), tuple(boot), *task, pure=False)  # type: ignore[no-any-return]
@@ -77,7 +77,7 @@ def ray_hosts(address: str) -> Hosts:
     # Ray sends a function without a name by value.
     task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda *args: carry(*args))
 
-    def submit(boot: Boot, *task: Any) -> Future:
+    def submit(boot: Boot, *task: Any) -> Future[bytes]:
         reference = task_of_ray.remote(tuple(boot), *task)
         future = reference.future()
         future.cancel = lambda: ray.cancel(reference)  # its own would not reach Ray

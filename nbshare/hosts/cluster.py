@@ -23,8 +23,8 @@ import pickle
 import queue
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
-from nbshare.hosts.protocol import Block, Common, Future, Hosts, Reply
+from nbshare.hosts.protocol import Block, Common, Hosts, Reply
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare.wire.rows import runs_of
@@ -74,8 +74,8 @@ class Cluster(Engine):
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._lines = lines_at(hosts.address)
-        self._news: queue.SimpleQueue[tuple[int, Future] | None] = queue.SimpleQueue()
-        self._tasks: dict[int, Future] = {}  # of the cluster, until they end
+        self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # tasks that have ended
+        self._tasks: dict[int, Future[bytes]] = {}  # of the cluster, until they end
         self._waiting: set[int] = set()  # those that have not begun
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
@@ -160,7 +160,7 @@ class Cluster(Engine):
                 with suppress(queue.Empty):
                     ended = self._news.get(timeout=min(left_s, LOOK_S))
                     if ended is not None:
-                        self._end_task(*ended)
+                        self._end_task(ended)
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             self._fail(error)
         finally:
@@ -196,11 +196,12 @@ class Cluster(Engine):
     def _send_tasks(self) -> None:
         """Have the cluster run as many tasks as there may be, or as can have items."""
         while len(self._tasks) < self._call.request.max_workers and self._has_items():
-            number = next(_numbers)
-            self._waiting.add(number)
-            future = self._hosts.submit(self._lines.boot, self._name, number)
-            self._tasks[number] = future
-            future.add_done_callback(partial(self._note_end, number))
+            self._send_task(next(_numbers))
+
+    def _send_task(self, number: int) -> None:
+        self._waiting.add(number)
+        self._tasks[number] = future = self._hosts.submit(self._lines.boot, self._name, number)
+        future.add_done_callback(lambda _: self._news.put(number))
 
     def _has_items(self) -> bool:
         """Whether there are more items than tasks that have not begun."""
@@ -208,12 +209,9 @@ class Cluster(Engine):
         has_more = board.n_unclaimed > len(self._waiting) and board.has_waiting()
         return has_more and not (self._call.error or board.stopped)
 
-    def _note_end(self, number: int, future: Future) -> None:
-        self._news.put((number, future))
-
-    def _end_task(self, number: int, future: Future) -> None:
+    def _end_task(self, number: int) -> None:
         """Act on the end of a task of the cluster; that of its blocks is known already."""
-        del self._tasks[number]
+        future = self._tasks.pop(number)
         if number not in self._waiting:
             return
         self._waiting.discard(number)

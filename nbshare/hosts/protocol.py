@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -80,22 +81,10 @@ class ReportedError(Exception):
 # ------------------------------------------------------------------------------- clusters
 
 
-class Future(Protocol):
-    """A task of a cluster, as `concurrent.futures.Future`."""
-
-    def result(self) -> bytes:
-        """Return what `carry` returned: nothing, or a pickled error."""
-
-    def cancel(self) -> Any:
-        """Have it not begin."""
-
-    def add_done_callback(self, callback: Callable[[Any], None], /) -> Any:
-        """Call back from another thread."""
-
-
 class Hosts(NamedTuple):
     """A cluster that exists."""
 
     n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
     address: str  # of this machine, that its hosts can reach
-    submit: Callable[[Boot, str, int], Future]  # runs `carry` anywhere: a call's task of a number
+    # Runs `Carry` anywhere: a call's task of a number. Its future may also be one of Dask.
+    submit: Callable[[Boot, str, int], Future[bytes]]
