@@ -110,7 +110,7 @@ class Agent:
                 client.send(("carrier", name, number, self._host))
                 common: Common = receive(client)
                 with self._lock:
-                    held = inputs.held.get(name) or self._get_inputs(inputs, name, common, client)
+                    held = inputs.held.get(name) or self._get_inputs(inputs, name, common)
                 start, nbytes = common.sources
                 sources = bytes(held.data[start : start + nbytes])
                 client.send("begin")
@@ -125,7 +125,7 @@ class Agent:
             return error
         return None
 
-    def _get_inputs(self, inputs: Inputs, name: str, common: Common, client: Any) -> Held:
+    def _get_inputs(self, inputs: Inputs, name: str, common: Common) -> Held:
         """Have a call's inputs here: from the message, this machine's memory, or others, once."""
         placed = None if common.small is None else Placed(common.small, [])
         if common.handle is not None and "NBSHARE_HOST" not in os.environ:
@@ -133,7 +133,7 @@ class Agent:
                 placed = Placed(None, [(open_handle(common.handle), "r")])
         inputs.held[name] = held = Held(common.nbytes, placed)
         try:
-            inputs.complete(name, client)
+            inputs.complete(name, self._boot.address)
             if name in self._over:  # meanwhile; they would stay
                 raise EOFError
         except BaseException:

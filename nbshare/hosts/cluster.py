@@ -33,6 +33,7 @@ from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call
 from nbshare.engine.preparing import Items, new_call, pack_fixed, place, source
 from nbshare.engine.run import Engine, Request
+from nbshare.engine.supply import Pace
 from nbshare.errors import WorkerDiedError, noted, without_frames
 from nbshare.functions.freshness import is_installed, packed_sources
 from nbshare.hosts.inbox import Inbox
@@ -80,7 +81,7 @@ class Cluster(Engine):
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
         self._blocks: dict[int, range] = {}  # under way, by the rows of the board that show them
-        self._item_s = self._item_nbytes = 0.0  # lately
+        self._item_nbytes = 0.0  # lately
         self._end_at = math.inf
 
     # ------------------------------------------------------------------------ before
@@ -148,7 +149,7 @@ class Cluster(Engine):
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
         board, n_workers = call.board, call.request.max_workers
-        self._free_rows = list(range(n_workers))[::-1]
+        self._free_rows, self._pace = list(range(n_workers))[::-1], Pace(0.0, n_workers)
         # All claims are made here, under the lock, in the name of a row that shows no worker.
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
@@ -232,8 +233,7 @@ class Cluster(Engine):
     def _give_blocks(self, connection: Any, number: int, host: str) -> None:
         """Give blocks to a task that has begun on a host, as long as it may stay there."""
         send(connection, self._common)
-        while (request := connection.recv()) != "begin":  # it lacks inputs
-            self._lines.serve(connection, *request)
+        connection.recv()  # the host has all inputs
         with self._lock:
             self._waiting.discard(number)
             self._n_failed = 0
@@ -293,12 +293,10 @@ class Cluster(Engine):
             if (items := self._blocks.get(row)) is None:
                 return True
             try:
-                worked_s, n_worked = self._inbox.take(items, row, host, reply)
+                self._inbox.take(items, row, host, reply)
             except OSError as error:  # of this machine: the host is not lost
                 self._fail(error)
                 raise
-            if n_worked:
-                self._item_s = max(worked_s, 1e-9) / n_worked
             if reply.is_last:
                 del self._blocks[row]
                 self._call.board.row(row)[ITEM] = NO_ITEM
@@ -331,10 +329,11 @@ class Cluster(Engine):
 
     def _seconds_of_item(self) -> float:
         """Return how long an item takes, or more if it is large; 0 if nothing is known yet."""
-        spec, nbytes = self._call.results.spec, self._item_nbytes
+        self._pace.look(self._call)
+        spec, nbytes, item_s = self._call.results.spec, self._item_nbytes, self._pace.item_s
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
-        return self._item_s and max(self._item_s, self._block_s * nbytes / MOST_BYTES)
+        return item_s and max(item_s, self._block_s * nbytes / MOST_BYTES)
 
     def _columns(self, items: range) -> tuple[Sequence[Any], ...]:
         """Return what each iterable gives to some items."""

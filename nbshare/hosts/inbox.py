@@ -54,8 +54,8 @@ class Inbox:
         self._call = call
         self._log = LogWriter(self._add_log)
 
-    def take(self, items: range, slot: int, host: str, reply: Reply) -> tuple[float, int]:
-        """Store a reply about a block; return seconds and items that its workers did."""
+    def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
+        """Store a reply about a block."""
         call, first = self._call, items.start
         for name, text in reply.prints:
             call.request.prints.is_any = True
@@ -70,14 +70,7 @@ class Inbox:
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
         if reply.error is not None:
             call.error = call.error or self._error_of(reply.error, first, host)
-        row = call.board.slots[slot]
-        if not row[PID]:
-            row[[BEGUN, LOADED]] = time.monotonic_ns()
-            row[PID] = os.getpid()
-        if not reply.is_last:
-            _show(row, first, reply)
-            return 0.0, 0
-        return _note(row, first, reply.slots)
+        _show(call.board.slots[slot], first, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:
         """Return the error that a report describes."""
@@ -130,26 +123,21 @@ class Inbox:
         self._call.results.logs.add(key, log)
 
 
-# -------------------------------------------------------------------------------- stats
-
-
 def _show(row: Any, first: int, reply: Reply) -> None:
-    """Show the item that a worker is in, and what it reports."""
-    ahead_ns = time.monotonic_ns() - reply.now_ns  # each machine has a clock of its own
+    """Show the item that a worker is in, and what it reports; in the end what it has done."""
+    now_ns = time.monotonic_ns()
+    if not row[PID]:
+        row[[PID, BEGUN, LOADED]] = os.getpid(), now_ns, now_ns
     for there in reply.slots[reply.slots[:, ITEM] != NO_ITEM]:
-        row[[SINCE, REPORTED]] = there[[SINCE, REPORTED]] + ahead_ns
+        # Each machine has a clock of its own.
+        row[[SINCE, REPORTED]] = there[[SINCE, REPORTED]] + now_ns - reply.now_ns
         row[FRACTION:] = there[FRACTION:]
         row[ITEM_STOP] = there[ITEM_STOP] and first + there[ITEM_STOP]
         row[ITEM] = first + there[ITEM]
-
-
-def _note(row: Any, first: int, slots: Any) -> tuple[float, int]:
-    """Add what the workers of a block did to the row that shows it; return it."""
-    row[ENDED] = time.monotonic_ns()
-    worked, n_items = done = slots[:, [WORKED, N_ITEMS]].sum(axis=0)
-    row[[WORKED, N_ITEMS]] += done
-    row[PEAK] = max(row[PEAK], slots[:, PEAK].max(initial=0))
-    there = slots[:, SLOWEST:REPORTED].reshape(-1, 2) + np.array([0, first])  # of ns and item
-    pairs = np.concatenate([row[SLOWEST:REPORTED].reshape(-1, 2), there])
-    row[SLOWEST:REPORTED] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()
-    return float(worked) / 1e9, int(n_items)
+    if reply.is_last:
+        row[ENDED] = now_ns
+        row[[WORKED, N_ITEMS]] += reply.slots[:, [WORKED, N_ITEMS]].sum(axis=0)
+        row[PEAK] = max(row[PEAK], reply.slots[:, PEAK].max(initial=0))
+        there = reply.slots[:, SLOWEST:REPORTED].reshape(-1, 2) + np.array([0, first])
+        pairs = np.concatenate([row[SLOWEST:REPORTED].reshape(-1, 2), there])  # of ns and item
+        row[SLOWEST:REPORTED] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()

@@ -160,7 +160,7 @@ class Inputs:
         if (held := self.held.pop(call, None)) is not None:
             held.end()
 
-    def complete(self, call: str, client: Any) -> None:
+    def complete(self, call: str, client: Address) -> None:
         """Receive what is missing of a call's inputs: from the client, or where it says.
 
         Raises
@@ -168,27 +168,28 @@ class Inputs:
         EOFError, OSError
             The client is gone, or the call is over.
         """
-        if (held := self.held[call]).is_whole:
-            return
-        client.send(("parent", call, self._own))
-        parent: Address | None = client.recv()
-        if parent is not None:
-            with suppress(OSError, EOFError, AuthenticationError):
-                with closing(connect(parent, self._key, PEER_S)) as peer:
-                    peer.send(("need", call, held.n_here))
-                    held.take(peer)
-                return
-            self._own = None  # there may be a firewall: from now on, the client alone
-        client.send(("need", call, held.n_here))
-        held.take(client)
+        held, giver = self.held[call], client
+        while not held.is_whole:
+            own = self._own if giver == client else None
+            try:
+                with closing(connect(giver, self._key, PEER_S)) as connection:
+                    connection.send(("need", call, own, held.n_here))
+                    if (other := connection.recv()) is None:
+                        held.take(connection)
+                    giver = other or giver
+            except (OSError, EOFError, AuthenticationError):
+                if giver == client:
+                    raise
+                # There may be a firewall: from now on, the client alone.
+                self._own, giver = None, client
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
-        """Do what a process wants: inputs, from some byte on, or where to have them."""
+        """Do what a process wants: give inputs from some byte on, or say who does."""
         match what, *content:
-            case "parent", call, host if (held := self.held.get(call)) is not None:
-                connection.send(held.parent_of(host))
-            case "need", call, start if (held := self.held.get(call)) is not None:
-                held.give(connection, start)
+            case "need", call, host, start if (held := self.held.get(call)) is not None:
+                connection.send(parent := held.parent_of(host))
+                if parent is None:
+                    held.give(connection, start)
             case _:
                 raise EOFError  # the call is over
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from nbshare.engine.local import at_shutdown
-from nbshare.hosts.carrier import Boot, versions
+from nbshare.hosts.carrier import Boot, packed, versions
 from nbshare.hosts.inputs import Inputs, read_into, write
-from nbshare.hosts.travel import library_digest, packed_library
+from nbshare.hosts.travel import PACKAGE, library_digest
 
 
 def send(connection: Any, message: Any) -> None:
@@ -103,18 +103,11 @@ class Lines(Inputs):
             with self._sending, suppress(OSError):
                 line.send(call)
 
-    def forget(self) -> None:
-        """In a forked child: close what is the parent's."""
-        self.is_closed = True
-        self._socket.close()
-        for line in self._lines:
-            line.close()
-
     def serve(self, connection: Any, what: str, *content: Any) -> None:
         """Do what a host wants; a line lasts as long as its agent."""
         match what, *content:
             case ("library",):
-                connection.send_bytes(packed_library())
+                connection.send_bytes(packed(PACKAGE))
             case ("line",):
                 self._lines.append(connection)
                 try:
@@ -139,15 +132,16 @@ def lines_at(address: str) -> Lines:
 
 
 def _close() -> None:
-    for lines in list(_lines.values()):
-        lines.close()
-    _lines.clear()
+    while _lines:
+        _lines.popitem()[1].close()
 
 
 def _forget() -> None:
-    for lines in _lines.values():
-        lines.forget()
-    _lines.clear()
+    """In a forked child: close what is the parent's."""
+    while _lines:
+        lines = _lines.popitem()[1]
+        for each in (lines._socket, *lines._lines):
+            each.close()
 
 
 at_shutdown.append(_close)

@@ -21,8 +21,3 @@ def traveller() -> carrier.Carry:
 def library_digest() -> bytes:
     """Return what changes with any module of this package."""
     return carrier.digest_of(PACKAGE)
-
-
-def packed_library() -> bytes:
-    """Return this package as a zip file."""
-    return carrier.packed(PACKAGE)

@@ -52,8 +52,8 @@ def agents_end():
 @pytest.fixture
 def sent(monkeypatch):
     """Give a list that grows whenever the library is sent."""
-    sent, packed = [], line.packed_library
-    monkeypatch.setattr(line, "packed_library", lambda: sent.append(1) or packed())
+    sent, packed = [], line.packed
+    monkeypatch.setattr(line, "packed", lambda folder: sent.append(1) or packed(folder))
     return sent
 
 
