@@ -111,7 +111,7 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
         if call is None:
             return True
         job = _ended(in_background(call, label_of(request.func), True, None))
-        if job._error is not None and sweep.has_place(job._error):
+        if job._error is not None and sweep.has_place():
             raise job._error
         if sweep.is_stopped():
             raise KeyboardInterrupt

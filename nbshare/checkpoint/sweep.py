@@ -54,7 +54,6 @@ OPENING_S = 0.05  # between looks whether another process has opened the checkpo
 LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
 OF_AGE = 0.02  # and more after some time: this part of it
 AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
-MERGED = errno.ENOENT, errno.ESTALE  # of a file in parts that have been merged, among others
 FORGETS_S = 1.5  # until a network file system no longer shows what is gone
 N_RECENT = 100  # claims that tell how many processes there are
 
@@ -98,7 +97,11 @@ class Sweep:
                 if self._id and not self._is_taken.all():
                     return self._begin(make)
             except OSError as error:
-                if error.errno not in MERGED or self.has_place(error):
+                # Another process may have merged the parts, all of which are gone then.
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
+                time.sleep(FORGETS_S)
+                if self.has_place():
                     raise
             if self.is_stopped():
                 raise KeyboardInterrupt
@@ -115,17 +118,9 @@ class Sweep:
             return (self._folder / STOP).stat().st_mtime
         return 0.0
 
-    def has_place(self, error: BaseException | None = None) -> bool:
-        """Whether the run of the last call goes on: else all has been merged without it.
-
-        `error`: that of the call, which may come from that.
-        """
-        found = read_json(self._folder / SWEEP)
-        goes_on = not self._id or (found is not None and found["id"] == self._id)
-        if goes_on and isinstance(error, OSError) and error.errno in MERGED:
-            time.sleep(FORGETS_S)
-            return self.has_place()
-        return goes_on
+    def has_place(self) -> bool:
+        """Whether the run of the last call goes on: else all has been merged without it."""
+        return not self._id or (read_json(self._folder / SWEEP) or {}).get("id") == self._id
 
     # -------------------------------------------------------------- beginning and end
 
