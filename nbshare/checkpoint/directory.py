@@ -22,11 +22,11 @@ Rows are written by `nbshare.wire.rows`.
 from __future__ import annotations
 
 import io
-import pickle
 import platform
 import secrets
 import shutil
 import time
+from copy import copy
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -47,7 +47,7 @@ from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarn
 from nbshare.memory import disk
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
 from nbshare.wire.failures import describe
-from nbshare.wire.results import ALONE, OutputSpec
+from nbshare.wire.results import OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -246,6 +246,9 @@ class Directory:
         if spec is not None and len(new):
             self.decide(spec)
         writer, times = RowWriter(self.place()), part.times()
+        source = Source(part.values, part.entries, part.logs)
+        if spec is not None and self.reader.spec != spec:
+            source = source._replace(as_object=spec.number or copy)
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
@@ -253,29 +256,13 @@ class Directory:
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             items, words = whole.place[rows], whole.words[rows]
             words["code"] = numbers[words["code"]]
-            is_other = (words["state"] == IN_OUTPUT) & (self.reader.spec != spec)
-            self._put_as_objects(part, items[is_other], writer, rows[is_other], words[is_other])
-            fitting = items[~is_other], writer, rows[~is_other], words[~is_other]
-            for _ in transfer(Source(part.values, part.entries, part.logs), *fitting):
+            for _ in transfer(source, items, writer, rows, words):
                 pass
             for run in runs_of(rows):
                 self._times.write(int(rows[run.start]), times[items[run]])
             self.commit(rows)
         for record in part.errors():
             self.note_error(record)
-
-    def _put_as_objects(
-        self, part: RowReader, items: Rows, writer: RowWriter, rows: Rows, words: npt.NDArray[Any]
-    ) -> None:
-        """Store arrays or numbers of a part that do not fit those here."""
-        number = spec.number if (spec := part.spec) is not None else None
-        values = part.objects(items, words["state"])
-        for value, row, word in zip(values, rows.tolist(), words, strict=True):
-            writer.code = int(word["code"])
-            plain = np.array(value)[()] if number is None else number(value)
-            record = memoryview(pickle.dumps(plain, 5))
-            attempts = np.array([word["attempts"]], np.int64)
-            writer.put_record(row, record, [(len(record), ALONE)], attempts, 0.0)
 
     def _column(
         self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False

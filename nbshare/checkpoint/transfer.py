@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.reader import Rows
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
-from nbshare.wire.results import Entry, LogReader
+from nbshare.wire.results import ALONE, Entry, LogReader
 from nbshare.wire.rows import RowWriter, runs_of
 
 
@@ -20,6 +21,7 @@ class Source(NamedTuple):
     values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
     entries: Callable[[Rows], list[Entry]]  # the places of others in the logs
     logs: LogReader
+    as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
 
 
 def transfer(
@@ -49,7 +51,13 @@ def transfer(
         states = np.where(words["code"] == code, words["state"], 0)
         for part, first, attempts in runs(np.flatnonzero(states == IN_OUTPUT)):
             values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
-            writer.put(first, values, attempts, 0.0)
+            if (as_object := source.as_object) is None:
+                writer.put(first, values, attempts, 0.0)
+            else:
+                for k, value in enumerate(values):
+                    record = memoryview(pickle.dumps(as_object(value), 5))
+                    of_it = [(record.nbytes, ALONE)]
+                    writer.put_record(first + k, record, of_it, attempts[k : k + 1], 0.0)
             yield part
         logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
