@@ -110,7 +110,7 @@ class Agent:
                 client.send(("carrier", name, number, self._host))
                 common: Common = receive(client)
                 with self._lock:
-                    held = inputs.held.get(name) or self._get_inputs(inputs, name, common)
+                    held = self._get_inputs(inputs, name, common)
                 start, nbytes = common.sources
                 sources = bytes(held.data[start : start + nbytes])
                 client.send("begin")
@@ -127,19 +127,18 @@ class Agent:
 
     def _get_inputs(self, inputs: Inputs, name: str, common: Common) -> Held:
         """Have a call's inputs here: from the message, this machine's memory, or others, once."""
-        placed = None if common.small is None else Placed(common.small, [])
-        if common.handle is not None and "NBSHARE_HOST" not in os.environ:
-            with suppress(OSError, LookupError):  # the client is on another machine
-                placed = Placed(None, [(open_handle(common.handle), "r")])
-        inputs.held[name] = held = Held(common.nbytes, placed)
+        if (held := inputs.held.get(name)) is None:
+            placed = None if common.small is None else Placed(common.small, [])
+            if common.handle is not None and "NBSHARE_HOST" not in os.environ:
+                with suppress(OSError, LookupError):  # the client is on another machine
+                    placed = Placed(None, [(open_handle(common.handle), "r")])
+            inputs.held[name] = held = Held(common.nbytes, placed)
         try:
-            inputs.complete(name, self._boot.address)
+            inputs.complete(name, held, self._boot.address)
+            return held
+        finally:
             if name in self._over:  # meanwhile; they would stay
-                raise EOFError
-        except BaseException:
-            inputs.drop(name)
-            raise
-        return held
+                inputs.drop(name)
 
     def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
         """Run a block; tell the client what is done, on the way too if it takes long."""

@@ -9,7 +9,6 @@ rest from the client, and so it does from then on.
 from __future__ import annotations
 
 import _thread
-import os
 import socket
 import threading
 from contextlib import closing, suppress
@@ -23,26 +22,6 @@ from nbshare.memory import pool, segment_of
 
 PEER_S = 3.0  # for another host to answer
 PIECE = 1 << 20  # bytes, received before they are given on
-
-
-def write(connection: Any, data: memoryview) -> None:
-    """Send bytes as they are."""
-    while data.nbytes:
-        data = data[os.write(connection.fileno(), data) :]
-
-
-def read_into(target: memoryview, connection: Any) -> None:
-    """Fill memory with bytes that were sent as they are.
-
-    Raises
-    ------
-    EOFError
-        The other end is gone.
-    """
-    while target.nbytes:
-        if not (n := os.readv(connection.fileno(), [target])):
-            raise EOFError
-        target = target[n:]
 
 
 class Held:
@@ -103,7 +82,7 @@ class Held:
             if self._is_over:
                 raise EOFError
             piece = data[start : min(self.n_here, start + PIECE)]
-            write(connection, piece)
+            connection.send_bytes(piece)
             start += piece.nbytes
 
     def take(self, connection: Any) -> None:
@@ -116,10 +95,9 @@ class Held:
         """
         data = self.data
         while not self.is_whole:
-            piece = data[self.n_here : self.n_here + PIECE]
-            read_into(piece, connection)
+            n = connection.recv_bytes_into(data, self.n_here)
             with self._change:
-                self.n_here += piece.nbytes
+                self.n_here += n
                 self._change.notify_all()
 
     def end(self) -> None:
@@ -160,7 +138,7 @@ class Inputs:
         if (held := self.held.pop(call, None)) is not None:
             held.end()
 
-    def complete(self, call: str, client: Address) -> None:
+    def complete(self, call: str, held: Held, client: Address) -> None:
         """Receive what is missing of a call's inputs: from the client, or where it says.
 
         Raises
@@ -168,7 +146,7 @@ class Inputs:
         EOFError, OSError
             The client is gone, or the call is over.
         """
-        held, giver = self.held[call], client
+        giver = client
         while not held.is_whole:
             own = self._own if giver == client else None
             try:

@@ -17,11 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from nbshare.engine.local import at_shutdown
 from nbshare.hosts.carrier import Boot, packed, versions
-from nbshare.hosts.inputs import Inputs, read_into, write
+from nbshare.hosts.inputs import Inputs
 from nbshare.hosts.travel import PACKAGE, library_digest
 
 
@@ -29,10 +27,9 @@ def send(connection: Any, message: Any) -> None:
     """Send an object; its buffers are not copied."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, 5, buffer_callback=buffers.append)
-    raw = [buffer.raw() for buffer in buffers]
-    connection.send((head, [data.nbytes for data in raw]))
-    for data in raw:
-        write(connection, data)
+    connection.send((head, len(buffers)))
+    for buffer in buffers:
+        connection.send_bytes(buffer.raw())
 
 
 def receive(connection: Any) -> Any:
@@ -43,11 +40,8 @@ def receive(connection: Any) -> Any:
     EOFError, OSError
         The other end is gone.
     """
-    head, sizes = connection.recv()
-    buffers = [np.empty(nbytes, np.uint8).data for nbytes in sizes]
-    for buffer in buffers:
-        read_into(buffer, connection)
-    return pickle.loads(head, buffers=buffers)
+    head, n = connection.recv()
+    return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(n)])
 
 
 class Lines(Inputs):
