@@ -84,6 +84,8 @@ class Sweep:
         self._part = self._folder  # that of the last call
         self._id = ""  # of the sweep that this process has joined
         self.began_at, self._stopped_before = time.time(), 0.0
+        self._claims: list[dict[str, Any]] = []
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # by item: stored, or claimed
 
     def next_call(self, make: Callable[[], Call]) -> Call | None:
         """Return a call that takes part in the run; None when all of it is in the checkpoint.
@@ -131,7 +133,9 @@ class Sweep:
             self._refuse(found["what"])
         elif found is not None:
             if found["id"] != self._id:
-                self._join(**found)
+                self._id, self.began_at = found["id"], found["began_at"]
+                self._stopped_before = self._stop_time()
+                self._claims.clear()
             if not self._look():
                 return False
         elif self._id and (whole_of(self._options.path).states > 0).all():
@@ -157,7 +161,7 @@ class Sweep:
     def _open(self) -> bool:
         """Merge the parts, or begin the run; return whether the checkpoint has all results."""
         label = label_of(self._request.func)
-        directory, is_whole = Directory(self._options, self._key, label, "opener"), False
+        directory = Directory(self._options, self._key, label, "opener")
         try:
             directory.writer.take(**told_of(self._request, self.began_at))
             rows = directory.rows_for(self._pairs, is_last=True)
@@ -165,9 +169,8 @@ class Sweep:
             states = directory.words["state"][rows]
             # Those that have failed run again, but not in the same run.
             is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())
-            is_whole = True
         finally:
-            directory.close(is_whole=is_whole)
+            directory.close(is_whole=True)
         if not is_over:  # when others see what the checkpoint has
             self._make_folder()
         return is_over
@@ -184,11 +187,6 @@ class Sweep:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
                 raise
             shutil.rmtree(new, ignore_errors=True)
-
-    def _join(self, id: str, began_at: float, **_: Any) -> None:  # noqa: A002 - as in the file
-        self._id, self.began_at, self._stopped_before = id, began_at, self._stop_time()
-        self._claims: list[dict[str, Any]] = []
-        self._is_taken = np.zeros(len(self._pairs), np.bool_)
 
     # ------------------------------------------------------------------------- items
 
