@@ -9,9 +9,7 @@ from concurrent.futures import Executor, Future
 from contextlib import closing
 from typing import Any
 
-from nbshare.hosts.carrier import Boot
 from nbshare.hosts.protocol import Hosts
-from nbshare.hosts.travel import traveller
 from nbshare.memory import need_linux, usable_cpus
 
 # Executors whose processes or threads are on this machine.
@@ -52,10 +50,10 @@ def dask_hosts(client: Any) -> Hosts:
     """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
     from distributed.comm.addressing import get_address_host
 
-    def submit(boot: Boot, *task: Any) -> Future[bytes]:
+    def submit(*task: Any) -> Future[bytes]:
         if client.status != "running":  # what it submits would wait for ever
             raise ConnectionError(f"the Dask client, now {client.status}, has lost its scheduler")
-        return client.submit(traveller(), tuple(boot), *task, pure=False)  # type: ignore[no-any-return]
+        return client.submit(*task, pure=False)  # type: ignore[no-any-return]
 
     return Hosts(
         n_workers=lambda: max(1, int(sum(client.nthreads().values()))),
@@ -73,12 +71,11 @@ def ray_hosts(address: str) -> Hosts:
     ray: Any = importlib.import_module("ray")
     if not ray.is_initialized():
         ray.init(**({} if address == "ray" else {"address": address}))
-    carry = traveller()
     # Ray sends a function without a name by value.
-    task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda *args: carry(*args))
+    task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda carry, *args: carry(*args))
 
-    def submit(boot: Boot, *task: Any) -> Future[bytes]:
-        reference = task_of_ray.remote(tuple(boot), *task)
+    def submit(*task: Any) -> Future[bytes]:
+        reference = task_of_ray.remote(*task)
         future = reference.future()
         future.cancel = lambda: ray.cancel(reference)  # its own would not reach Ray
         return future  # type: ignore[no-any-return]
@@ -96,7 +93,7 @@ def executor_hosts(executor: Executor) -> Hosts:
     return Hosts(
         n_workers=usable_cpus,  # nobody knows
         address="127.0.0.1" if is_near else outward_address(),
-        submit=lambda boot, *task: executor.submit(traveller(), tuple(boot), *task),
+        submit=executor.submit,
     )
 
 

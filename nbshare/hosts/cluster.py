@@ -40,6 +40,7 @@ from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
 from nbshare.hosts.protocol import Block, Common, Hosts, Reply
+from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare.wire.rows import runs_of
@@ -201,7 +202,8 @@ class Cluster(Engine):
 
     def _send_task(self, number: int) -> None:
         self._waiting.add(number)
-        self._tasks[number] = future = self._hosts.submit(self._lines.boot, self._name, number)
+        task = traveller(), tuple(self._lines.boot), self._name, number
+        self._tasks[number] = future = self._hosts.submit(*task)
         future.add_done_callback(lambda _: self._news.put(number))
 
     def _has_items(self) -> bool:
@@ -308,16 +310,16 @@ class Cluster(Engine):
         call.board.row(row)[ITEM] = NO_ITEM
         undone = [i for i in self._blocks.pop(row, ()) if not call.board.state(i)]
         again: list[int] = []
-        if call.board.stopped or self._lines.is_closed:
+        if not undone or call.board.stopped or self._lines.is_closed:
             return
-        many = f" to {undone[-1]}" if len(undone) > 1 else ""
+        first, last = undone[0], undone[-1]
+        name = call.name_of(first) if first == last else f"items {first} to {last}"
         for i in undone:
             attempts = call.board.attempts_to_count(i, i + 1)
             attempts += 1
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
                 again.append(i)
                 continue
-            name = f"items {i}{many}" if many else call.name_of(i)
             error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
             call.note_error(error, range(i, i + 1))
             if not call.request.policy.returns_errors:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.hosts.carrier import Boot
 from nbshare.memory import Handle
 from nbshare.wire.failures import Death, Failure, Lateness
 from nbshare.wire.orders import Fixed, Policy
@@ -86,5 +85,4 @@ class Hosts(NamedTuple):
 
     n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
     address: str  # of this machine, that its hosts can reach
-    # Runs `Carry` anywhere: a call's task of a number. Its future may also be one of Dask.
-    submit: Callable[[Boot, str, int], Future[bytes]]
+    submit: Callable[..., Future[bytes]]  # runs a `Carry` with its arguments anywhere; or Dask's
