@@ -27,7 +27,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +58,8 @@ FORGETS_S = 1.5  # until a network file system no longer shows what is gone
 N_RECENT = 100  # claims that tell how many processes there are
 
 
-class Sweep:
-    """A run that other processes share, as one of them sees it.
+class Sweep(Supply):
+    """A run that other processes share, as one of them sees it; claims items for its calls.
 
     Parameters
     ----------
@@ -254,29 +254,15 @@ class Sweep:
             return make()
 
         keeper = Keeper(self._request, options, Part(self._key, self.began_at))
-        call = keeper.begin(prepare)
-        self._part = part
-        call.board.header[N_THERE] = 0
-        call.supply = Claiming(call, self)
+        self._call = call = keeper.begin(prepare)
+        self._part, self._keeper = part, keeper
+        self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
+        call.event_fd, call.items_event = self._event.fd, WorkerEvent()
+        call.board.header[N_THERE] = 0  # workers see no item that is not claimed
+        call.supply = self
         return call
 
-
-class Claiming(Supply):
-    """Claims items for a call, as many as its workers will soon need.
-
-    Parameters
-    ----------
-    call : Call
-        That has all items of the run, none of which its workers see yet.
-    sweep : Sweep
-        The run that it takes part in.
-    """
-
-    def __init__(self, call: Call, sweep: Sweep) -> None:
-        self._call, self._keeper, self._sweep = call, cast("Keeper", call.keeper), sweep
-        self._pace = Pace(0.0, call.request.max_workers)
-        self._event = OwnerEvent()
-        call.event_fd, call.items_event = self._event.fd, WorkerEvent()
+    # ------------------------------------------------------- items for workers of a call
 
     def wake(self) -> None:
         """Have a look at what there is to do; called by any thread."""
@@ -298,21 +284,21 @@ class Claiming(Supply):
                 board.header[LOW] = board.n_tasks - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
-                self._claim(per_s)
-            if self._sweep.is_stopped():
+                self._claim_for_workers(per_s)
+            if self.is_stopped():
                 call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
             call.error = call.error or error.with_traceback(None)
             call.stop()
 
-    def _claim(self, per_s: float) -> None:
+    def _claim_for_workers(self, per_s: float) -> None:
         """Claim items and let workers see them; if there are none, let the call end."""
         board, pace = self._call.board, self._pace
         age_s = (time.monotonic_ns() - self._call.begun_ns) / 1e9
         if per_s:
             n = max(CLAIM_S, OF_AGE * age_s) * per_s
             pace.resize(n, 1, board.n_tasks)
-        runs = self._sweep.claim(pace.size, LEAST_S * per_s, board.n_there)
+        runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
         for start, stop in runs or [[board.n_tasks, board.n_tasks]]:
             self._keeper.leave_out(board.n_there, start)
             board.header[N_THERE] = stop
