@@ -55,7 +55,6 @@ from nbshare.wire.rows import (
     PLACES_FILE,
     RESULTS_FILE,
     TIMES_FILE,
-    UNSYNCED,
     FilePlace,
     RowWriter,
     log_file,
@@ -63,7 +62,7 @@ from nbshare.wire.rows import (
 )
 
 FORMAT = 2
-FLUSH_S = 2.0  # between times when other machines see what a part has stored
+FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 GROWTH = 1.5  # of the files, if the number of items is unknown
 LEAST_ROWS = 1024
@@ -91,12 +90,11 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
 
     import numpy as np
     index = np.load("index.npy", mmap_mode="r")
-    done = index["state"] % 128 == 1                      # 2: in objects.*.log, 3: failed
+    done = index["state"] == 1                            # 2: in objects.*.log, 3: failed
     results = np.load("results.npy", mmap_mode="r")       # one row per item; look at results[done]
 
 Rows are in the order in which items first came. order.npy has the row of each item of the last
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
-128 is added to a state until the disk has the result, if durability="power" was asked for.
 Results that fit no array are pickles in objects.*.log; objects.npy has the offset and the number of
 bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
 times.npy has two columns: the time when a row was stored, in seconds since 1970, and how many
@@ -165,7 +163,6 @@ class Directory:
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self.writer = Writer(path, role)
-        self._mark = UNSYNCED if options.durability == "power" else 0  # of rows that are written
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
@@ -209,15 +206,12 @@ class Directory:
         is_unknown = self.words["state"] > 0
         is_unknown[used] = False
         self._forget(np.flatnonzero(is_unknown))
-        unsynced = np.flatnonzero(self.words["state"] >= UNSYNCED)
-        self.words["state"] %= UNSYNCED
         is_whole = all(column.was_whole for column in self._columns)
         logged = np.flatnonzero(self.words["state"] == IN_LOG)
         is_whole &= bool(self.reader.have_logs(logged).all())
         is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
         if self.writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
-        self.commit(unsynced[self.words["state"][unsynced] > 0])
         self._first_log = self._next_log  # of those that are written from now on
 
     def _merge(self) -> None:
@@ -228,8 +222,7 @@ class Directory:
         for k, part in enumerate(whole.readers[1:], 1):
             self._merge_part(part, whole, np.flatnonzero(whole.source == k))
         self.words = self.reader.words()
-        self._sync_results()
-        self._index.sync()
+        self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
         try:
             (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
@@ -256,11 +249,9 @@ class Directory:
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             items, words = whole.place[rows], whole.words[rows]
             words["code"] = numbers[words["code"]]
-            for _ in transfer(source, items, writer, rows, words):
-                pass
+            transfer(source, items, writer, rows, words)
             for run in runs_of(rows):
                 self._times.write(int(rows[run.start]), times[items[run]])
-            self.commit(rows)
         for record in part.errors():
             self.note_error(record)
 
@@ -375,22 +366,11 @@ class Directory:
         """Return where one more writer writes results."""
         starts = {column.path.name: column.start for column in self._columns}
         log, self._next_log = self._next_log, self._next_log + 1
-        return FilePlace(str(self.path), starts, self.versions.number, log, self._mark)
+        return FilePlace(str(self.path), starts, self.versions.number, log)
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows; larger while the disk is to be waited for."""
+        """Return the states of some rows."""
         return np.asarray(self.reader.load(INDEX_FILE)["state"][rows])
-
-    def commit(self, rows: Rows) -> None:
-        """Wait until the disk has some rows, if the durability is "power"."""
-        if self._durability != "power" or not len(rows):
-            return
-        words = np.array(self.reader.load(INDEX_FILE)[rows])
-        words["state"] %= UNSYNCED
-        self._sync_results()
-        for run in runs_of(rows):
-            self._index.write(int(rows[run.start]), words[run])
-        self._index.sync()
 
     def note_order(self, rows: Rows) -> None:
         """Store the row of each item of the call."""
@@ -401,21 +381,20 @@ class Directory:
         """Store the failure of an item."""
         files.append(self.path / "errors.jsonl", record)
 
-    def _sync_results(self) -> None:
-        """Wait until the disk has all but the index; then other machines have it as well."""
+    def _sync(self) -> None:
+        """Wait until the disk has all."""
         for column in self._columns:
-            if column is not self._index:
-                column.sync()
+            column.sync()
         for number in range(self._first_log, self._next_log):
             files.sync(self.path / log_file(number))
         files.sync(self.path)
 
     def flush(self) -> None:
-        """Let other machines see what a part has stored."""
-        if self._is_part and time.monotonic() > self._flush_at:
+        """Now and then wait until the disk has all; then other machines see it as well."""
+        is_wanted = self._is_part or self._durability == "power"
+        if is_wanted and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
-            self._sync_results()
-            self._index.sync()
+            self._sync()
 
     def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
         """Close the files and let others write; `error`: with which the run has failed."""
@@ -426,6 +405,8 @@ class Directory:
             told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
         try:
             if is_whole:
+                if self._durability == "power":
+                    self._sync()
                 for column in self._columns:
                     column.shrink(self._n_rows)
                     column.close()  # first: other machines see what is in a file that was closed

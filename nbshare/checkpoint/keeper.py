@@ -3,15 +3,16 @@
 Workers write results to the files of the checkpoint, before the owner sees them: a killed owner
 loses nothing. Arrays in the order of the rows are only there, and the owner maps the file; other
 results are also in memory as in any call. A thread of the owner reads the board now and then. It
-syncs what workers have written, with ``durability="power"``, and writes what they could not:
-results of other hosts, those that the disk has refused, and failures.
+writes what workers could not: results of other hosts, those that the disk has refused, and
+failures. With ``durability="power"`` it waits until the disk has all. What has not reached the disk
+when the power fails is known by its checksum.
 """
 
 from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -32,9 +33,9 @@ from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
-from nbshare.wire.rows import INDEX, RESULTS_FILE, UNSYNCED, FilePlace, RowWriter, attempts_of
+from nbshare.wire.rows import INDEX, RESULTS_FILE, FilePlace, RowWriter, attempts_of
 
-LOOK_S = {"process": 0.5, "power": 2.0}  # between looks at what is new
+LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
@@ -77,7 +78,6 @@ class Keeper:
         key, began_at = part or (key_of(request, options.version), time.time())
         self._items = None if part else key.items
         self._on_full = options.on_full
-        self._look_s = LOOK_S[options.durability]
         self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
         try:
             self._spec = self._checked_spec(request)
@@ -226,7 +226,7 @@ class Keeper:
             self._has_thread = True
 
     def _live(self) -> None:
-        while not self._is_over.acquire(timeout=self._look_s):
+        while not self._is_over.acquire(timeout=LOOK_S):
             self.save()
         self._finish()
 
@@ -276,19 +276,14 @@ class Keeper:
         if not len(new) or (spec := self._call.results.spec) is None:
             return
         states = self._directory.states(page.rows[new])
-        is_new = states != done[new]
-        if not is_new.any():
+        if not len(new := new[states != done[new]]):
             return
-        new, states = new[is_new], states[is_new]
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        is_written = states % UNSYNCED == done[new]
-        written = self._write(page, new[~is_written], done)
-        new = np.concatenate([new[is_written], *written])
-        self._directory.commit(page.rows[new])
+        self._write(page, new, done[new])
 
-    def _write(self, page: Page, new: Rows, done: npt.NDArray[np.uint8]) -> Iterator[Rows]:
-        """Write what workers have not; yield the places of what is written."""
+    def _write(self, page: Page, new: Rows, states: npt.NDArray[np.uint8]) -> None:
+        """Write what workers have not."""
         board, results = self._call.board, self._call.results
 
         def values(start: int, stop: int) -> npt.NDArray[Any]:
@@ -300,10 +295,9 @@ class Keeper:
         source = Source(values, entries_of, results.logs)
         self._writer = self._writer or RowWriter(self._directory.place())
         words = np.zeros(len(new), INDEX)
-        words["state"], words["attempts"] = done[new], attempts_of(board, page, new, len(new))
+        words["state"], words["attempts"] = states, attempts_of(board, page, new, len(new))
         words["code"] = self._directory.versions.number
-        for part in transfer(source, new, self._writer, page.rows[new], words):
-            yield new[part]
+        transfer(source, new, self._writer, page.rows[new], words)
 
     # ------------------------------------------------------------------------ in the end
 

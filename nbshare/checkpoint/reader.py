@@ -28,7 +28,6 @@ from nbshare.wire.rows import (
     PLACES_FILE,
     RESULTS_FILE,
     TIMES_FILE,
-    UNSYNCED,
     checksums,
     log_file,
 )
@@ -101,12 +100,9 @@ class RowReader:
         return order if len(order) else np.flatnonzero(self.load("items.npy").any(axis=-1))
 
     def words(self) -> npt.NDArray[Any]:
-        """Return the index words; whether the disk has their results does not matter here."""
+        """Return the index words."""
         words = np.array(self.load(INDEX_FILE))
-        if words.dtype != INDEX:
-            return np.zeros(0, INDEX)
-        words["state"] %= UNSYNCED
-        return words
+        return words if words.dtype == INDEX else np.zeros(0, INDEX)
 
     def times(self) -> npt.NDArray[np.float64]:
         """Return when each row was stored, and the seconds that it took; 0 if that is unknown."""

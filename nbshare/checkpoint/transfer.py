@@ -26,8 +26,8 @@ class Source(NamedTuple):
 
 def transfer(
     source: Source, places: Rows, writer: RowWriter, rows: Rows, words: npt.NDArray[Any]
-) -> Iterator[Rows]:
-    """Write results; yield which ones, as they are written.
+) -> None:
+    """Write results.
 
     Parameters
     ----------
@@ -58,7 +58,6 @@ def transfer(
                     record = memoryview(pickle.dumps(as_object(value), 5))
                     of_it = [(record.nbytes, ALONE)]
                     writer.put_record(first + k, record, of_it, attempts[k : k + 1], 0.0)
-            yield part
         logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
             if source.logs.has(entry):  # its message comes after the ``done`` byte
@@ -68,7 +67,5 @@ def transfer(
             for part, first, attempts in runs(np.array([*entries])):
                 sizes = [entries[k][2:] for k in part.tolist()]
                 writer.put_record(first, record, sizes, attempts, 0.0)
-                yield part
         for part, first, attempts in runs(np.flatnonzero(states == FAILED)):
             writer.commit(first, FAILED, attempts, 0 * part, 0.0)
-            yield part

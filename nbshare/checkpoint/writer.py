@@ -139,7 +139,8 @@ class Writer:
             before = writer_of(folder)
             me = this_process()
             check_free(folder)
-            self.is_new_boot = not (before and (before["synced"] or before["boot"] == boot_id()))
+            is_same_boot = before is not None and before["boot"] == boot_id() != ""
+            self.is_new_boot = not (is_same_boot or (before and before["synced"]))
             nonce = secrets.token_hex(8)
             self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}
             self._me |= {"ended": False, "synced": False}

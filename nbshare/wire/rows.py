@@ -28,7 +28,6 @@ RESULTS_FILE, PLACES_FILE, TIMES_FILE, INDEX_FILE = (
 )  # fmt: skip
 INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 PLACE, TIMES = struct.Struct("<qqq"), struct.Struct("<dd")
-UNSYNCED = 128  # added to a state, until the disk has the result
 LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
 
 RowNumbers = npt.NDArray[np.int64]
@@ -41,7 +40,6 @@ class FilePlace(NamedTuple):
     starts: Mapping[str, int]  # of the first row of each file, in bytes
     code: int  # the version of the code that the worker has imported
     log: int  # which log is its own
-    mark: int  # 0, or UNSYNCED
 
 
 def log_file(number: int) -> str:
@@ -135,7 +133,7 @@ class RowWriter:
         n = len(attempts)
         self._write(TIMES_FILE, first, n, TIMES.pack(time.time(), took_s) * n)
         words = np.asarray(crcs, "<i8") << 32 | attempts << 8  # as INDEX, which would be slower
-        words |= state | self._place.mark | self.code << 16
+        words |= state | self.code << 16
         self._write(INDEX_FILE, first, n, words.astype("<i8", copy=False))
 
     def _write(self, name: str, first: int, n: int, data: Any) -> None:

@@ -24,7 +24,8 @@ import sweeps
 from grids import thinned
 
 from nbshare import open_checkpoint, parallel_map, shutdown
-from nbshare.checkpoint import keeper, writer
+from nbshare.checkpoint import directory, keeper, writer
+from nbshare.checkpoint.reader import RowReader
 from nbshare.errors import CheckpointInUseError, CheckpointWarning
 from nbshare.memory import disk as disk_calls
 
@@ -66,7 +67,8 @@ def tmp_path():
 @pytest.fixture
 def quick(monkeypatch):
     """Have results stored as soon as they are there."""
-    monkeypatch.setattr(keeper, "LOOK_S", {"process": 1e-3, "power": 1e-3})
+    monkeypatch.setattr(keeper, "LOOK_S", 1e-3)
+    monkeypatch.setattr(directory, "FLUSH_S", 1e-2)
 
 
 def record(func, tmp_path, monkeypatch, durability):
@@ -81,14 +83,20 @@ def record(func, tmp_path, monkeypatch, durability):
     return disk.ops, plain(results)
 
 
-def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
-    """Write a state, go on from it, and compare; returns what has run."""
+def written(state, tmp_path):
+    """Return a folder with a state."""
     path = tmp_path / "state"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
     for name, data in state.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_bytes(data)
+    return path
+
+
+def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
+    """Write a state, go on from it, and compare; returns what has run."""
+    path = written(state, tmp_path)
     with contextlib.suppress(KeyError, ValueError):  # it is not there, or not whole
         if is_new_boot:
             told = json.loads(state["lease.json"])
@@ -106,6 +114,12 @@ def stored_in(state) -> set[int]:
     index = state.get("index.npy", b"")
     words = np.frombuffer(index[256 : 256 + 8 * N].ljust(8 * N, b"\0"), "u1").reshape(N, 8)
     return set(np.flatnonzero(np.isin(words[:, 0], (1, 2))).tolist())
+
+
+def whole_in(state, tmp_path) -> set[int]:
+    """Return those of them whose results are there, too."""
+    reader, rows = RowReader(written(state, tmp_path)), np.array([*stored_in(state)], np.int64)
+    return set(rows[reader.are_whole(rows, reader.words()[rows])].tolist()) if len(rows) else set()
 
 
 def pieces(op):
@@ -158,10 +172,12 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
     states = []
     for k in range(len(ops) + 1):
         pending = disks.unsynced(ops[:k])
+        on_disk = disks.after([op for i, op in enumerate(ops[:k]) if i not in pending])
+        safe = whole_in(on_disk, tmp_path)
         for lost in disks.subsets(pending, chance, n_each):
             kept = [op for i, op in enumerate(ops[:k]) if i not in lost]
-            safe = stored_in(disks.after([op for i, op in enumerate(ops[:k]) if i not in pending]))
             states.append((kept, safe))
+    assert safe == set(range(N)) or durability == "process"
     for kept, safe in some(states, MOST_QUICK // 3, is_slow):
         try:
             state = disks.after(kept)
