@@ -270,7 +270,7 @@ class Calls:
     def read_prints(self, call: Call) -> None:
         """Read the output of workers before they report that they have finished."""
         if call.board.header[PRINTED]:  # there may be unread output of a worker
-            self._pipes.is_reading = True  # first: other threads read both
+            call.request.prints.is_any = True  # first: other threads read both
             call.board.header[PRINTED] = 0  # before: later output may not be read
             self._pipes.read_all()
 

@@ -99,8 +99,7 @@ class Dispatcher(Engine):
             if are_all:
                 self._pipes.end_lines(call.request.prints)
 
-        is_half = are_all and call.request.prints.is_any
-        if is_half or call.board.header[PRINTED] or self._pipes.is_reading:
+        if call.board.header[PRINTED] or call.request.prints.is_any:
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:

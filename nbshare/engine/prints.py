@@ -64,7 +64,9 @@ class Prints:
     Attributes
     ----------
     is_any : bool
-        Whether anything has been printed.
+        Whether anything has been printed, or may just be read.
+    when_shown : callable
+        Called, in any thread, when text was shown: there is room for more.
     kept : deque of str
         The last lines of a background run, whose cell may be gone.
     is_attended : bool
@@ -80,7 +82,7 @@ class Prints:
         self._write = write
         self._waiting: deque[tuple[str, str]] = deque()
         self._n_added = self._n_taken = 0  # characters; each has one writer
-        self._when_drained: Callable[[], None] | None = None
+        self.when_shown: Callable[[], None] = lambda: None
         self._showing = _thread.allocate_lock()
         self.kept: deque[str] = deque(maxlen=MOST_KEPT)
         self.is_attended = True
@@ -105,12 +107,6 @@ class Prints:
             with suppress(RuntimeError):
                 _thread.start_new_thread(self.show, ())
 
-    def call_when_drained(self, callback: Callable[[], None]) -> None:
-        """Call back, in any thread, when it is no longer full."""
-        self._when_drained = callback
-        if not self.is_full:  # any more
-            self._tell()
-
     def show(self) -> bool:
         """Show all prints so far; returns False if there were none."""
         is_any = False
@@ -118,7 +114,7 @@ class Prints:
             is_any = True
             with self._showing:
                 self._show_waiting()
-            self._tell()
+            self.when_shown()
         return is_any
 
     def end(self) -> None:
@@ -150,11 +146,6 @@ class Prints:
         finally:
             self._n_taken += sum(len(text) for _, text in waiting)
 
-    def _tell(self) -> None:
-        callback, self._when_drained = self._when_drained, None
-        if callback is not None:
-            callback()
-
 
 class _Pipe:
     """The dispatcher's end of one stream of a worker."""
@@ -167,11 +158,11 @@ class _Pipe:
 
     def read(self) -> bool:
         """Read the bytes so far; return True if there may be more: programs can resize pipes."""
-        try:
+        prints, data = self.prints, b""
+        is_any, prints.is_any = prints.is_any, True  # first: other threads read it
+        with suppress(BlockingIOError):
             data = os.read(self.fd, PIPE_BYTES)
-        except BlockingIOError:
-            return False
-        self.prints.is_any |= bool(data)
+        prints.is_any = is_any or bool(data)
         text = self._rest + self._decoder.decode(data)
         # A progress bar in the worker ends its lines with a carriage return only.
         n = max(text.rfind("\n"), text.rfind("\r")) + 1
@@ -197,23 +188,17 @@ class PrintPipes:
     events : Events
         Where they are waited for, all as one.
 
-    Attributes
-    ----------
-    is_reading : bool
-        Whether text may have been read from a pipe and not added to its run's prints yet.
-
     Notes
     -----
-    For the dispatcher's thread; the attribute is for any. While workers print nothing, no system
-    call is made: it would release the interpreter lock, which costs a tiny call more than anything
-    else here. Workers with unread output say so on the board (`nbshare.worker.work`).
+    For the dispatcher's thread. While workers print nothing, no system call is made: it would
+    release the interpreter lock, which costs a tiny call more than anything else here. Workers with
+    unread output say so on the board (`nbshare.worker.work`).
     """
 
     def __init__(self, events: Events) -> None:
         self._events = events
         self._epoll = with_room(select.epoll)
         self._pipes: dict[int, _Pipe] = {}
-        self.is_reading = False
         events.watch(self._epoll.fileno(), "printed")
 
     def add(self, worker: WorkerProcess) -> None:
@@ -225,6 +210,7 @@ class PrintPipes:
 
     def turn(self, worker: WorkerProcess, prints: Prints) -> None:
         """Add what a worker prints from now on to the prints of another run."""
+        prints.when_shown = self._read_later
         for fd in worker.output_fds:
             pipe = self._pipes[fd]
             if pipe.prints is not prints:
@@ -236,23 +222,17 @@ class PrintPipes:
         self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
 
     def _read(self, pipes: Iterable[_Pipe]) -> None:
-        self.is_reading = True
         for pipe in pipes:
-            if pipe.prints.is_full:
-                pipe.prints.call_when_drained(self._read_later)
-            elif pipe.read():
+            if not pipe.prints.is_full and pipe.read():
                 self._read_later()
-        self.is_reading = False
 
     def _read_later(self) -> None:
         self._events.post(lambda: self._read(self._pipes.values()))
 
     def read_all(self) -> None:
         """Read all text so far, however much waits to be shown."""
-        self.is_reading = True
         for pipe in self._pipes.values():
             pipe.read()
-        self.is_reading = False
 
     def end_lines(self, prints: Prints) -> None:
         """Add the unfinished lines of a run that is over."""

@@ -137,7 +137,7 @@ class _Printed(Prints):
     def take(self) -> list[tuple[str, str]]:
         texts = [self._waiting.popleft() for _ in range(len(self._waiting))]
         self._n_taken += sum(len(text) for _, text in texts)
-        self._tell()
+        self.when_shown()
         return texts
 
 
