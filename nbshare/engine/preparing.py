@@ -72,20 +72,6 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     return Fixed(func, shared, *_pack_initializer(arena, request.initializer))
 
 
-class Items(NamedTuple):
-    """How items reach the workers of a call."""
-
-    sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes, of each iterable
-    fed: Sequence[None] = ()  # those of the iterables that come by a feed
-
-
-def pack_items(arena: Arena, request: Request) -> Items:
-    """Pack the items, except those of a source, which are brought while the call runs."""
-    columns = itertools.count()
-    sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
-    return Items(sources, [x for x in request.iterables if x is None])
-
-
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
     try:
         return arena.pack(dict(shared), "shared=")
@@ -156,14 +142,15 @@ def prepare(
     """
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    items = pack_items(arena, request)
+    columns = itertools.count()  # of the feed
+    sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     if request.n_tasks:  # else there may be nothing to do
         engine.warm_up()
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
-    return new_call(request, engine, parts, placed, items, stage=rings)
+    return new_call(request, engine, parts, placed, sources, stage=rings)
 
 
 def new_call(
@@ -171,7 +158,7 @@ def new_call(
     engine: Engine,
     fixed: Fixed,
     placed: list[Placed],
-    items: Items,
+    sources: list[tuple[Any, ...]],
     *,
     stage: Packed | None = None,
     n_threads: int | None = None,
@@ -190,8 +177,8 @@ def new_call(
         The parts that are the same for all items.
     placed : list of Placed
         These, and the items; or both in one.
-    items : Items
-        How items reach workers.
+    sources : list of tuple
+        What `nbshare.worker.items.Source` takes, of each iterable.
     stage : Packed, optional
         The rings of a pipeline's stage.
     n_threads : int, optional
@@ -204,7 +191,8 @@ def new_call(
     # More slots than workers: a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
-    feed = ItemFeed(board) if items.fed else None
+    n_fed = sum(iterable is None for iterable in request.iterables)
+    feed = ItemFeed(board) if n_fed else None
     if feed is not None:
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
@@ -217,8 +205,8 @@ def new_call(
         inputs=[(p.small, tuple(mode for _, mode in p.segments)) for p in placed],
         fixed=fixed,
         stage=stage,
-        sources=items.sources,
-        n_fed=len(items.fed),
+        sources=sources,
+        n_fed=n_fed,
         policy=request.policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,

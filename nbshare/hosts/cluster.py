@@ -31,7 +31,7 @@ import numpy as np
 
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call
-from nbshare.engine.preparing import Items, new_call, pack_fixed, place, source
+from nbshare.engine.preparing import new_call, pack_fixed, place, source
 from nbshare.engine.run import Engine, Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import WorkerDiedError, noted, without_frames
@@ -121,8 +121,7 @@ class Cluster(Engine):
             out=out,
             news_s=self._block_s,
         )
-        fed = [None for column in request.iterables if column is None]
-        return new_call(request, self, fixed, [], Items([], fed))
+        return new_call(request, self, fixed, [], [])
 
     # -------------------------------------------------------------------- from any thread
 

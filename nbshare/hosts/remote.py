@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
-from nbshare.engine.preparing import Items, Placed, new_call, place_bytes
+from nbshare.engine.preparing import Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
@@ -111,7 +111,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         dispatcher(),
         common.fixed,
         [fixed, place_bytes(block.contents)],
-        Items(block.sources),
+        block.sources,
         n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
         first=block.first,
         make=RemoteCall,
