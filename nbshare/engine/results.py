@@ -336,7 +336,7 @@ class Results:
             n_before, until_s = len(ahead), time.monotonic() + LOAD_S
             with suppress(TaskError):  # which `values` will raise
                 while (i := len(ahead)) < len(states) and time.monotonic() < until_s:
-                    if states[i] != IN_LOG or not self._is_here(i, IN_LOG):
+                    if states[i] != IN_LOG or not self.is_here(i):
                         break
                     self._load_next(ahead, states)
             return len(ahead) > n_before
@@ -346,7 +346,7 @@ class Results:
         i = len(values)
         batch = self._rest_of_batch(i, states)
         if not batch:
-            values.append(self._get(i, states[i]))
+            values.append(self.get(i))
         elif bytearray in set(map(type, batch)):
             for value in batch:
                 values.append(thawed(len(values), value))
@@ -363,20 +363,7 @@ class Results:
 
     def get(self, i: int) -> Any:
         """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
-        return self._get(i, self._board.state(i))
-
-    def is_here(self, i: int) -> bool:
-        """Whether `get` has the result of item `i`, or its error."""
-        return self._is_here(i, self._board.state(i))
-
-    def _is_here(self, i: int, state: int) -> bool:
-        if state == FAILED:
-            return i in self.errors
-        if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
-            return self.logs.has(self._entry(i))
-        return state == IN_OUTPUT and self.spec is not None
-
-    def _get(self, i: int, state: int) -> Any:
+        state = self._board.state(i)
         if state == IN_OUTPUT:
             value = self.rows(i, 1)[0]
             if isinstance(value, np.ndarray):
@@ -388,6 +375,15 @@ class Results:
             return MISSING
         entry = self._entry(i)
         return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
+
+    def is_here(self, i: int) -> bool:
+        """Whether `get` has the result of item `i`, or its error."""
+        state = self._board.state(i)
+        if state == FAILED:
+            return i in self.errors
+        if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
+            return self.logs.has(self._entry(i))
+        return state == IN_OUTPUT and self.spec is not None
 
     def _entry(self, i: int) -> Entry:
         page = self._board.page(i)
@@ -403,17 +399,16 @@ class Results:
         self._reading = time.monotonic(), self.n_given
         for page in self._board.pages:
             given = self._given_of(page)
-            done = page.done.copy()
-            places = np.flatnonzero((done != 0) & ~given).tolist()
-            new = [k for k in places if self._is_here(page.first + k, int(done[k]))]
+            places = np.flatnonzero((page.done != 0) & ~given).tolist()
+            new = [page.first + k for k in places if self.is_here(page.first + k)]
             if keep is not None and new:
                 keep()
-            for k in new:  # no value in a variable: the next may come later
-                yield page.first + k, self._take_value(page.first + k, int(done[k]))
+            for i in new:  # no value in a variable: the next may come later
+                yield i, self._take_value(i)
         self._reader_s, self._reading = self.reader_s(), None
 
-    def _take_value(self, i: int, state: int) -> Any:
-        value = self._get(i, state)
+    def _take_value(self, i: int) -> Any:
+        value = self.get(i)
         self.take(i)
         return value
 
