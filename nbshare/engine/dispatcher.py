@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from nbshare.engine.call import Call
 from nbshare.engine.calls import Calls
-from nbshare.engine.events import Died, Event, Events, Sent
+from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
@@ -199,25 +199,20 @@ class Dispatcher(Engine):
         self._calls.assign_workers()
         self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
 
-    def _hear(self, events: list[Event]) -> None:
-        """Handle what workers have sent and printed, and then which of them have died."""
-        dead: dict[WorkerProcess, None] = {}
+    def _hear(self, events: list[object]) -> None:
+        """Handle what workers have sent and printed, and which of them have died."""
         for event in events:
             match event:
-                case Sent(worker):
+                case WorkerProcess():
                     try:
-                        self._calls.hear(worker)
+                        self._calls.hear(event)
                     except BlockingIOError:
                         pass
                     except (EOFError, OSError):
-                        worker.note_closed()
-                        dead[worker] = None
-                case Died(worker):
-                    dead[worker] = None
+                        event.note_closed()
+                        self._calls.lose(event)
                 case "printed":
                     self._pipes.read()
-        for worker in dead:
-            self._calls.lose(worker)
 
     def _do_overdue(self) -> None:
         """Handle everything that is due now."""

@@ -8,12 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nbshare.memory.descriptors import opened
-
-if TYPE_CHECKING:
-    from nbshare.engine.process import WorkerProcess
 
 LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
@@ -77,25 +73,10 @@ class OwnerEvent(WorkerEvent):
             os.eventfd_read(self.fd)
 
 
-class Sent(NamedTuple):
-    """A worker has sent something, or has closed its channel."""
-
-    worker: WorkerProcess
-
-
-class Died(NamedTuple):
-    """A worker has died."""
-
-    worker: WorkerProcess
-
-
-# Meanings of a readable descriptor. "posted": other threads have posted an action. "printed":
-# workers have printed something.
-Event = Sent | Died | Literal["posted", "printed"]
-
-
 class Events:
     """The events that the dispatcher waits for.
+
+    They are "posted": other threads have posted an action; and what `watch` was given.
 
     Notes
     -----
@@ -104,7 +85,7 @@ class Events:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._watched: dict[int, Event] = {}
+        self._watched: dict[int, object] = {}
         self._posted: deque[Callable[[], None]] = deque()
         self._event: OwnerEvent | None = OwnerEvent()
         self.watch(self._event.fd, "posted")
@@ -123,7 +104,7 @@ class Events:
         event.set()
         return True
 
-    def watch(self, fd: int, event: Event) -> None:
+    def watch(self, fd: int, event: object) -> None:
         """Report `event` when the descriptor is readable or its other end is closed."""
         self._watched[fd] = event
         self._poll.register(fd, select.POLLIN)
@@ -133,7 +114,7 @@ class Events:
         del self._watched[fd]
         self._poll.unregister(fd)
 
-    def wait(self, until_s: float) -> list[Event]:
+    def wait(self, until_s: float) -> list[object]:
         """Wait for events, until a time on the monotonic clock; return them."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return [self._watched[fd] for fd, _ in self._poll.poll(timeout_ms)]

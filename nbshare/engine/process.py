@@ -17,7 +17,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.memory.descriptors import owned, pidfd_of, with_room
+from nbshare.memory.descriptors import owned, with_room
 from nbshare.memory.processes import has_ended, is_out_of_time, state_of
 from nbshare.wire.context import ONE_THREAD
 from nbshare.wire.messages import Channel, channel_pair
@@ -63,8 +63,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
-    pid, pidfd : int
-        Known when it is ready; 0 and -1 before. Some systems have no pidfds.
+    pid : int
+        Known when it is ready; 0 before.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
     call_since : float
@@ -97,7 +97,6 @@ class WorkerProcess:
         self.imported: dict[str, Stamp | None] = {}
         self.call_since = self.late_at = 0.0
         self.pid = 0
-        self.pidfd = -1
         self.why = ""
         now = time.monotonic()
         self.look_at, self.ready_by = now + LOOK_S, now + START_S
@@ -142,7 +141,6 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
-        self.pidfd = pidfd_of(pid)
 
     def kill(self) -> None:
         """End it and the processes it has started."""
@@ -153,39 +151,39 @@ class WorkerProcess:
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
-        if not self._await_death(CLOSE_S):
-            self.why = "closed"
+        until_s = time.monotonic() + CLOSE_S
+        while self.pid and not has_ended((self.pid, 0)):
+            if time.monotonic() >= until_s:
+                self.why = "closed"
+                return
+            time.sleep(1e-3)
 
     def end(self) -> None:
         """Kill it and wait until it is gone; its last messages can still be received."""
         self.kill()
-        self._await_death()
+        self._await_end()
 
     def reap(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
-        is_dead = self._await_death()
+        is_dead = self._await_end() and not self.why  # the end of a closed channel says nothing
         if not self.why and is_out_of_time(self.pid):
             self.why = "time"
         status = self._starter.reap(self.pid) if self.pid else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
         return status
 
-    def _await_death(self, timeout_s: float = REAP_S) -> bool:
-        """Wait until it is gone: until then it could write to borrowed segments."""
+    def _await_end(self) -> bool:
+        """Wait until its end of the channel closes; return whether it has.
+
+        Until then it could write to borrowed segments: the system unmaps them before.
+        """
         if not self.pid:
             return True  # it runs nothing yet, and will find its channel closed
-        if self.pidfd >= 0:
-            poll = select.poll()
-            poll.register(self.pidfd, select.POLLIN)
-            return bool(poll.poll(timeout_s * 1e3))
-        until_s = time.monotonic() + timeout_s
-        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
-            time.sleep(1e-3)
-        return is_dead
+        poll = select.poll()
+        poll.register(self.channel, 0)  # its end is always reported
+        return bool(poll.poll(REAP_S * 1e3))
 
 
 class WorkerStarter:

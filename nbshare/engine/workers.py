@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from nbshare.engine.call import NO_CODE, Code
-from nbshare.engine.events import Died, Events, Sent
+from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes, Prints
 from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
@@ -184,22 +184,14 @@ class WorkerPool:
         worker = self._starter.start(code)
         self._members[worker] = None
         self._pipes.add(worker)
-        self._events.watch(worker.channel.fileno(), Sent(worker))
+        self._events.watch(worker.channel.fileno(), worker)
         return worker
-
-    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
-        """Note that a worker has started."""
-        worker.mark_ready(pid)
-        if worker.pidfd >= 0:  # otherwise the end of its channel tells
-            self._events.watch(worker.pidfd, Died(worker))
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
-        if worker.pidfd >= 0:
-            self._events.unwatch(worker.pidfd)
         status = worker.reap()
         self._pipes.remove(worker)
         return status
