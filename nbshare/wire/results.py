@@ -22,7 +22,6 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
 from nbshare.memory import Segment, View, aligned
-from nbshare.wire.board import NUMBER_BYTES
 
 LogKey = int  # process id << 32, plus which of that process's logs
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
@@ -54,16 +53,14 @@ class OutputSpec(NamedTuple):
 OBJECTS = OutputSpec(None, (), None)
 NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
-# Kinds of results that workers agree on without the caller: objects, and numbers, which fit the
-# board. For arrays, one worker has to ask the caller, which takes as long as some hundred tiny
-# items.
+# Kinds of results that workers agree on without the caller: objects, and numbers of 8 bytes at
+# most, which fit the board and `struct` knows. For arrays, one worker has to ask the caller, which
+# takes as long as some hundred tiny items.
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
     IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
-    for code, t in enumerate([bool, int, float, *"?bBhHiIlLqQefdF"])
-    if np.dtype(t).itemsize <= NUMBER_BYTES
+    for code, t in enumerate([bool, int, float, *"?bBhHiIlLqQefd"])
 }
-IN_MEMORYVIEW = "?bBhHiIlLqQfd"  # characters of dtypes that a memoryview knows
 KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
 
 

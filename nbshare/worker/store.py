@@ -28,7 +28,6 @@ from nbshare.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
 from nbshare.wire.results import (
     ALONE,
     ASK,
-    IN_MEMORYVIEW,
     KIND_OF,
     KINDS,
     OBJECTS,
@@ -178,11 +177,8 @@ class ResultStore:
         out = self._out[places]
         try:
             # An assignment would look up the dtype of each value: two or three times as slow.
-            if out.dtype.char in IN_MEMORYVIEW:
-                struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
-            else:
-                out[:] = np.fromiter(values, out.dtype, len(values))
-        except (OverflowError, struct.error):  # an int too large for the dtype of earlier ones
+            struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
+        except struct.error:  # an int too large for the dtype of earlier ones
             return False
         self._write(places, out)
         self._page.done[places] = IN_OUTPUT
