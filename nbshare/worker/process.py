@@ -108,9 +108,6 @@ def _set_up(inherited: InheritedFds) -> Channel:
     """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
     become_worker()
     silence_warnings()  # the owner has warned of the kind of memory
-    has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
-    if not has_low:  # the owner has no standard streams
-        streams.replace((inherited.out_fd, inherited.err_fd))
     os.setpgid(0, 0)
     arm(inherited.life_fd)
     _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
@@ -118,15 +115,16 @@ def _set_up(inherited: InheritedFds) -> Channel:
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    show_crashes()
     channel = Channel.from_fd(inherited.channel_fd)
     environ, _ = channel.receive()
     use_snapshot(inherited.sources_fd)
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
-    if os.environ.get(streams.MARK_PRINTS, "") not in ("", "0"):
-        streams.mark()
+    has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
+    if not has_low:  # the owner has no standard streams
+        streams.replace((inherited.out_fd, inherited.err_fd))
+    show_crashes()
     if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import io
 import os
-import select
 import sys
 from array import array
 from contextlib import suppress
@@ -21,41 +20,12 @@ from nbshare.worker.reports import present_item
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from _typeshed import ReadableBuffer
-
-MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish
+MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish: lines that Python prints name their item
 
 HIGHEST = 2  # descriptor of a standard stream
 LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 _outputs: list[_Output] = []  # none outside of workers
-
-
-class _Outlet(io.FileIO):
-    """Writes to a pipe; a print waits for its reader, and never fails.
-
-    Parameters
-    ----------
-    fd : int
-        The pipe.
-    number : int
-        The descriptor that other programs know: 1 or 2.
-    """
-
-    def __init__(self, fd: int, number: int) -> None:
-        super().__init__(fd, "w", closefd=False)
-        self._number = number
-
-    def fileno(self) -> int:
-        return self._number
-
-    def write(self, data: ReadableBuffer) -> int:
-        try:
-            while (n := super().write(data)) is None:
-                select.select((), (self,), ())  # a program has made the pipe non-blocking
-        except OSError:  # the item has closed it, or the caller has ended
-            return memoryview(data).nbytes
-        return n
 
 
 class _MarkedText(io.TextIOWrapper):
@@ -91,7 +61,7 @@ class _Output:
         """Make the stream, with or without marks."""
         # A print never fails because of its text.
         self.stream: Any = _text(
-            io.BufferedWriter(_Outlet(self._fd, self._number)),
+            io.BufferedWriter(io.FileIO(self._number, "w", closefd=False)),
             "utf-8",
             errors="backslashreplace",
             line_buffering=True,
@@ -124,6 +94,9 @@ class _Output:
 
 def replace(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
+    global _text
+    if os.environ.get(MARK_PRINTS, "") not in ("", "0"):
+        _text = _MarkedText
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
@@ -134,15 +107,6 @@ def replace(fds: Sequence[int]) -> None:
 
 
 _text: type[io.TextIOWrapper] = io.TextIOWrapper
-
-
-def mark() -> None:
-    """Mark each line that Python prints with its item."""
-    global _text
-    _text = _MarkedText
-    for output in _outputs:
-        output.open()
-    restore()
 
 
 def is_marking() -> bool:
