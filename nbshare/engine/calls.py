@@ -34,8 +34,6 @@ from nbshare.wire.board import (
     FileLock,
     busy_since,
     give_back,
-    has_begun,
-    loading_since,
     reported,
 )
 from nbshare.wire.failures import Death, Failure, Lateness
@@ -378,14 +376,10 @@ def account_for_death(
     slot, board = call.workers.pop(worker), call.board
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
     items, unbegun = board.items_of(slot), board.unbegun(slot)
-    # A worker that had not begun the call, or waited for items, died while idle: not the call's
-    # fault.
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
         call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
-    has_worked = call.items_event is None and has_begun(row)
-    has_turned = loading_since(row) is not None or has_worked or bool(unbegun)
-    call.n_replaced += not worker.is_ready or (not items and has_turned and late_at is None)
+    call.n_replaced += not items and late_at is None
     call.past_slots.append(row)
     board.clear_slot(slot)
     call.free_slots.append(slot)
