@@ -20,17 +20,14 @@ import itertools
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.errors import SlowLoadingWarning, warn_at_most
 from nbshare.memory.descriptors import with_room
 from nbshare.wire.orders import STREAMS
-
-if TYPE_CHECKING:
-    from nbshare.engine.process import WorkerProcess
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
@@ -201,17 +198,17 @@ class PrintPipes:
         self._pipes: dict[int, _Pipe] = {}
         events.watch(self._epoll.fileno(), "printed")
 
-    def add(self, worker: WorkerProcess) -> None:
-        """Read what a worker prints from now on."""
-        for fd, name in zip(worker.output_fds, STREAMS, strict=True):
+    def add(self, fds: Sequence[int]) -> None:
+        """Read what a worker prints to its pipes from now on."""
+        for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name)
             # Edge-triggered: text that is left in a pipe on purpose does not wake us.
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
-    def turn(self, worker: WorkerProcess, prints: Prints) -> None:
+    def turn(self, fds: Sequence[int], prints: Prints) -> None:
         """Add what a worker prints from now on to the prints of another run."""
         prints.when_shown = self._read_later
-        for fd in worker.output_fds:
+        for fd in fds:
             pipe = self._pipes[fd]
             if pipe.prints is not prints:
                 pipe.end_line()
@@ -241,9 +238,9 @@ class PrintPipes:
                 if pipe.prints is prints:
                     pipe.end_line()
 
-    def remove(self, worker: WorkerProcess) -> None:
+    def remove(self, fds: Sequence[int]) -> None:
         """Read the last output of a dead worker, and close its pipes."""
-        for fd in worker.output_fds:
+        for fd in fds:
             pipe = self._pipes.pop(fd)
             self._epoll.unregister(fd)
             pipe.read()

@@ -157,7 +157,7 @@ class WorkerPool:
         while True:
             idle = self.idle_worker(code.generation)
             worker = idle or self._start(code)
-            self._pipes.turn(worker, prints)
+            self._pipes.turn(worker.output_fds, prints)
             try:
                 worker.channel.send(message, fds, wait=False)
             except OSError as error:
@@ -183,7 +183,7 @@ class WorkerPool:
     def _start(self, code: Code) -> WorkerProcess:
         worker = self._starter.start(code)
         self._members[worker] = None
-        self._pipes.add(worker)
+        self._pipes.add(worker.output_fds)
         self._events.watch(worker.channel.fileno(), worker)
         return worker
 
@@ -193,7 +193,7 @@ class WorkerPool:
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
         status = worker.reap()
-        self._pipes.remove(worker)
+        self._pipes.remove(worker.output_fds)
         return status
 
     def remove_outdated(self, wanted: set[int]) -> None:
