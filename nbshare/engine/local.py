@@ -30,7 +30,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from queue import SimpleQueue
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
@@ -64,20 +64,18 @@ def dispatcher() -> Dispatcher:
         return _dispatcher
     if sys.is_finalizing():  # a thread would never begin
         raise RuntimeError("no worker can be started: the interpreter is ending")
-    made = _thread.allocate_lock()
-    made.acquire()
-    outcome: list[Any] = []
+    outcomes: SimpleQueue[Dispatcher | BaseException] = SimpleQueue()
     try:
-        _thread.start_new_thread(_live, (outcome, made))
+        _thread.start_new_thread(_live, (outcomes,))
     except RuntimeError as error:
         raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
-    made.acquire()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]  # type: ignore[no-any-return]
+    outcome = outcomes.get()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
-def _live(outcome: list[Any], made: Any) -> None:
+def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
     """Create the dispatcher and run it, in a thread where no interrupt arrives."""
     global _dispatcher
     new = None
@@ -86,10 +84,9 @@ def _live(outcome: list[Any], made: Any) -> None:
             if _dispatcher is None or _dispatcher.is_closed:
                 _check_system()
                 _dispatcher = new = Dispatcher()
-            outcome.append(_dispatcher)
+            outcomes.put(_dispatcher)
         except BaseException as error:  # noqa: BLE001 - for the waiting thread
-            outcome.append(errors.without_frames(error))  # which hold descriptors
-    made.release()
+            outcomes.put(errors.without_frames(error))  # which hold descriptors
     if new is not None:
         new.run()
 
