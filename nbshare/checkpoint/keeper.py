@@ -134,7 +134,7 @@ class Keeper:
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
         if self._spec is not None:
-            call.results.begin_with(self._spec, asks=call.engine.can_write_files)
+            call.results.decide(self._spec)
         if has_all:
             self._restore_from(0, rows)
             call.board.header[NEXT] = call.board.next_claim()

@@ -22,7 +22,6 @@ from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
     ASK,
     IS_OBJECT,
-    KIND_OF,
     KINDS,
     OBJECTS,
     Entry,
@@ -200,16 +199,6 @@ class Results:
             return (self.spec, None, files), []
         output = self._output or output_of(array)
         return (self.spec, output.place, files), output.segments
-
-    def begin_with(self, spec: OutputSpec, *, asks: bool = False) -> None:
-        """Expect results like those of an earlier call, before the first arrives.
-
-        `asks`: whether each worker asks where they go, also those of the simplest kinds.
-        """
-        kind = ASK if asks else KIND_OF.get(spec, ASK)
-        if kind == ASK and self.spec is None:
-            self.decide(spec)
-        self._board.header[KIND] = kind
 
     def reserve(self, n_more: int = 0) -> None:
         """Allocate rows for the results of the present items and some more, if results are rows.

@@ -88,8 +88,8 @@ class Inbox:
         results, page = self._call.results, self._call.board.page(first)
         states = np.frombuffer(reply.states, np.uint8).copy()
         of_block = slice(first - page.first, first - page.first + len(states))
-        if reply.spec is not None and results.spec is None:
-            results.begin_with(reply.spec)
+        if reply.spec is not None:
+            results.decide(reply.spec)
         if reply.entries is not None:
             page.index[:, of_block][:, states == IN_LOG] = self._stored(reply.entries, reply.logs)
         if reply.rows is not None:
