@@ -114,7 +114,6 @@ class Call(OwnRun):
             self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None
-        self._is_ending = False
         self.error_at_end: BaseException | None = None  # to fail with when all items are done
         self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
         self._texts: dict[int, str] = {}  # of items that are not kept
@@ -213,7 +212,7 @@ class Call(OwnRun):
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
-        if self._is_ending:
+        if self.results.is_over:
             return self.await_end(timeout_s)
         return self.engine.wait(self, timeout_s)
 
@@ -319,13 +318,12 @@ class Call(OwnRun):
 
     def finish(self, state: State, error: BaseException | None = None) -> None:
         """Mark the end and wake all waiting threads."""
-        if self._is_ending:  # its last results are being stored
+        if self.results.is_over:  # the last of them are being stored
             return
-        self._is_ending = True
+        self.results.is_over = True
         if state == "done" and self.error_at_end is not None:
             state, error = "failed", self.error_at_end
         self.state, self.error = state, error
-        self.results.is_over = True
         if state != "done" or self.results.errors:
             self.results.clear_missing(self.torn_rows)
         # Free now: a notebook's last traceback keeps this call alive.

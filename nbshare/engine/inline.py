@@ -43,9 +43,6 @@ class _Here(Caller):
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)
 
-    def make_room(self, n: int) -> int:
-        return self._call.make_room(n)
-
     def await_items(self) -> bool:
         supply = self._call.supply
         if supply is not None and not self._call.engine.works_by_itself:
