@@ -13,7 +13,7 @@ list, their batch: a bytearray in it is the pickle of a result that must be load
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,15 +182,10 @@ def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
 
 def parts_of(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
     """Return the parts of an entry with their offsets, and its size in bytes."""
-    parts = list(_placed([memoryview(data), *buffers]))
-    return parts, parts[-1][0] + parts[-1][1].nbytes
-
-
-def _placed(parts: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
-    """Yield the parts of an entry with their offsets, the table of sizes first."""
-    table = np.array([len(parts), *(part.nbytes for part in parts)], np.int64)
-    yield 0, table.data.cast("B")
-    at = aligned(table.nbytes)
-    for part in parts:
-        yield at, part
-        at = aligned(at + part.nbytes)
+    after = [memoryview(data), *buffers]
+    table = np.array([len(after), *(part.nbytes for part in after)], np.int64)
+    parts, end = [(0, table.data.cast("B"))], table.nbytes
+    for part in after:
+        parts.append((aligned(end), part))
+        end = aligned(end) + part.nbytes
+    return parts, end
