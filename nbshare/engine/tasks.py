@@ -103,11 +103,6 @@ class TaskFuture(Future[Any]):
             if self.is_withdrawn:
                 self._withdraw()
 
-    def exit(self) -> None:
-        """Note that the task is queued again."""
-        with self._fate:
-            self._place = None
-
     def leave(self) -> bool:
         """Note that the task can no longer be cancelled; return whether it was not."""
         with self._fate:
@@ -358,8 +353,6 @@ class TaskQueue(Supply):
         if call.state == "stopped" and not self._is_stopping:
             # `nbshare.shutdown` stopped it: other workers will run them.
             unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
-            for _, future in unbegun:
-                future.exit()
             self._waiting.extendleft(reversed(unbegun))
         for _, future in tasks.values():
             if future.leave():
