@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from nbshare import errors
-from nbshare.errors import TaskError, TaskTimeoutError, cut, noted
+from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 from nbshare.functions.pickling import dumps
 from nbshare.wire import is_worker
 
@@ -21,12 +21,6 @@ MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and tra
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
 MAX_LINES = 40  # of the beginning and the end of a traceback, each
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Modules between a worker's loop and the user's function: tasks, stages, and loading.
-_ROOMS = tuple(
-    os.path.join(_PACKAGE, room, "") for room in ("worker", "wire", "arrays", "functions")
-)
 
 
 class Failure(NamedTuple):
@@ -245,6 +239,6 @@ def _format(error: BaseException, *, with_notes: bool) -> str:
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
     """Drop the engine's frames above the user's function."""
-    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_ROOMS):
+    while tb is not None and is_ours(tb.tb_frame):
         tb = tb.tb_next
     return tb
