@@ -40,7 +40,6 @@ WORD = 8  # bytes
 # may see arrays in it, its offset; then offset and bytes of each column. Offsets count from the
 # first block of the same write.
 N_WORDS = 4
-MOST_GATHERED = 64 << 10  # bytes, before they are written
 PAUSE = 8  # blocks, between looks for those that are done
 
 
@@ -93,14 +92,12 @@ class ItemFeed:
         Raises
         ------
         UnsendableError
-            An item cannot be pickled; earlier blocks have been added.
+            An item cannot be pickled; then none is visible.
         OutOfMemoryError
             There is no room for them.
         """
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
-            if self._arena.nbytes >= MOST_GATHERED:
-                self._board.publish(self.flush())
         self._board.publish(self.flush())
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
