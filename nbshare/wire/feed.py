@@ -40,7 +40,6 @@ WORD = 8  # bytes
 # may see arrays in it, its offset; then offset and bytes of each column. Offsets count from the
 # first block of the same write.
 N_WORDS = 4
-PAUSE = 8  # blocks, between looks for those that are done
 
 
 class _Block(NamedTuple):
@@ -81,7 +80,6 @@ class ItemFeed:
         self._board = board
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item
-        self._sweep_at = PAUSE
         self._arena = self._new_arena()
         self._added: list[_Block] = []
         self._begin = self._n_added = 0  # bytes, and items
@@ -135,8 +133,7 @@ class ItemFeed:
         self._begin = self._n_added = 0
         if not n:
             return 0
-        if len(self._blocks) >= self._sweep_at:
-            self.sweep()
+        self.sweep()
         board = self._board
         board.extend(n)
         base = self._take(nbytes)
@@ -189,7 +186,6 @@ class ItemFeed:
                 del self._blocks[first]
                 self._room.give(block.start, block.stop - block.start)
                 self.nbytes -= block.stop - block.start
-        self._sweep_at = 2 * len(self._blocks) + PAUSE
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
