@@ -62,12 +62,11 @@ class _Here(Caller):
     def failed(self, i: int, error: BaseException, item: str) -> None:
         if is_interrupt(error):
             raise error
-        failure = describe(error, i, item)
         if issubclass(type(error), Exception):
-            noted(error, f"raised for item {i} ({failure.item_repr})")
+            noted(error, f"raised for item {i} ({item})")
             explained(error)
         else:  # SystemExit must not end the caller
-            error = failure.as_error(self._call.name_of(i, item), None)
+            error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))
         if not self._call.request.policy.returns_errors:
             self._call.error = self._call.error or error
