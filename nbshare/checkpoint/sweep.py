@@ -74,6 +74,8 @@ class Sweep(Supply):
         When it began, in seconds since 1970.
     """
 
+    _event: OwnerEvent  # of the present call
+
     def __init__(self, options: Checkpoint, request: Request) -> None:
         self._options, self._request = options, request
         self._key = key_of(request, options.version)
@@ -263,10 +265,6 @@ class Sweep(Supply):
         return call
 
     # ------------------------------------------------------- items for workers of a call
-
-    def wake(self) -> None:
-        """Have a look at what there is to do; called by any thread."""
-        self._event.set()
 
     def wait(self, timeout_s: float) -> None:
         """Claim items, and wait."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare.engine.events import WorkerEvent
+from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
 from nbshare.functions.freshness import Snapshot, Stamp
@@ -47,6 +47,8 @@ NO_CODE = Code(0, None, {})
 class Supply:
     """Brings items while a call runs."""
 
+    _event: OwnerEvent | None = None  # wakes the thread that brings them
+
     def start(self) -> None:
         """Begin."""
 
@@ -58,6 +60,8 @@ class Supply:
 
     def wake(self) -> None:
         """Check for work; called by any thread, and when the call is over."""
+        if (event := self._event) is not None:  # another thread may clear it
+            event.set()
 
 
 class Call(OwnRun):

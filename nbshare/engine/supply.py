@@ -83,8 +83,7 @@ class SourceSupply(Supply):
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
-        self._event: OwnerEvent | None = None  # None: in one process no event tells
-        if call.items_event is not None:
+        if call.items_event is not None:  # in one process no event tells
             self._event = OwnerEvent()
             call.event_fd = self._event.fd
         has_thread = in_background or call.engine.works_by_itself
@@ -104,8 +103,7 @@ class SourceSupply(Supply):
         """Check for work; for any thread."""
         if self._call.is_over:
             self._intake.close()
-        if self._event is not None:
-            self._event.set()
+        super().wake()
 
     def wait(self, timeout_s: float) -> None:
         """Bring items, and wait."""

@@ -179,7 +179,6 @@ class TaskQueue(Supply):
         self._is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
-        self._event: OwnerEvent | None = None  # the thread's
         self._thread: threading.Thread | None = None
 
     def put(self, task: Task, *, more: bool = False) -> TaskFuture:
@@ -210,11 +209,6 @@ class TaskQueue(Supply):
     def __len__(self) -> int:
         """Return the number of tasks that are not done."""
         return len(self._waiting) + len(self._tasks)
-
-    def wake(self) -> None:
-        """Wake the queue's thread: tasks are queued, or a call is over; for any thread."""
-        if (event := self._event) is not None:
-            event.set()
 
     def check_open(self) -> None:
         """Raise the `RuntimeError` of `put`, if it would."""
