@@ -86,8 +86,7 @@ class SourceSupply(Supply):
         if call.items_event is not None:  # in one process no event tells
             self._event = OwnerEvent()
             call.event_fd = self._event.fd
-        has_thread = in_background or call.engine.works_by_itself
-        self._intake = Intake(source, self.wake if has_thread else None)
+        self._intake = Intake(source, self.wake if call.engine.works_by_itself else None)
         request = call.request
         self._least = request.max_workers * (request.chunksize or 1)
         self._pace = Pace(0.0, 2 * self._least)
