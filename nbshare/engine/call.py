@@ -15,7 +15,7 @@ from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
-from nbshare.wire.failures import Death, Failure, Lateness, text_of
+from nbshare.wire.failures import Death, Failure, text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order
 
@@ -167,7 +167,7 @@ class Call(OwnRun):
             return f"block {i} in stage {self.request.stage!r}"
         return f"item {i} ({self.text_of(i) if text is None else text})"
 
-    def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
+    def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None
         return what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)

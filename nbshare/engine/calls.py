@@ -36,7 +36,7 @@ from nbshare.wire.board import (
     give_back,
     reported,
 )
-from nbshare.wire.failures import Death, Failure, Lateness
+from nbshare.wire.failures import Death, Failure
 from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.wire.results import OutputSpec
 
@@ -390,10 +390,10 @@ def account_for_death(
         doing = f"waited for a block in stage {stage!r}"
         return unbegun, call.error_of(Death(-1, status, worker.why, doing), slot + 1)
     call.torn_rows += items
-    end: Death | Lateness = Death(items.start, status, worker.why)
+    end = Death(items.start, status, worker.why)
     is_guilty = True
     if late_at is not None and policy.timeout_s is not None:
-        end = Lateness(items.start, policy.timeout_s)
+        end = end._replace(timeout_s=policy.timeout_s)
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     if is_guilty and board.stopped:

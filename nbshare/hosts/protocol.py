@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import Handle
-from nbshare.wire.failures import Death, Failure, Lateness
+from nbshare.wire.failures import Death, Failure
 from nbshare.wire.orders import Fixed, Policy
 from nbshare.wire.results import LogKey, OutputSpec
 
@@ -66,13 +66,13 @@ class ReportedError(Exception):
 
     Parameters
     ----------
-    what : Failure, Death or Lateness
+    what : Failure or Death
         The description, with the item's place in its block.
     worker : int
         Of the host.
     """
 
-    def __init__(self, what: Failure | Death | Lateness, worker: int) -> None:
+    def __init__(self, what: Failure | Death, worker: int) -> None:
         super().__init__(what, worker)
         self.what, self.worker = what, worker
 

@@ -19,14 +19,14 @@ from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
 from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
 from nbshare.wire.context import Context, current_context, threads_per_worker
-from nbshare.wire.failures import Death, Failure, Lateness
+from nbshare.wire.failures import Death, Failure
 from nbshare.wire.results import LogKey
 
 
 class RemoteCall(Call):
     """A call that runs a block, and says what has become of it in one reply after the other."""
 
-    def error_of(self, what: Failure | Death | Lateness, worker: object) -> BaseException:
+    def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return an error that carries the description."""
         assert isinstance(worker, int)
         return ReportedError(what, worker)

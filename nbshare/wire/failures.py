@@ -58,9 +58,16 @@ class Death(NamedTuple):
     status: int | None
     why: str  # as `nbshare.engine.process.WorkerProcess` has it
     doing: str = ""  # if it ran none
+    timeout_s: float | None = None  # if it was ended because the item took longer
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the error of an item of that name."""
+        if self.timeout_s is not None:
+            return TaskTimeoutError(
+                f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which "
+                "worked on it, was ended",
+                self.item,
+            )
         hint, doing = "", self.doing or f"worked on {name}"
         if self.why == "closed":
             how = "was ended because it closed its connection to this process"
@@ -89,21 +96,6 @@ class Death(NamedTuple):
             elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
                 hint = " It crashed in compiled code; a stack trace was printed to stderr."
         return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)
-
-
-class Lateness(NamedTuple):
-    """The description of an item that took too long."""
-
-    item: int
-    timeout_s: float
-
-    def as_error(self, name: str, worker: object) -> BaseException:
-        """Return the error of an item of that name."""
-        return TaskTimeoutError(
-            f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which worked "
-            "on it, was ended",
-            self.item,
-        )
 
 
 def describe(error: BaseException, index: int, item: str) -> Failure:
