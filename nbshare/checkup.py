@@ -10,7 +10,6 @@ caller's runs, even if it crashes or hangs, and whatever remains after it belong
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import platform
@@ -33,27 +32,18 @@ from nbshare import __version__
 from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
-from nbshare.job import html_table
 from nbshare.mapping import parallel_map
 from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
 from nbshare.memory.budget import in_words
 from nbshare.memory.kinds import SETTING, Memfd, name_of
-from nbshare.notebook.environment import front_end, has_server, is_static, shell, surroundings
-from nbshare.wire.context import threads_per_worker
+from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
-PACKAGES = "numpy", "tqdm", "ipywidgets", "matplotlib", "pillow", "cloudpickle", "threadpoolctl"
+PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text
-
-# Mark, next to the state's word, and colour: the theme's, and a fallback for pages that strip it.
-_LOOKS = {
-    "ok": ("✓", "color:#009E73;color:var(--jp-success-color1,#009E73)"),
-    "failed": ("✗", "color:#B2182B;color:var(--jp-error-color1,#B2182B)"),
-    "not run": ("–", "color:#757575;color:var(--jp-ui-font-color2,#757575)"),
-}
 
 LIMIT_S = 30.0  # for all steps together; they take one second
 END_S = 5.0  # for processes to end; a busy machine may be slow
@@ -99,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The report of `nbshare.doctor`: a table in a notebook, text elsewhere.
+    """The report of `nbshare.doctor`, which is shown as text.
 
     Attributes
     ----------
@@ -129,12 +119,6 @@ class Report:
         ]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        found = [(f"<b>{name}</b>", html.escape(text)) for name, text in self.found.items()]
-        steps = [(step.name, _marked(step)) for step in self.steps]
-        tables = [html_table(rows, styles=2 * ["text-align:left"]) for rows in (found, steps)]
-        return f"<div>{tables[0]}<div>{self._verdict()}</div>{tables[1]}</div>"
-
     def _verdict(self) -> str:
         return f"The self-test {'passed' if self.ok else 'FAILED'}."
 
@@ -149,7 +133,7 @@ def doctor() -> Report:
     Returns
     -------
     Report
-        A table in a notebook, text elsewhere. ``report.ok`` is True if the self-test passed,
+        Shown as text. ``report.ok`` is True if the self-test passed,
         ``report.found`` is a dict of facts about the machine, ``report.steps`` lists the steps of
         the self-test, and ``report.to_dict()`` returns everything for JSON.
 
@@ -200,18 +184,6 @@ def _cpus() -> str:
     return f"{usable} of {total} can be used: {' and '.join(reasons) or 'nothing limits them'}"
 
 
-def _blas() -> str:
-    from threadpoolctl import threadpool_info
-
-    loaded = [
-        f"{each['internal_api']} {each['version'] or ''}, threads: {each['num_threads']}"
-        for each in threadpool_info()
-    ]
-    n = usable_cpus()
-    each_has = threads_per_worker(n, n, os.environ)
-    return f"{'; '.join(loaded) or 'none found'}; in each of {n} workers: {each_has}"
-
-
 def _memory() -> str:
     least = total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
@@ -234,37 +206,13 @@ def _shared_memory() -> str:
     return "memfd: anonymous memory, which /dev/shm does not limit"
 
 
-def _dev_shm() -> str:
-    status = os.statvfs("/dev/shm")  # noqa: S108
-    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    return f"{in_words(total)}, {in_words(free)} free"
-
-
-def _open_files() -> str:
-    import resource  # late: not on every system
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return f"{soft} at most" + f"; nbshare can raise this to {hard}" * (soft < hard)
-
-
-def _kernel() -> str:
-    if surroundings() == "kernel":
-        return f"{type(shell().kernel).__module__.partition('.')[0]} {_version('ipykernel')}"
-    return f"none; ipykernel {_version('ipykernel')}"
-
-
-def _front_end() -> str:
-    if surroundings() != "kernel":
-        return f"none, this is a {surroundings()}"
-    return front_end() or "none known, as under nbconvert"
-
-
 def _display() -> str:
     match surroundings():
         case "kernel":
             stop = "with a Stop button" if has_server() else "without a Stop button"
             frames = "; last frames only (NBSHARE_STATIC)" if is_static() else ""
-            return f"progress display {stop}, and plots{frames}"
+            page = front_end() or "a kernel without a page, as under nbconvert"
+            return f"{page}: progress display {stop}, and plots{frames}"
         case "terminal":
             return "progress bar of tqdm; no plots"
         case "log":
@@ -286,13 +234,8 @@ _QUESTIONS = {
     "system": lambda: f"{platform.system()} {platform.release()} on {platform.machine()}",
     "packages": lambda: ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
     "CPUs": _cpus,
-    "BLAS": _blas,
     "memory": _memory,
     "shared memory": _shared_memory,
-    "/dev/shm": _dev_shm,  # noqa: S108
-    "open files": _open_files,
-    "kernel": _kernel,
-    "front end": _front_end,
     "display": _display,
     "settings": _settings,
 }
@@ -313,13 +256,6 @@ def _outcome(step: Step) -> str:
     seconds = f"{step.seconds:.2f} s" if step.state == "ok" else ""
     remedy = f"To do: {step.remedy}" if step.remedy else ""
     return "  ".join(filter(None, [seconds, step.detail, remedy]))
-
-
-def _marked(step: Step) -> str:
-    mark, colour = _LOOKS[step.state]
-    outcome = html.escape(_outcome(step)).replace("  ", "&emsp;")
-    # U+FE0E: a mark, not an emoji.
-    return f'<span style="{colour}">{mark}&#xFE0E;</span> {step.state}&emsp;{outcome}'
 
 
 # ------------------------------------------------------------------------ the self-test

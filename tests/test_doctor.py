@@ -280,25 +280,13 @@ assert last_job() is kept and job.running() and helpers() == workers
 """)
 
 
-def test_a_notebook_shows_a_table_and_names_its_front_end(lab):
-    """The report is HTML in a cell, in the colours of the page; display and kernel are named."""
+def test_a_notebook_names_its_front_end(lab):
+    """The report is text in a cell; the version of the kernel is among the packages."""
     page = Page(lab, JPY_SESSION_NAME="maps.ipynb")
     try:
         cell = page.run_well("nbshare.doctor()")
-        markup = "".join(page.html)
     finally:
         page.close()
-    assert "JupyterLab or Jupyter Notebook" in cell.result
-    assert "with a Stop button, and plots" in cell.result
-    assert re.search(r"kernel +ipykernel \d", cell.result)
-    assert markup.count("var(--jp-success-color1") == len(STEPS)
-    assert markup.count("<tr>") == len(STEPS) + len(checkup._QUESTIONS)
-    assert "background" not in markup
-
-
-def test_html_is_escaped():
-    """A path, a setting or an error may hold any characters."""
-    step = checkup.Step("share an array", "failed", 0.1, "<b>&", "<i>")
-    markup = checkup.Report({"Python": "<u>"}, [step])._repr_html_()
-    assert not re.search("<b>&|<i>|<u>", markup)
-    assert "&lt;b&gt;&amp;" in markup
+    assert "JupyterLab or Jupyter Notebook: progress display with a Stop button" in cell.result
+    assert re.search(r"ipykernel \d", cell.result)
+    assert "The self-test passed." in cell.result
