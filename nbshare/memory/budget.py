@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from nbshare.errors import OutOfMemoryError
 
@@ -62,19 +62,6 @@ def free_in(folder: str) -> int:
     status = os.statvfs(folder)
     # A file system without limits, or on a network, may report no blocks at all.
     return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62
-
-
-@cache
-def is_memory(folder: str) -> bool:
-    """Return whether files in a directory take memory."""
-    device = os.stat(folder).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo") as file:
-        for line in file:
-            mount, _, system = line.partition(" - ")
-            if mount.split()[2] == number:
-                return system.split()[0] in ("tmpfs", "ramfs")
-    return False
 
 
 def _machine_room() -> int:

@@ -163,7 +163,7 @@ def new_memory(nbytes: int, *, is_private: bool) -> tuple[Kind, Descriptor | Non
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
     is_shared = can_share() and not is_private
     kind = _chosen(os.environ.get(SETTING, ""), _temporary()) if is_shared else Private()
-    if not kind.folder or budget.is_memory(kind.folder):
+    if not kind.setting.startswith("file"):  # the room of a directory is checked by `reserve`
         budget.check_room(size)
     if isinstance(kind, Private):
         return kind, None, size
