@@ -719,3 +719,8 @@ def is_ours(frame: FrameType) -> bool:
 def cut(text: str, n: int = 200) -> str:
     """Shorten to what a message can bear: an item's repr may be a gigabyte long."""
     return text if len(text) <= n else text[:n] + "…"
+
+
+def counted(n: int, thing: str) -> str:
+    """Return a number and its noun, in the plural unless the number is 1."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

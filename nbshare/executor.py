@@ -14,6 +14,7 @@ from typing import Any, Literal, Never, ParamSpec, TypeVar
 
 from nbshare.engine.prints import Prints
 from nbshare.engine.tasks import TaskQueue
+from nbshare.errors import counted
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_count, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
@@ -139,7 +140,8 @@ class Executor(futures.Executor):
         )
 
     def __repr__(self) -> str:
-        return f"<Executor: max_workers={self._n_workers}, {len(self._tasks)} tasks not done>"
+        tasks = counted(len(self._tasks), "task")
+        return f"<Executor: max_workers={self._n_workers}, {tasks} not done>"
 
     def __reduce__(self) -> Never:
         raise TypeError(

@@ -347,7 +347,7 @@ class Job:
         try:
             index = i if self.n_tasks is None else range(self.n_tasks)[i]
         except IndexError:
-            raise IndexError(f"there is no item {i}: the run has {self.n_tasks} items") from None
+            raise IndexError(f"there is no item {i}: the run has {self.n_tasks}") from None
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)

@@ -16,6 +16,7 @@ from nbshare.engine.pipe import Pipe
 from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Request
 from nbshare.engine.stats import StageStats
+from nbshare.errors import counted
 from nbshare.functions.reference import label_of, resolve
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import check_display
@@ -91,7 +92,7 @@ class PipelineResult:
         kind = type(self.results).__name__
         if isinstance(self.results, np.ndarray):
             kind += f" of {self.results.shape} {self.results.dtype}"
-        parts = [f"{s.name} {s.n_blocks} blocks, {s.busy:.0%} busy" for s in self.stages]
+        parts = [f"{s.name} {counted(s.n_blocks, 'block')}, {s.busy:.0%} busy" for s in self.stages]
         return f"<PipelineResult: {kind}; {' → '.join(parts)}>"
 
 
@@ -353,7 +354,8 @@ def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
     if not is_list:
         return [value] * n
     if len(value) != n:
-        raise ValueError(f"{name}={value!r} has {len(value)} entries for {n} stages (without load)")
+        stages = counted(n, "stage")
+        raise ValueError(f"{name}={value!r} has {len(value)} entries for {stages} (without load)")
     return list(value)
 
 

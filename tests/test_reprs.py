@@ -14,6 +14,12 @@ def test_an_executor_tells_its_workers_and_tasks():
         assert repr(executor) == "<Executor: max_workers=3, 0 tasks not done>"
 
 
+def test_a_number_of_1_is_no_plural():
+    """Of slots and bytes, as of all that is counted in a message."""
+    assert repr(nbshare.RingBuffer(1, 3)) == "<RingBuffer of 1 slot of (3,) float64, 0 queued>"
+    assert repr(nbshare.SharedBuffer(1)) == "<SharedBuffer of 1 byte>"
+
+
 def test_a_shared_object_tells_its_type_and_size():
     """Also one that came from another process."""
     wrapped = nbshare.share({"a": np.zeros(10_000)}, wrap=True)

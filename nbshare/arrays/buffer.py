@@ -15,6 +15,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import Shape, checked_form
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.errors import counted
 from nbshare.memory import ALIGNMENT, Segment, View, aligned
 from nbshare.tracebacks import shown_from_the_call
 
@@ -175,8 +176,8 @@ class SharedBuffer(ByReference):
         needed = max((offset + size for *_, offset, size in places), default=0)
         if needed > self.nbytes:
             raise ValueError(
-                f"the layout needs {needed} bytes, the buffer has {self.nbytes}. Make a larger "
-                "one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or ask for less."
+                f"the layout needs {counted(needed, 'byte')}, the buffer has {self.nbytes}. Make a "
+                "larger one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or ask for less."
             )
         return {
             name: shared_view(np.ndarray(shape, dtype, buffer=self._block[offset : offset + size]))
@@ -184,7 +185,7 @@ class SharedBuffer(ByReference):
         }
 
     def __repr__(self) -> str:
-        return f"<SharedBuffer of {self.nbytes} bytes>"
+        return f"<SharedBuffer of {counted(self.nbytes, 'byte')}>"
 
     def _parts(self) -> tuple[Any, ...]:
         return self._block, self.lock

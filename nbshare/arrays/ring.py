@@ -18,7 +18,7 @@ from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
 from nbshare.arrays.ring_waiting import Lease, Monitor, futex
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.errors import RingClosedError
+from nbshare.errors import RingClosedError, counted
 from nbshare.tracebacks import shown_from_the_call
 
 OnDeath = Literal["reclaim", "leave"]
@@ -410,8 +410,8 @@ class RingBuffer(ByReference):
             return self._states.stats()
 
     def __repr__(self) -> str:
-        queued = self._states.stats().queued
-        return f"<RingBuffer of {self.slots} slots of {self.shape} {self.dtype}, {queued} queued>"
+        slots, queued = counted(self.slots, "slot"), self._states.stats().queued
+        return f"<RingBuffer of {slots} of {self.shape} {self.dtype}, {queued} queued>"
 
     def _parts(self) -> tuple[Any, ...]:
         return *self._buffer._parts(), *self._settings

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
+from nbshare.errors import counted
 from nbshare.job import Job, State
 from nbshare.wire.orders import LONG_LOADING_S
 
@@ -129,13 +130,13 @@ def slow_loading(job: Job) -> list[str]:
     found = [worker for worker in job._activity if worker.report and not worker.items]
     notes = [f"worker {worker.number} is {worker.report}" for worker in found[:_MOST_LOADING]]
     n_more = len(found) - len(notes)
-    return [*notes, f"{n_more} more workers too"] if n_more else notes
+    return [*notes, f"{counted(n_more, 'more worker')} too"] if n_more else notes
 
 
 def stage_lines(job: Job) -> list[str]:
     """Return a line for each stage of a pipeline."""
     return [
-        f"  {s.name}: {s.n_blocks} blocks, {queue}{s.busy:.0%} busy"
+        f"  {s.name}: {counted(s.n_blocks, 'block')}, {queue}{s.busy:.0%} busy"
         for s, queue in (
             (s, f"queue {s.queued}/{s.slots}, " if s.slots else "") for s in job.stages
         )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from nbshare.engine.stats import WorkerActivity
-from nbshare.errors import cut
+from nbshare.errors import counted, cut
 from nbshare.job import Job, html_table
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
@@ -114,7 +114,7 @@ class NotebookRow:
         with self._lock:
             words = describe(self._job, self._pace, timed=self._timed)
         if words.state == "starting":
-            words = words._replace(state=f"starting {_workers(self._job.n_workers)}…")
+            words = words._replace(state=f"starting {counted(self._job.n_workers, 'worker')}…")
         if self.output.is_shared:
             words.details.append(f"run {self.output.number} of this cell")
         return words
@@ -186,7 +186,7 @@ class NotebookRow:
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
             table = job.stats._repr_html_() if activity is None else self._table_of(activity)
-            parts.append((_workers(job.n_workers), table))
+            parts.append((counted(job.n_workers, "worker"), table))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
@@ -279,7 +279,3 @@ def _css(name: str, colour: tuple[str, str]) -> str:
 
 def _short(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else duration(seconds)
-
-
-def _workers(n: int) -> str:
-    return f"{n} worker" if n == 1 else f"{n} workers"

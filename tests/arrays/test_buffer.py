@@ -170,7 +170,7 @@ def test_an_empty_buffer_holds_empty_layouts():
     assert buffer.nbytes == SharedBuffer.nbytes_for({}) == 0
     assert buffer.layout({}) == {}
     assert buffer.layout({"A": ((2, 0), "f8")})["A"].shape == (2, 0)
-    with pytest.raises(ValueError, match="needs 1 bytes"):
+    with pytest.raises(ValueError, match="needs 1 byte,"):
         buffer.layout({"A": ((), "?")})
 
 

@@ -287,7 +287,7 @@ def test_what_would_end_the_program_is_an_error(where, kind):
     [
         ([], {}, "one stage or more"),
         ([plumbing.plus_one], {}, "plus_one, stage 1"),
-        ([plumbing.total], {"workers": (1, 2)}, "2 entries for 1 stages"),
+        ([plumbing.total], {"workers": (1, 2)}, "2 entries for 1 stage "),
         ([plumbing.total], {"workers": 0}, "workers=0"),
         ([plumbing.total], {"slots": 0}, "slots=0"),
         ([plumbing.total], {"progress": 3}, "progress=3"),
