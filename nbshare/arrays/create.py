@@ -416,7 +416,12 @@ def full_like(
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return the dtype if shared memory can hold it, else raise TypeError with the remedy."""
     checked = np.dtype(dtype)
-    if checked.hasobject or checked.char == "T":  # T: StringDType, whose strings lie elsewhere
+    if checked.char == "T":
+        raise TypeError(
+            f"{checked} keeps its strings outside the array, which cannot live in shared memory. "
+            "Convert the array to strings of a fixed length, such as astype('U20')."
+        )
+    if checked.hasobject:
         raise TypeError(
             f"dtype {checked} holds Python objects, which cannot live in shared memory. Convert "
             "the array (numbers: astype(float); strings: astype('U') or astype('S'); records: a "
