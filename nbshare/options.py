@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
+from nbshare.arrays.create import checked_int
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import cut, is_interrupt
@@ -210,14 +210,8 @@ def checked_count(name: str, value: int | None) -> int | None:
     """Return a count of 1 or more, or None; raise TypeError or ValueError for others."""
     if value is None:
         return None
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r}: must be an integer, or None for the default") from None
-    if count < 1:
-        default = "all CPUs that this process may use" if name == "max_workers" else "the default"
-        raise ValueError(f"{name}={count}: must be 1 or more, or None for {default}")
-    return count
+    default = "all CPUs that this process may use" if name == "max_workers" else "the default"
+    return checked_int(name, value, 1, f", or None for {default}")
 
 
 def checked_policy(options: MapOptions) -> Policy:

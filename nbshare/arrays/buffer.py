@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.create import Shape, checked_form
+from nbshare.arrays.create import Shape, checked_form, checked_int
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import counted
@@ -82,12 +82,7 @@ class SharedBuffer(ByReference):
 
     @shown_from_the_call
     def __init__(self, nbytes: int) -> None:
-        try:
-            size = operator.index(nbytes)
-        except TypeError:
-            raise TypeError(f"nbytes={nbytes!r:.100}: must be an int") from None
-        if size < 0:
-            raise ValueError(f"nbytes={size}: must be 0 or more")
+        size = checked_int("nbytes", nbytes, 0)
         block = View(Segment.create(size)).array(np.uint8, (size,))  # on a boundary of pages
         self._attach(shared_view(block), SharedLock())
 

@@ -430,6 +430,17 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return checked
 
 
+def checked_int(name: str, value: Any, least: int, hint: str = "") -> int:
+    """Return an argument as an int; raise TypeError or ValueError if it is not, or too small."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r:.100}: must be an int, {least} or more{hint}") from None
+    if number < least:
+        raise ValueError(f"{name}={number}: must be {least} or more{hint}")
+    return number
+
+
 def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and dtype of an array as NumPy makes it."""
     try:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.buffer import SharedBuffer
 from nbshare.arrays.by_reference import ByReference
-from nbshare.arrays.create import Shape, checked_form
+from nbshare.arrays.create import Shape, checked_form, checked_int
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
 from nbshare.arrays.ring_waiting import Lease, Monitor, futex
@@ -142,15 +142,8 @@ class RingBuffer(ByReference):
         on_death: OnDeath = "reclaim",
         in_order: bool = False,
     ) -> None:
-        try:
-            n_slots = operator.index(slots)
-        except TypeError:
-            raise TypeError(f"slots={slots!r}: must be an integer, 1 or more") from None
-        if n_slots < 1:
-            raise ValueError(
-                f"slots={slots}: must be 1 or more; use 2 or more so that one can be filled while "
-                "another is read"
-            )
+        hint = "; use 2 or more so that one can be filled while another is read"
+        n_slots = checked_int("slots", slots, 1, hint)
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
         futex()  # an error where there is none
