@@ -638,7 +638,7 @@ class Job:
     def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
         """Show a panel with a slider over the results in a notebook, also during the run.
 
-        It has a Play button, follows the newest result on request, and has a Stop button.
+        It tells how far the run is, and shows the chosen result as soon as it arrives.
 
         Parameters
         ----------
@@ -656,7 +656,7 @@ class Job:
 
         Examples
         --------
-        Follow a running job, in a notebook:
+        The results of a running job, in a notebook:
 
         >>> import numpy as np
         >>> import nbshare

@@ -160,7 +160,7 @@ def test_variable_strings_are_refused():
         pytest.skip("this NumPy has no StringDType")
     stars = np.array(["Deneb", "Mira"], dtypes.StringDType())
     for make in (nbshare.share, nbshare.zeros_like):
-        with pytest.raises(TypeError, match=r"strings outside of the array.* astype\('U20'\)"):
+        with pytest.raises(TypeError, match=r"strings outside the array.* astype\('U20'\)"):
             make(stars)
     assert nbshare.share(stars.astype("U20")).tolist() == ["Deneb", "Mira"]
 
