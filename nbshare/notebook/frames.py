@@ -17,7 +17,6 @@ _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
 _MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
 _LOOK_S = 0.05  # between looks for new results
-_SOON_S, _SOON_WHEN_FULL_S = 0.5, 2.5  # a run that ends so soon shows only its last frame
 
 
 class LiveFrames:
@@ -40,11 +39,11 @@ class LiveFrames:
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame
         self._is_complete = True
-        self._since: tuple[float, int] | None = None  # when the first results came, and how many
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last."""
-        if not self._job.n_done or not (final or self._has_news()):
+        n_done = self._job.n_done
+        if not n_done or not (final or n_done != self._n_done or not self._is_complete):
             return _LOOK_S
         if self._figure is None:
             from nbshare.notebook.figure import LiveFigure  # loads matplotlib
@@ -56,7 +55,8 @@ class LiveFrames:
         self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
             return _LOOK_S
-        share = _SHARE_WHEN_FULL if self._is_full() else _SHARE
+        is_full = self._job.n_workers >= usable_cpus()
+        share = _SHARE_WHEN_FULL if is_full else _SHARE
         return max(min((time.monotonic() - began) / share, _MAX_PAUSE_S), self._interval_s)
 
     def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
@@ -66,24 +66,3 @@ class LiveFrames:
             return None
         self._n_done, self._is_complete = n_done, frame.is_complete
         return frame.bundle
-
-    def _has_news(self) -> bool:
-        if not self._n_done:
-            return not self._ends_soon()
-        return self._job.n_done != self._n_done or not self._is_complete
-
-    def _ends_soon(self) -> bool:
-        """Whether a first frame would take more than its share of the time left.
-
-        Known only when results have arrived for a while; the start of workers says nothing.
-        """
-        n_done, n_tasks, now = self._job.n_done, self._job.n_tasks, time.monotonic()
-        if n_tasks is None:
-            return False
-        since, n_before = self._since = self._since or (now, n_done)
-        left_s = (now - since) * (n_tasks - n_done) / max(n_done - n_before, 1)
-        return left_s < (_SOON_WHEN_FULL_S if self._is_full() else _SOON_S)
-
-    def _is_full(self) -> bool:
-        """Whether workers need all CPUs."""
-        return self._job.n_workers >= usable_cpus()
