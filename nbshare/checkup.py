@@ -35,7 +35,7 @@ from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
 from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
 from nbshare.memory.budget import in_words
-from nbshare.memory.kinds import SETTING, Memfd, name_of
+from nbshare.memory.kinds import SETTING, name_of
 from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
 from nbshare.wire.failures import name_of_signal
 
@@ -194,18 +194,6 @@ def _memory() -> str:
     return f"{in_words(budget.available())} available, the machine has {in_words(total)}; {limit}"
 
 
-def _shared_memory() -> str:
-    if not can_share():
-        return "none: it needs Linux; arrays are in private memory"
-    if setting := os.environ.get(SETTING):
-        return f"{setting}, as {SETTING} says"
-    try:
-        Memfd().open().close()
-    except (OSError, AttributeError) as error:  # Python lacks the call on this system
-        return f"files in /dev/shm or the directory for temporary files, since memfd fails: {error}"
-    return "memfd: anonymous memory, which /dev/shm does not limit"
-
-
 def _display() -> str:
     match surroundings():
         case "kernel":
@@ -235,7 +223,6 @@ _QUESTIONS = {
     "packages": lambda: ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
     "CPUs": _cpus,
     "memory": _memory,
-    "shared memory": _shared_memory,
     "display": _display,
     "settings": _settings,
 }
