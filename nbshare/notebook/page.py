@@ -27,7 +27,6 @@ from nbshare.notebook.environment import KernelOutput, has_server, shell
 
 _ASK = "nbshare_rows"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
-_MOST_ENDED = 100  # displays whose last state is kept, for pages that ask later
 
 _links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
 _ended: dict[str, PageLink] = {}  # keeps those that are over
@@ -82,8 +81,6 @@ class PageLink:
         self._job = None  # after the markup, for a page that asks meanwhile
         if self.script:
             _ended[self._id] = self
-            for old in list(_ended)[:-_MOST_ENDED]:
-                del _ended[old]
 
     def answer(self) -> dict[str, Any]:
         """Return the answer to the page."""
