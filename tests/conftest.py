@@ -16,24 +16,50 @@ from typing import Any
 
 import pytest
 from faultlab import FOLDERS, TESTS, Lab
-from outcomes import MANY
 
-sys.path[:0] = map(str, FOLDERS)
+sys.path[:0] = FOLDERS
+
+# OpenBLAS's threads, which tests have no work for, look for some for 30 ms in each process before
+# they sleep. There are as many as without this.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # Tests start more than a thousand processes that import the package, and some of them may not write
-# what they compile: it is half of the time until they work.
+# what they compile: it is half of the time until they work. So all that tests import when they are
+# collected is kept compiled, and so are they themselves: to rewrite them takes pytest 7 s.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     for folder in (TESTS.parent / "nbshare", TESTS):
         compileall.compile_dir(folder, quiet=1)
+WRITES_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
 
 # A shell's background job ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
 
+# Files whose tests take 15 s and more.
+LONG = [
+    *("test_crashes", "test_pipeline_faults", "test_code", "test_values", "test_deaths"),
+    *("test_notebook_display", "test_limits", "test_small_maps", "test_kernel", "test_policies"),
+    *("test_sweep", "test_executor_faults", "test_preparation", "test_outcomes", "test_results"),
+    *("test_stream", "test_executor", "test_hosts", "test_detached", "test_tiny_items"),
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist begin with the files that come first in `LONG`, not with those of most tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files that take long first: one that is begun last would keep one process only busy."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+
 
 def pytest_collection_finish() -> None:
     """Have garbage collections leave out what all tests have in common, which takes them 0.1 s."""
+    sys.dont_write_bytecode = WRITES_NO_BYTECODE
     gc.collect()
     gc.freeze()
 
@@ -93,7 +119,7 @@ def cold() -> Iterator[None]:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
+def script(tmp_path: Path, request: pytest.FixtureRequest) -> Script:
     """Run code as a script, or as given to ``python -c``, in a folder of its own.
 
     ``script(code, as_command=False, **environ)`` returns what it printed; it has to end well.
@@ -102,7 +128,7 @@ def script(tmp_path: Path) -> Script:
     def run(code: str, *, as_command: bool = False, **environ: str) -> str:
         path = tmp_path / "script.py"
         path.write_text(code)
-        python_path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
+        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, request.path.parent)))
         ended = subprocess.run(
             [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
             cwd=tmp_path,
@@ -129,6 +155,8 @@ def no_helpers_left() -> Iterator[None]:
 @pytest.fixture
 def tally(tmp_path):
     """Give the file in which workers count how often each item was begun."""
+    from outcomes import MANY  # late: it imports NumPy
+
     path = tmp_path / "tally"
     path.write_bytes(bytes(MANY))
     return str(path)

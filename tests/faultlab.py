@@ -5,31 +5,35 @@ all its processes are found in ``/proc``, a private ``TMPDIR`` and, where the sy
 private ``/dev/shm`` of 64 MB. Whatever happened to it, `Lab.close` sees to it that nothing is left.
 
 Subjects import this module too: `tell` what they saw, raise and await flags (files in the working
-directory, which workers share), and `provoke` failures.
+directory, which workers share), and `provoke` failures. So do their workers: what only some need is
+imported late.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import subprocess
 
 T = TypeVar("T")
 
 TESTS = Path(__file__).resolve().parent
-# On the import path of all tests, and of what they start.
-FOLDERS = [TESTS, *sorted({path.parent for path in TESTS.glob("*/*.py")})]
+FOLDERS = [str(TESTS), *sorted(map(str, TESTS.glob("[a-z]*/")))]
 TAG = "NBSHARE_FAULTLAB"
+# All tests have them on their import path; subjects have them at its end, since Python looks into
+# one folder after the other for each module.
+if TAG in os.environ:
+    sys.path += [folder for folder in FOLDERS if folder not in sys.path]
 SOON_S = 8.0  # what the catalogue allows 1 s for, on a machine that may stand still for some
 LIMIT_S = 20.0  # after which a subject hangs
 FACTS = "facts.json"
@@ -132,6 +136,8 @@ def await_flag(name: str) -> None:
 
 def tell(**facts: Any) -> None:
     """Leave facts for the test, whole or not at all."""
+    import json
+
     Path("facts.new").write_text(json.dumps(facts))
     os.replace("facts.new", FACTS)
 
@@ -275,6 +281,8 @@ STUMBLES = [
 @functools.cache
 def may_mount() -> bool:
     """Whether a subject can have a ``/dev/shm`` of its own."""
+    import subprocess
+
     try:
         ended = subprocess.run(["unshare", "-m", "sh", "-c", _MOUNT], capture_output=True)
     except FileNotFoundError:
@@ -311,6 +319,8 @@ class Subject:
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Wait for its end; returns the status."""
+        import subprocess
+
         try:
             return self.popen.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -332,7 +342,7 @@ class Lab:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.tag = uuid.uuid4().hex
+        self.tag = os.urandom(16).hex()
         self.folder = folder
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
@@ -342,7 +352,7 @@ class Lab:
             TAG: self.tag,
             "TMPDIR": str(self.tmp),
             "HOME": str(folder),
-            "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, *FOLDERS))),
+            "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.strangers: set[int] = set()  # tagged processes that are no business of the library
@@ -365,6 +375,8 @@ class Lab:
 
     def start(self, code: str, *, stdout: Any = None) -> Subject:
         """Start a script, whose first lines are given to every one."""
+        import subprocess
+
         number = len(self._subjects)
         path = self.folder / f"subject_{number}.py"
         path.write_text(PREAMBLE + code)
@@ -396,6 +408,8 @@ class Lab:
     @property
     def facts(self) -> dict[str, Any]:
         """What the subject has told."""
+        import json
+
         return json.loads(self.folder.joinpath(FACTS).read_text())
 
     def told(self) -> dict[str, Any]:

@@ -1,20 +1,16 @@
-"""What subjects let their workers do: fail, hang, misbehave."""
+"""What subjects let their workers do: fail, hang, misbehave; imports are late, as in faultlab."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import multiprocessing
 import os
 import pickle
 import resource
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ import numpy as np
 from faultlab import await_flag, raise_flag, wait_until
 
 import nbshare
-from nbshare import parallel_map
 from nbshare.errors import StaleReferenceError
 from nbshare.memory import Handle, View, handle_of, open_handle, segment_of
 
@@ -36,7 +31,7 @@ def double(x: float) -> float:
 
 def check_double() -> None:
     """Run a good run; an error if its results are wrong."""
-    found = parallel_map(double, range(20), max_workers=2, chunksize=1, progress=False)
+    found = nbshare.parallel_map(double, range(20), max_workers=2, chunksize=1, progress=False)
     assert found.tolist() == [2.0 * i for i in range(20)]
 
 
@@ -246,6 +241,8 @@ class Forks:
 def die_with_a_child(i: int) -> int:
     """End by SIGKILL at item 3, while a process that it has forked lives on."""
     if i == 3:
+        import multiprocessing
+
         multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
         os.kill(os.getpid(), signal.SIGKILL)
     return i
@@ -306,6 +303,8 @@ def _counts_in_c() -> None:
 
 
 def _starts_program() -> None:
+    import subprocess
+
     subprocess.Popen(["sleep", "1000"])
     raise_flag("program")
     time.sleep(FOREVER_S)
@@ -331,6 +330,8 @@ def hang(how: str, i: int) -> float:
 
 def start_program(i: int) -> int:
     """Start a program that outlives the item."""
+    import subprocess
+
     return subprocess.Popen(["sleep", "1000"]).pid
 
 
@@ -624,6 +625,8 @@ def recycle(how: str, handle: Handle) -> None:
             os.mkfifo(name)
             other = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
         case "socket":
+            import socket
+
             other = socket.socketpair()[0].detach()
         case "folder":
             other = os.open(".", os.O_RDONLY)
@@ -637,6 +640,8 @@ def recycle(how: str, handle: Handle) -> None:
 
 def reference_to(array: np.ndarray) -> bytes:
     """Return what goes through the queues and pipes of others."""
+    from multiprocessing.reduction import ForkingPickler
+
     return bytes(ForkingPickler.dumps(array))
 
 

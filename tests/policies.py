@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-import uuid
 import warnings
 import weakref
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from faultlab import wait_until
 
-from nbshare import parallel_map
+import nbshare
 
 # ------------------------------------------------------------------------- mishaps
 
@@ -238,7 +237,7 @@ def draw_globally(i, bad=(), tally=None):
 
 
 def draw_nested(seed, n):
-    return parallel_map(draw, range(n), seed=seed)
+    return nbshare.parallel_map(draw, range(n), seed=seed)
 
 
 # --------------------------------------------------------------------- first steps
@@ -248,7 +247,7 @@ state = {}
 
 def prepare(folder, value):
     """Leave a mark for each run, and set what the items read."""
-    Path(folder, f"{os.getpid()}-{uuid.uuid4()}").touch()
+    Path(folder, f"{os.getpid()}-{os.urandom(8).hex()}").touch()
     state["value"] = value
 
 
@@ -515,18 +514,18 @@ def nest(depth, options):
     """Map at every depth; gives the processes that were at work."""
     if depth == 0:
         return [os.getpid()]
-    found = parallel_map(nest, [depth - 1] * 3, shared={"options": options}, **options)
+    found = nbshare.parallel_map(nest, [depth - 1] * 3, shared={"options": options}, **options)
     return sorted({os.getpid(), *(pid for pids in found for pid in pids)})
 
 
 def nest_failing(_, on_error):
-    result = parallel_map(fail_some, range(6), shared={"bad": {2, 4}}, on_error=on_error)
+    result = nbshare.parallel_map(fail_some, range(6), shared={"bad": {2, 4}}, on_error=on_error)
     return result.mask.tolist(), result.sum()
 
 
 def nest_retrying(i, tally):
     options = {"tally": tally, "bad": {3}, "ways": ["raise", "raise"]}
-    return parallel_map(attempt, range(6), shared=options, retries=2)
+    return nbshare.parallel_map(attempt, range(6), shared=options, retries=2)
 
 
 def fail_row(row, bad):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nbshare import parallel_map
+import nbshare
 
 
 def file_of(array):
@@ -90,7 +90,7 @@ def count_descriptors(_, views):
 
 def nest(_, x):
     """Give an array to another run."""
-    return parallel_map(file_of_shared, [0], shared={"x": x}, out="list")[0]
+    return nbshare.parallel_map(file_of_shared, [0], shared={"x": x}, out="list")[0]
 
 
 def write(_, x):

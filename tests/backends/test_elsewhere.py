@@ -24,7 +24,7 @@ def test_calls_run_in_this_process(tmp_path):
     suite = Path(__file__).with_name("suite_elsewhere.py")
     options = ["-q", "-c", os.devnull, "--noconftest", "--basetemp", tmp_path / "tests"]
     options += ["-p", "no:cacheprovider", "-W", "error", "--rootdir", TESTS]
-    python_path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
+    python_path = os.pathsep.join([str(TESTS.parent), *FOLDERS])
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, suite],
         env={**os.environ, "PYTHONPATH": python_path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

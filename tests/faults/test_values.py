@@ -703,6 +703,7 @@ def be_dumpable():  # as processes are that such a user has started
     assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
 def mount(*arguments):
     subprocess.run(["mount", *arguments], check=True)
+nbshare.parallel_map  # with all that it imports: another user may not read its files
 reference = Path("reference").read_bytes()
 {self.enter}
 {code}

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from faultlab import FOLDERS, TESTS
+from faultlab import TESTS
 
 from nbshare import interrupts
 from nbshare.memory import (
@@ -63,7 +63,7 @@ class Program:
         """Start it; the end is the caller's to see to."""
         path = self.folder / "program.py"
         path.write_text(code)
-        python_path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
+        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, TESTS / "memory")))
         inherited = {name: value for name, value in os.environ.items() if name != SETTING}
         command = [sys.executable, str(path)]
         if before:

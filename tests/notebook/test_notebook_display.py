@@ -58,11 +58,13 @@ CELLS = {
     ),
     "pyplot": "print('matplotlib.pyplot' in sys.modules)",
     "stopped": "play(PlayedJob(images()), until=12, end='stopped', seconds=0.2)",
-    "interrupted": "play(PlayedJob(images(), 'my <label>'), True, until=3, end='interrupted')",
+    "interrupted": (
+        "play(PlayedJob(images(), 'my <label>'), True, until=3, end='interrupted', seconds=0.3)"
+    ),
     "quiet": "play(PlayedJob(images()), progress=False, seconds=0.1)",
     "callable": (
         "def draw(ax, partial):\n    ax.plot(partial.mean((1, 2)))\n"
-        "play(PlayedJob(images()), 'mine', plot=draw)"
+        "play(PlayedJob(images()), 'mine', plot=draw, seconds=0.3)"
     ),
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",

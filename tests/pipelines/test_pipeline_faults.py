@@ -237,13 +237,13 @@ check()
 def test_t1_a_loader_takes_too_long_and_waiting_does_not_count(lab):
     """A stage that waits for blocks, or a loader for slots, is not late; a loader that hangs is."""
     lab.run(f"""{HEAD}
-slow = functools.partial(plumbing.slow, pause_s=0.3)
+slow = functools.partial(plumbing.slow, pause_s=0.2)
 for load in (plumbing.numbers, plumbing.numbers_in_place):
     load = functools.partial(load, n=24)
-    done = pipeline(load, plumbing.doubled, slow, timeout=2, slots=1)
+    done = pipeline(load, plumbing.doubled, slow, timeout=1.2, slots=1)
     assert len(done.results) == 6
 try:
-    pipeline(functools.partial(plumbing.numbers_late, 40, 2, 60), plumbing.total, timeout=2)
+    pipeline(functools.partial(plumbing.numbers_late, 40, 2, 60), plumbing.total, timeout=1.2)
 except TaskTimeoutError as error:
     assert "block 2 in stage 'numbers_late'" in str(error), error
 else:
