@@ -624,7 +624,7 @@ def test_a_time_out_does_not_disturb_quick_items(n, seconds, tmp_path, cold):
 
 def test_a_time_out_is_for_one_item_also_if_items_become_slower():
     """Items that were taken for tiny ones and are not have the whole time each."""
-    slow = range(9_000, 9_400)
+    slow = range(9_000, 9_250)
     result = parallel_map(
         policies.slow_down,
         range(100_000),
