@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-CALLS: list[int] = []  # items that ran in this process
-PAUSE_S = {0: 0.0}  # of each of them
-
 
 def note(log: str, x: object) -> None:
     """Note that an item has run; lines of several processes stay whole."""
@@ -96,24 +93,6 @@ def deadly(x, log):
 
 
 RESULTS = [number, integer, row, record, mixed]
-
-
-def values(x):
-    CALLS.append(x)
-    time.sleep(PAUSE_S[0])
-    return np.array([x + 1, x * x, -x], np.float32)
-
-
-def objects(x):
-    CALLS.append(x)
-    time.sleep(PAUSE_S[0])
-    return {"x": x, "big": np.full(600, x)} if x % 2 else f"text {x}"
-
-
-def twos(x):
-    CALLS.append(x)
-    time.sleep(PAUSE_S[0])
-    return float(x) if x != 4 else "an odd one"
 
 
 def gated(x, log):

@@ -20,6 +20,7 @@ from pathlib import Path
 import disks
 import numpy as np
 import pytest
+import small_sweeps
 import sweeps
 from grids import thinned
 
@@ -33,12 +34,12 @@ N = 6
 MOST_QUICK = 150  # states in the quick suite
 
 
-FUNCTIONS = [sweeps.values, sweeps.objects, sweeps.twos]
+FUNCTIONS = [small_sweeps.values, small_sweeps.objects, small_sweeps.twos]
 
 
 def run(func, path, n=N, **options):
     """Run a sweep here, in this process; returns its results and what has run."""
-    sweeps.CALLS.clear()
+    small_sweeps.CALLS.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = parallel_map(
@@ -50,7 +51,7 @@ def run(func, path, n=N, **options):
             version="",
             **options,
         )
-    return results, list(sweeps.CALLS)
+    return results, list(small_sweeps.CALLS)
 
 
 def plain(results):
@@ -74,12 +75,12 @@ def quick(monkeypatch):
 def record(func, tmp_path, monkeypatch, durability):
     """Return the calls of a sweep in two parts, and when results were there for good."""
     disk = disks.Recording()
-    monkeypatch.setitem(sweeps.PAUSE_S, 0, 5e-3)
+    monkeypatch.setitem(small_sweeps.PAUSE_S, 0, 5e-3)
     monkeypatch.setattr(disk_calls, "system", disk)
     run(func, tmp_path / "recorded", n=3, durability=durability)
     results, _ = run(func, tmp_path / "recorded", durability=durability)
     monkeypatch.setattr(disk_calls, "system", disk_calls.System())
-    monkeypatch.setitem(sweeps.PAUSE_S, 0, 0.0)
+    monkeypatch.setitem(small_sweeps.PAUSE_S, 0, 0.0)
     return disk.ops, plain(results)
 
 
@@ -205,7 +206,7 @@ def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypa
             results, _ = run(func, path, durability=durability)
             assert plain(results) == expected
         except OSError:
-            assert sweeps.CALLS == []
+            assert small_sweeps.CALLS == []
         monkeypatch.setattr(disk_calls, "system", disk_calls.System())
         results, _ = run(func, path, durability=durability)
         assert plain(results) == expected
@@ -220,15 +221,15 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     """One warning, and all results in memory; or the error, and what was stored stays."""
     monkeypatch.setattr(keeper, "PAUSE_S", 0.01)
     path = tmp_path / "run"
-    run(sweeps.values, path)
+    run(small_sweeps.values, path)
     disk = disks.Failing(0, "ENOSPC")
-    n_calls = len(record(sweeps.values, tmp_path, monkeypatch, "process")[0])
+    n_calls = len(record(small_sweeps.values, tmp_path, monkeypatch, "process")[0])
     disk = disks.Failing(n_calls // 3, "ENOSPC", lasting=True)
     monkeypatch.setattr(disk_calls, "system", disk)
 
     def call():
         return parallel_map(
-            sweeps.values, range(40), checkpoint=path, version="",
+            small_sweeps.values, range(40), checkpoint=path, version="",
             backend="serial", progress=False, on_full=on_full,
         )  # fmt: skip
 
@@ -240,7 +241,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
             assert len(call()) == 40
         assert len(told) == 1
     monkeypatch.setattr(disk_calls, "system", disk_calls.System())
-    results, ran = run(sweeps.values, path, n=40)
+    results, ran = run(small_sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
 
@@ -298,15 +299,15 @@ def test_a_directory_that_may_not_be_written_to(tmp_path):
     """An error before anything runs."""
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError):
-        run(sweeps.values, tmp_path / "run")
-    assert sweeps.CALLS == []
+        run(small_sweeps.values, tmp_path / "run")
+    assert small_sweeps.CALLS == []
 
 
 @pytest.mark.parametrize("damage", ["a byte", "cut off", "empty", "gone"])
 def test_results_that_were_damaged_run_again(damage, tmp_path):
     """After a start of the machine, or where a file is not whole: with a warning, and only they."""
     path = tmp_path / "run"
-    expected = plain(run(sweeps.values, path)[0])
+    expected = plain(run(small_sweeps.values, path)[0])
     lease = json.loads((path / "lease.json").read_text())
     (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
     file = path / "results.npy"
@@ -315,25 +316,25 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     file.write_bytes({"a byte": data, "cut off": data[:-20], "empty": b"", "gone": data}[damage])
     if damage == "gone":
         file.unlink()
-    sweeps.CALLS.clear()
+    small_sweeps.CALLS.clear()
     with pytest.warns(CheckpointWarning, match="their items run again"):
         results = parallel_map(
-            sweeps.values, range(N), checkpoint=path, backend="serial", version=""
+            small_sweeps.values, range(N), checkpoint=path, backend="serial", version=""
         )
     assert plain(results) == expected
-    assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == sweeps.CALLS
+    assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == small_sweeps.CALLS
 
 
 def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
     """As after a power failure: its header had grown, and its space had not."""
     path = tmp_path / "run"
-    expected = plain(run(sweeps.values, path)[0])
+    expected = plain(run(small_sweeps.values, path)[0])
     lease = json.loads((path / "lease.json").read_text())
     (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
     file = path / "results.npy"
     assert file.read_bytes().count(b"(6, 3)") == 1
     file.write_bytes(file.read_bytes().replace(b"(6, 3)", b"(9, 3)"))
-    again, ran = run(sweeps.values, path)
+    again, ran = run(small_sweeps.values, path)
     assert plain(again) == expected
     assert ran == []
 
@@ -341,15 +342,15 @@ def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
 def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
     """As after a power failure: its name was in no folder yet."""
     path = tmp_path / "run"
-    expected = plain(run(sweeps.objects, path)[0])
+    expected = plain(run(small_sweeps.objects, path)[0])
     for log in path.glob("objects*.log"):
         log.unlink()
     with pytest.warns(CheckpointWarning, match="their items run again"):
         results = parallel_map(
-            sweeps.objects, range(N), checkpoint=path, backend="serial", version=""
+            small_sweeps.objects, range(N), checkpoint=path, backend="serial", version=""
         )
     assert plain(results) == expected
-    assert run(sweeps.objects, path)[1] == []
+    assert run(small_sweeps.objects, path)[1] == []
 
 
 # ---------------------------------------------------------------------------- one writer
@@ -363,26 +364,26 @@ def lease(path, **changes):
 def test_a_writer_on_another_host_is_given_a_minute(tmp_path, monkeypatch):
     """By the clock of the file system; then it is gone."""
     path = tmp_path / "run"
-    run(sweeps.values, path)
+    run(small_sweeps.values, path)
     lease(path, host="elsewhere")
     with pytest.raises(CheckpointInUseError, match="on elsewhere"):
-        run(sweeps.values, path)
+        run(small_sweeps.values, path)
     assert open_checkpoint(path).state == "running"
     old = time.time() - 61
     os.utime(path / "lease.json", (old, old))
-    assert run(sweeps.values, path)[1] == []
+    assert run(small_sweeps.values, path)[1] == []
 
 
 def test_a_dead_writer_is_followed_at_once(tmp_path):
     """Known by its number and start: one that has the number again is another process."""
     path = tmp_path / "run"
-    run(sweeps.values, path)
+    run(small_sweeps.values, path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for changes in ({"pid": ended.pid}, {"pid": 1, "start": 12345}, {"boot": "another"}):
         lease(path, **changes)
         assert open_checkpoint(path).state == "ended"
-        assert run(sweeps.values, path)[1] == []
+        assert run(small_sweeps.values, path)[1] == []
 
 
 def test_a_file_system_without_locks_works_with_a_warning(tmp_path, monkeypatch):

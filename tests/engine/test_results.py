@@ -207,7 +207,7 @@ VALUES = st.lists(
 
 
 @pytest.mark.filterwarnings("ignore:results differ")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(VALUES, st.data())
 def test_results_are_those_of_numpy_with_failures_too(values, data):
     """In each order, and by however many workers, of a list or a generator; failures are masked."""

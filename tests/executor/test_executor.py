@@ -348,7 +348,7 @@ def test_prints_of_a_map_come_before_its_results(executor, capsys):
 
 def test_prints_come_before_the_result_while_the_caller_computes(executor, capsys):
     """Though its threads have to wait for the interpreter lock."""
-    for i in range(20):
+    for i in range(10):
         future = executor.submit(print, i)
         while not future.done():
             sum(range(2000))

@@ -21,6 +21,7 @@ from interrupts import each_interrupt
 
 import nbshare
 from nbshare import Executor, errors, interrupts
+from nbshare.engine import dispatcher
 from nbshare.engine import tasks as engine_tasks
 
 SHORT_S = 20  # of a wait for what comes at once
@@ -144,8 +145,9 @@ def waiting(monkeypatch):
 
 
 @pytest.mark.parametrize("n_tasks", [0, 1, 2])
-def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks):
-    """Another one does its task, after the two seconds that any worker has."""
+def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks, monkeypatch):
+    """Another one does its task, after the time that any worker has."""
+    monkeypatch.setattr(dispatcher, "BEGIN_S", 0.5)
     executor, pid = waiting
     os.kill(pid, signal.SIGSTOP)
     queued = [executor.submit(os.getpid) for _ in range(n_tasks)]

@@ -46,7 +46,7 @@ PLAYER = (
 
 CELLS = {
     "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(HERE)]!r}\n{PLAYER}",
-    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=5.0)"),
+    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=3.5)"),
     "changed": (
         "import os\nos.environ['NBSHARE_STATIC'] = '1'\n"  # frames before the last set the layout
         "job = PlayedJob(images())\nplay(job, plot=['image', 'line', 'hist'], seconds=0.1)\n"
@@ -67,7 +67,7 @@ CELLS = {
         "play(PlayedJob(images()), 'mine', plot=draw, seconds=0.3)"
     ),
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
-    "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.5)",
+    "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.2)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
     "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
     "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
@@ -91,7 +91,7 @@ CELLS = {
     "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
     "static": (
         "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
-        "play(PlayedJob(images()), plot='image', seconds=0.5)"
+        "play(PlayedJob(images()), plot='image', seconds=0.2)"
     ),
 }
 

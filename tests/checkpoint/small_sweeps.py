@@ -1,0 +1,28 @@
+"""Functions of sweeps that run hundreds of times here: each run reads and parses their file."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+CALLS: list[int] = []  # items that ran in this process
+PAUSE_S = {0: 0.0}  # of each of them
+
+
+def values(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return np.array([x + 1, x * x, -x], np.float32)
+
+
+def objects(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return {"x": x, "big": np.full(600, x)} if x % 2 else f"text {x}"
+
+
+def twos(x):
+    CALLS.append(x)
+    time.sleep(PAUSE_S[0])
+    return float(x) if x != 4 else "an odd one"
