@@ -34,7 +34,7 @@ import sys
 import numpy as np
 from functools import partial
 from concurrent.futures import Executor as _, ProcessPoolExecutor
-from multiprocessing import Pool
+from multiprocessing import pool
 from joblib import Parallel, delayed
 from tqdm.contrib.concurrent import process_map
 from nbshare import Executor, map_async, parallel_map, shutdown
@@ -43,6 +43,11 @@ from functions_of_readme import f, g, h, load
 xs, data, path = [3, 1, 2], np.arange(5.0), "abc"
 pairs, as_, bs = [(1, 2), (3, 4)], [1, 2], [3, 4, 5]
 x = xs[0]
+pools = []
+
+def Pool(**options):
+    pools.append(pool.Pool(**options))
+    return pools[-1]
 
 def values(code):
     names = dict(globals())
@@ -60,6 +65,9 @@ if __name__ == "__main__":
     for theirs, ours in eval(sys.argv[1]):
         print([values(theirs), values(ours)])
         shutdown()  # else workers of the next row have run the initializer of this one
+        while pools:  # else the next row would fork amid their threads, and might hang
+            pools[-1].terminate()
+            pools.pop().join()
 """
 
 
