@@ -31,7 +31,6 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from queue import SimpleQueue
-from typing import Any
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
