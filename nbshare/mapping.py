@@ -107,7 +107,7 @@ def parallel_map(
         a second: results against items, an image, a histogram, or what a `LivePlot` says.
         ``callable(ax, partial)`` gets Matplotlib Axes and the masked array of the results so far
         (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots are shown
-        side by side. A run of a second or two that uses all CPUs shows only the final frame.
+        side by side.
     on_error : {"raise", "return"}, optional
         ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
         worker's traceback and a note that names the item. ``"return"``: the run continues; the
