@@ -84,3 +84,11 @@ def too_many() -> TooManyFilesError:
         "array in shared memory of more than 32 KiB takes one, a worker several. Use fewer, larger "
         "arrays, put several into one SharedBuffer, or raise the limit before Python starts.",
     )
+
+
+def pidfd_of(pid: int) -> int:
+    """Open a pidfd; -1 where the system has none (Linux before 5.3), or refuses it."""
+    try:
+        return with_room(lambda: os.pidfd_open(pid))
+    except (AttributeError, OSError):
+        return -1

@@ -33,6 +33,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
+from nbshare.memory.descriptors import pidfd_of
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
@@ -155,11 +156,9 @@ def arm(life_fd: int) -> None:
 def open_owner(owner: int) -> int:
     """Open a pidfd of the owner, which must be the parent: a dead process's number may be reused.
 
-    Return -1 if the system has none (Linux before 5.3), or refuses it.
+    Return -1 if the system has none.
     """
-    pidfd = -1
-    with suppress(AttributeError, OSError):
-        pidfd = os.pidfd_open(owner)
+    pidfd = pidfd_of(owner)
     if os.getppid() != owner:
         os._exit(1)
     return pidfd
