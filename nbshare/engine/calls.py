@@ -216,7 +216,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                worker.mark_ready(pid)
+                self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):

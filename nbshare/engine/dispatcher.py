@@ -201,13 +201,14 @@ class Dispatcher(Engine):
 
     def _hear(self, events: list[object]) -> None:
         """Handle what workers have sent and printed, and which of them have died."""
-        for event in events:
+        for event in dict.fromkeys(events):  # a dead worker is told by its channel and its pidfd
             match event:
                 case WorkerProcess():
                     try:
                         self._calls.hear(event)
                     except BlockingIOError:
-                        pass
+                        if event.is_dead:  # and a process that it has forked holds its channel
+                            self._calls.lose(event)
                     except (EOFError, OSError):
                         event.note_closed()
                         self._calls.lose(event)

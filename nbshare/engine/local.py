@@ -8,8 +8,9 @@ system call                  for                           where it is missing o
 eventfd, epoll_create1       waking up                     an error that names it
 pipe2                        prints, the owner's end       likewise
 socketpair, sendmsg          messages with descriptors     likewise
-pidfd_open                   the end of orphans            the ends of the life pipe and the channel
-fcntl(O_ASYNC, F_SETSIG)     likewise                      a thread with the owner's pidfd, and the
+pidfd_open                   hearing of deaths             the end of the worker's channel, and
+                                                           ``/proc`` (`nbshare.engine.process`)
+fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end (`nbshare.worker.process`)
 memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)
 madvise(MADV_COLLAPSE)       huge pages                    small ones (`nbshare.memory.huge`)

@@ -17,7 +17,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.memory.descriptors import owned, with_room
+from nbshare.memory.descriptors import owned, pidfd_of, with_room
 from nbshare.memory.processes import has_ended, is_out_of_time, state_of
 from nbshare.wire.context import ONE_THREAD
 from nbshare.wire.messages import Channel, channel_pair
@@ -63,8 +63,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
-    pid : int
-        Known when it is ready; 0 before.
+    pid, pidfd : int
+        Known when it is ready; 0 and -1 before. Some systems have no pidfds.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
     call_since : float
@@ -97,6 +97,7 @@ class WorkerProcess:
         self.imported: dict[str, Stamp | None] = {}
         self.call_since = self.late_at = 0.0
         self.pid = 0
+        self.pidfd = -1
         self.why = ""
         now = time.monotonic()
         self.look_at, self.ready_by = now + LOOK_S, now + START_S
@@ -114,6 +115,11 @@ class WorkerProcess:
         with suppress(OSError):
             return state_of(self.pid) in "tT"
         return False
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended."""
+        return self.is_ready and has_ended((self.pid, 0))
 
     def assign(self, call: Call) -> None:
         """Note that it has been given a call."""
@@ -141,6 +147,7 @@ class WorkerProcess:
         """Note that it has started."""
         self.pid = pid
         self.call_since = time.monotonic()
+        self.pidfd = pidfd_of(pid)
 
     def kill(self) -> None:
         """End it and the processes it has started."""
@@ -152,7 +159,7 @@ class WorkerProcess:
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
         until_s = time.monotonic() + CLOSE_S
-        while self.pid and not has_ended((self.pid, 0)):
+        while self.is_ready and not self.is_dead:
             if time.monotonic() >= until_s:
                 self.why = "closed"
                 return
@@ -172,6 +179,8 @@ class WorkerProcess:
         status = self._starter.reap(self.pid) if self.pid else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
         return status
 
     def _await_end(self) -> bool:

@@ -187,11 +187,19 @@ class WorkerPool:
         self._events.watch(worker.channel.fileno(), worker)
         return worker
 
+    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
+        """Note that a worker has started."""
+        worker.mark_ready(pid)
+        if worker.pidfd >= 0:  # otherwise the end of its channel tells of its death
+            self._events.watch(worker.pidfd, worker)
+
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
+        if worker.pidfd >= 0:
+            self._events.unwatch(worker.pidfd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

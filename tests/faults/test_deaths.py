@@ -204,6 +204,28 @@ assert back - json.loads(Path("facts.json").read_text())["at"] < faultlab.SOON_S
 """)
 
 
+def test_d4_a_killed_worker_is_missed_though_its_child_holds_its_channel(lab):
+    """A library may fork without exec in C, where no hook of Python closes the channel."""
+    lab.run("""
+def leaves_a_child(i):
+    import ctypes, os, signal
+    libc = ctypes.CDLL(None)
+    if i == 2:
+        if libc.fork() == 0:
+            libc.pause()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return i
+try:
+    quiet(leaves_a_child, range(6), max_workers=2)
+except nbshare.errors.WorkerDiedError as error:
+    assert error.index == 2 and "SIGKILL" in str(error), error
+else:
+    raise AssertionError("no error")
+nbshare.shutdown()
+wait_until(lambda: faultlab.tagged() == {os.getpid()}, faultlab.SOON_S, "the child lives")
+""")
+
+
 def test_d5_a_worker_is_killed_while_it_writes_its_result(lab):
     """A row that was half written is never seen, and its memory is given back."""
     lab.run("""
