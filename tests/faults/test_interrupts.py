@@ -235,8 +235,8 @@ at_start, interrupted = descriptors(), 0
 for call in range(1, 41):
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.1))
-            pair(functools.partial(tasks.pause, 0.03), range(8))
+            signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.05))
+            pair(functools.partial(tasks.pause, 0.015), range(8))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
