@@ -246,8 +246,7 @@ class Keeper:
 
     def _save(self) -> None:
         if not self._directory.writer.renew():
-            self._is_lost = True
-            raise FileNotFoundError(2, "the directory is gone", str(self._directory.path))
+            raise FileNotFoundError
         for page in self._call.board.pages:
             self._save_page(page)
         self._directory.flush()
@@ -256,6 +255,9 @@ class Keeper:
         """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
         self._try_at = time.monotonic() + PAUSE_S
         where = self._directory.path
+        if not self._directory.writer.renew():  # it may go at any moment, with any error
+            self._is_lost = True
+            error = FileNotFoundError(2, "the directory is gone", str(where))
         if self._on_full == "stop":
             self._is_lost = True
             call = self._call

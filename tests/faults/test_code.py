@@ -213,11 +213,16 @@ def test_c6_a_program_that_closes_what_it_does_not_know(lab):
     lab.run("""
 from contextlib import suppress
 job = nbshare.map_async(functools.partial(tasks.pause, 0.1), range(1000), max_workers=2)
-wait_until(lambda: job.n_done)
-for fd in range(64):
-    with suppress(FileNotFoundError):
-        if os.readlink(f"/proc/self/fd/{fd}").endswith("[eventpoll]"):
-            os.close(fd)
+def pidfds():
+    found = []
+    for fd in range(64):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{fd}").endswith("[pidfd]"):
+                found.append(fd)
+    return found
+wait_until(lambda: len(pidfds()) == 2)
+for fd in pidfds():
+    os.close(fd)
 nbshare.shutdown()
 assert job.wait(faultlab.SOON_S)
 wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
