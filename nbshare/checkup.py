@@ -251,7 +251,8 @@ def _outcome(step: Step) -> str:
 def self_test() -> list[Step]:
     """Run all steps in a new process, and check that it leaves nothing behind."""
     if not can_share():
-        return [_failed("start workers", "worker processes need Linux")]
+        problem = "worker processes need Linux; arrays are in private memory"
+        return [_failed("start workers", problem)]
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.checkup import run; run()"
     try:
         child = subprocess.Popen(
