@@ -66,7 +66,7 @@ count up to which workers claim::
                                    claims it
 
 The items of a run that several processes share are known, and each process claims some at a time
-(`nbshare.checkpoint.sweep.Claiming`): its workers see those, and the rest counts as done.
+(`nbshare.checkpoint.sweep`): its workers see those, and the rest counts as done.
 
 Workers that wait for items are woken by an event. They leave after half a second, because other
 calls may need them.
