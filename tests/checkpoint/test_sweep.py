@@ -287,7 +287,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-MOMENTS = ["RowWriter.put", "Directory.commit", "Directory._sync_results", "shutil.rmtree"]
+MOMENTS = ["Directory.decide", "RowWriter.put", "Directory._sync", "shutil.rmtree"]
 
 
 @pytest.mark.parametrize("moment", ["RowWriter.commit", *map(slowly, MOMENTS)])
