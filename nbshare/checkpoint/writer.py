@@ -139,7 +139,8 @@ class Writer:
             before = writer_of(folder)
             me = this_process()
             check_free(folder)
-            is_same_boot = before is not None and before["boot"] == boot_id() != ""
+            # Without boot ids, as on other systems, any start may be a new one.
+            is_same_boot = bool(before and boot_id() and before["boot"] == boot_id())
             self.is_new_boot = not (is_same_boot or (before and before["synced"]))
             nonce = secrets.token_hex(8)
             self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}

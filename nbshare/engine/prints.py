@@ -61,7 +61,7 @@ class Prints:
     Attributes
     ----------
     is_any : bool
-        Whether anything has been printed, or may just be read.
+        Whether anything has been printed, or is being read.
     when_shown : callable
         Called, in any thread, when text was shown: there is room for more.
     kept : deque of str

@@ -118,8 +118,8 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended."""
-        return self.is_ready and has_ended((self.pid, 0))
+        """Whether it had started, and has ended."""
+        return self.is_ready and self._await_death(0.0)
 
     def assign(self, call: Call) -> None:
         """Note that it has been given a call."""
@@ -158,22 +158,18 @@ class WorkerProcess:
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
-        until_s = time.monotonic() + CLOSE_S
-        while self.is_ready and not self.is_dead:
-            if time.monotonic() >= until_s:
-                self.why = "closed"
-                return
-            time.sleep(1e-3)
+        if not self._await_death(CLOSE_S):
+            self.why = "closed"
 
     def end(self) -> None:
         """Kill it and wait until it is gone; its last messages can still be received."""
         self.kill()
-        self._await_end()
+        self._await_death()
 
     def reap(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
-        is_dead = self._await_end() and not self.why  # the end of a closed channel says nothing
+        is_dead = self._await_death()
         if not self.why and is_out_of_time(self.pid):
             self.why = "time"
         status = self._starter.reap(self.pid) if self.pid else None
@@ -183,16 +179,18 @@ class WorkerProcess:
             os.close(self.pidfd)
         return status
 
-    def _await_end(self) -> bool:
-        """Wait until its end of the channel closes; return whether it has.
-
-        Until then it could write to borrowed segments: the system unmaps them before.
-        """
+    def _await_death(self, timeout_s: float = REAP_S) -> bool:
+        """Wait until it is gone: until then it could write to borrowed segments."""
         if not self.pid:
             return True  # it runs nothing yet, and will find its channel closed
-        poll = select.poll()
-        poll.register(self.channel, 0)  # its end is always reported
-        return bool(poll.poll(REAP_S * 1e3))
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1e3))
+        until_s = time.monotonic() + timeout_s
+        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
+            time.sleep(1e-3)
+        return is_dead
 
 
 class WorkerStarter:
