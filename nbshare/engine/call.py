@@ -191,8 +191,8 @@ class Call(OwnRun):
         n_before = self.results.n_given
         # A buffer that was sent is kept: its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
-        if (supply := self.supply) is not None and self.results.n_given > n_before:
-            supply.wake()  # it may wait until results are taken
+        if self.results.n_given > n_before:
+            self.wake_supply()  # it may wait until results are taken
 
     def release(self) -> None:
         """Abandon the call: nothing more will be read from it."""
@@ -219,6 +219,11 @@ class Call(OwnRun):
         if self.results.is_over:
             return self.await_end(timeout_s)
         return self.engine.wait(self, timeout_s)
+
+    def wake_supply(self) -> None:
+        """Have the supply of items check for work, if there is one."""
+        if (supply := self.supply) is not None:
+            supply.wake()
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
         """Bring items, in blocks of `step`; for one thread.

@@ -231,6 +231,7 @@ class Calls:
                     call.results.logs.add(content, segments[0])
                 else:
                     self._note_failure(call, content, call.workers[worker])
+                call.wake_supply()  # which may have seen before that the item is done
 
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool) -> None:
         call = worker.call
@@ -292,6 +293,7 @@ class Calls:
             give_back(call.board, unbegun, self.lock_of(call))
         if call.items_event is not None:
             call.items_event.set()
+        call.wake_supply()
         # If the server dies, the workers that it has not started yet are lost.
         if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
             died = errors.WorkerDiedError(

@@ -56,8 +56,7 @@ class _Here(Caller):
         return bool(stamps)
 
     def tell_news(self) -> None:
-        if (supply := self._call.supply) is not None:
-            supply.wake()
+        self._call.wake_supply()
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
         if is_interrupt(error):

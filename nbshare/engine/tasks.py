@@ -46,12 +46,12 @@ from nbshare.wire.orders import Task
 LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
 MOST_TASKS = 127  # to give out at a time: they take memory
 FIRST_TASKS = 8  # until it is known how long tasks take
-LINGER_S = 0.1  # how long the thread, and the interpreter's exit, waits for more tasks
-# How long a call stays open after its last task. A later task needs a new call, which takes a
-# millisecond to begin; until then the workers of this one do nothing else.
+# How long a call stays open for more tasks; the thread, and the interpreter's exit, wait as long. A
+# later task needs a new call, which takes a millisecond to begin; until then the workers of this
+# one do nothing else. So a call whose tasks take longer ends with its last task.
 OPEN_S = 0.05
+END_S = 0.02  # for waiting workers to leave a call
 REST_S = 0.005  # of the thread, while workers have enough to do
-LOOK_S, LONGEST_LOOK_S = 0.001, 0.02  # between checks for results without an event
 ALWAYS = 1 << 60  # as LOW: workers set the event after each task
 
 
@@ -173,7 +173,6 @@ class TaskQueue(Supply):
         self._engine: Dispatcher | None = None  # that runs it
         self._feed: ItemFeed | None = None  # of it; while it ends it has none any more
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
-        self._close_at = 0.0
         self._context = request.context
         self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and how many beyond one for each worker
         self._is_closed = self._is_cancelling = self._is_stopping = False
@@ -220,19 +219,13 @@ class TaskQueue(Supply):
     def _start(self) -> None:
         need_linux("a worker process", "use concurrent.futures.ThreadPoolExecutor")
         self._pace = Pace(REST_S, FIRST_TASKS)  # forget old measurements
-        self._event = event = OwnerEvent()
+        event = OwnerEvent()
         thread = threading.Thread(
             target=self._live, args=[event], name="nbshare executor", daemon=False
         )
-        self._thread = thread
-        try:
-            with uninterrupted():
-                thread.start()
-        except BaseException as error:  # after an interrupt the thread may still begin
-            self._thread = None
-            if isinstance(error, RuntimeError):  # no more threads
-                self._event = None
-            raise
+        with uninterrupted():
+            thread.start()
+            self._thread, self._event = thread, event
 
     def close(self) -> None:
         """Take no more tasks."""
@@ -261,23 +254,20 @@ class TaskQueue(Supply):
     # ------------------------------------------------------------- in the queue's thread
 
     def _live(self, event: OwnerEvent) -> None:
-        look_s, is_set = LOOK_S, True
+        is_idle = False
         try:
             with self._lock:
-                if self._thread is not threading.current_thread():  # its start was interrupted
+                if self._thread is not threading.current_thread():  # two interrupts came at once
                     return
-            while (prints := self._prints_at_end(lingers=is_set)) is None:
-                has_news = self._resolve()
+            while (prints := self._prints_at_end(is_idle=is_idle)) is None:
+                self._resolve()
                 self._give_out()
-                look_s = LOOK_S if has_news else min(2 * look_s, LONGEST_LOOK_S)
                 n_each = len(self._tasks) // self._request.max_workers
                 if n_each > 2:  # or each task would wake it
                     time.sleep(min(REST_S, n_each / 2 * self._pace.item_s))
-                # The log of a finished task may still be on its way.
-                pause_s = look_s if has_news or len(self._tasks) > 1 else LINGER_S
-                if self._call is not None and not self._tasks:
-                    pause_s = min(pause_s, max(0.0, self._close_at - time.monotonic()))
-                is_set = event.wait(pause_s)
+                is_idle = not event.wait(OPEN_S) and not self._tasks
+                if is_idle and self._call is not None:
+                    self._end_call(self._call)
             prints.end()
         except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
             self._fail(error)
@@ -287,23 +277,23 @@ class TaskQueue(Supply):
                 if self._event is event:
                     self._event = None
 
-    def _prints_at_end(self, *, lingers: bool) -> Prints | None:
-        """Return the prints to end when no tasks are left; None while there are some."""
+    def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
+        """Return the prints to end when no tasks are left or awaited; None until then."""
         with self._lock:
-            if self._waiting or self._call or (lingers and not self._is_closed):
+            if self._waiting or self._call or not (is_idle or self._is_closed):
                 return None
             self._thread = None
             return self._prints  # the next thread has others
 
-    def _resolve(self) -> bool:
-        """Resolve the futures whose results have arrived; return whether tasks were done.
+    def _resolve(self) -> None:
+        """Resolve the futures whose results have arrived.
 
         Items that a worker is still in are left for the next time: their output may not have been
         announced yet, and the output of a task is shown before its result.
         """
         call = self._call
         if call is None:
-            return False
+            return
         is_over = call.is_over  # first: later results are for the next time
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self._tasks if call.board.state(i) and i not in present]
@@ -317,7 +307,6 @@ class TaskQueue(Supply):
             call.sweep()
         if is_over:
             self._note_over(call)
-        return bool(done)
 
     def _resolve_one(self, call: Call, i: int) -> bool:
         """Resolve the future of a finished task; return False if its log has not arrived yet."""
@@ -326,12 +315,12 @@ class TaskQueue(Supply):
             return False
         del self._tasks[i]
         is_failed = call.board.state(i) == FAILED
-        try:
-            value: Any = results.get(i) if future.leave() else None
-        except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
-            future.set_exception(shown_shortly(error))
-        else:
-            if not future.is_withdrawn:
+        if future.leave():
+            try:
+                value = results.get(i)
+            except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
+                future.set_exception(shown_shortly(error))
+            else:
                 if is_failed:
                     future.set_exception(shown_shortly(value))
                 else:
@@ -356,20 +345,18 @@ class TaskQueue(Supply):
         """Keep workers supplied with tasks."""
         call = self._call
         if call is not None and not self._tasks:
-            is_late = time.monotonic() >= self._close_at
-            if self._waiting and not is_late:
-                is_late = not self._goes_on(call)
-            if is_late or self._is_closed:
-                if not call.board.is_closed:
-                    call.close()
-                if not self._waiting:
-                    return
-                call.await_end(LONGEST_LOOK_S)
-                self._call = self._feed = None
+            is_awaited = not self._is_closed and self._pace.item_s < OPEN_S
+            if not (self._goes_on(call) if self._waiting else is_awaited):
+                self._end_call(call)
         while self._waiting and (n := self._n_wanted()):
             if taken := self._take(n):
                 self._join(taken)
-                self._close_at = time.monotonic() + OPEN_S
+
+    def _end_call(self, call: Call) -> None:
+        """Close the call, which has run out of tasks."""
+        call.close()
+        call.await_end(END_S)
+        self._call = self._feed = None
 
     def _goes_on(self, call: Call) -> bool:
         """Let tasks join a call that had run out of them, if a new call would be the same."""
@@ -400,48 +387,41 @@ class TaskQueue(Supply):
 
     def _join(self, taken: list[tuple[Task, TaskFuture]]) -> None:
         """Add tasks to the open call, or to a new one."""
-        call = self._call
+        call, n = self._call, 0
         joined: dict[int, tuple[Task, TaskFuture]] = {}
         for task, future in taken:
             try:
-                call = self._call = call or self._new_call()
+                call = call or self._new_call()
                 assert self._feed is not None
                 joined[self._feed.add([[task]])] = task, future
             except BaseException as error:  # noqa: BLE001 - it cannot be sent, or memory is short
                 refuse(task, future, error)
-        if call is not None:
-            self._flush(call, joined)
-            if call.state == "starting" and not call.code.generation:
-                call.start()
-            else:
-                call.engine.notify(call)
-            if self._is_cancelling:  # a thread that cancels or stops may not have seen it
-                self.cancel_waiting()
-            if self._is_stopping:
-                call.stop()
-
-    def _flush(self, call: Call, joined: dict[int, tuple[Task, TaskFuture]]) -> None:
-        """Make packed tasks visible to workers."""
-        feed, engine = self._feed, self._engine
-        assert feed is not None and engine is not None  # noqa: PT018 - of one call
+        if call is None:
+            return
+        assert self._feed is not None and self._engine is not None  # noqa: PT018 - of the call
         try:
-            n = feed.flush()
+            n = self._feed.flush()
         except BaseException as error:  # noqa: BLE001 - memory is short
             for task, future in joined.values():
-                if len(joined) == 1:
-                    refuse(task, future, error)
-                else:  # one of them may have room
-                    self._join([(task, future)])
-            return
+                refuse(task, future, error)
+            joined.clear()
         for i, (task, future) in joined.items():
             self._tasks[i] = task, future
-            future.enter(call, engine, i)  # a cancelled task gives no result
+            future.enter(call, self._engine, i)  # a cancelled task gives no result
         call.board.publish(n)
+        if call.state == "starting" and not call.code.generation:
+            call.start()
+        else:
+            call.engine.notify(call)
+        if self._is_cancelling:  # a thread that cancels or stops may not have seen it
+            self.cancel_waiting()
+        if self._is_stopping:
+            call.stop()
 
     def _new_call(self) -> Call:
         self._engine = engine = dispatcher()
         request = self._request._replace(context=self._context, prints=self._prints)
-        call = prepare(request, engine, self._fixed)
+        self._call = call = prepare(request, engine, self._fixed)
         assert self._event is not None
         call.supply, call.event_fd = self, self._event.fd
         call.board.header[LOW] = ALWAYS
