@@ -83,12 +83,7 @@ class Calls:
         if call.is_over:
             return
         try:
-            call.code = self._pool.renew_if_stale(
-                call.request.context,
-                call.initializer_key,
-                call.known_files,
-                is_in_use=bool(self.running),
-            )
+            call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
         except OSError as error:
             call.finish("failed", errors.without_frames(error))
             return
@@ -179,7 +174,7 @@ class Calls:
             fds.append(call.event_fd)
         if call.items_event is not None:
             fds.append(call.items_event.fd)
-        worker = self._pool.assign(message, fds, call.code, call.request.prints)
+        worker = self._pool.assign(call, message, fds)
         worker.assign(call)
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))

@@ -159,7 +159,7 @@ class Dispatcher(Engine):
         # Workers report imports before their item is done; the report may not have been read yet.
         if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
             return False
-        return self._pool.is_current(call.code, call.request.context, call.initializer_key)
+        return self._pool.is_current(call)
 
     def forget(self) -> None:
         """In a forked child: release the parent's workers."""

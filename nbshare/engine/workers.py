@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nbshare.engine.call import NO_CODE, Code
+from nbshare.engine.call import NO_CODE, Call, Code
 from nbshare.engine.events import Events
-from nbshare.engine.prints import PrintPipes, Prints
+from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
 from nbshare.memory import scratch_file
@@ -60,31 +60,24 @@ class WorkerPool:
         """Number of workers that are not idle."""
         return len(self._members) - len(self.idle_since)
 
-    def renew_if_stale(
-        self,
-        context: Context,
-        initializer: bytes | None,
-        known: Set[str] | None,
-        *,
-        is_in_use: bool,
-    ) -> Code:
+    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> Code:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Return the code that all workers of the call run, however late they start. A changed file
         that no worker has imported is read again, unless a busy worker might import it just now.
-        `is_in_use`: other calls run. `known`: the files that workers may have imported; None: any.
+        `is_in_use`: other calls run.
 
         Raises
         ------
         OSError
             There is no memory, or no descriptor, for a snapshot of the files.
         """
-        changed = self._changed()
+        changed, context = self._changed(), call.request.context
         is_in_use = is_in_use or len(self.idle_since) < len(self._members)
         is_stale = bool(changed) and (is_in_use or not changed.isdisjoint(self._stamps))
-        is_stale |= known is not None and not self._stamps.keys() <= known
+        is_stale |= call.known_files is not None and not self._stamps.keys() <= call.known_files
         snapshot = self._code.snapshot
-        if snapshot is None or is_stale or not self._suits(context, initializer):
+        if snapshot is None or is_stale or not self._suits(call):
             snapshot = Snapshot(scratch_file())
             if context.sources is not None:
                 snapshot.add(context.sources)
@@ -92,7 +85,7 @@ class WorkerPool:
             self._code = Code(self._code.generation + 1, snapshot, context.environ)
             self._imported_under, self._initializer = _home_of(context), None
             changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
-        self._initializer = initializer or self._initializer
+        self._initializer = call.initializer_key or self._initializer
         known = snapshot.sources().keys()
         changed |= self._stamps.keys() - known
         if self._n_modules != len(sys.modules):  # listing their files takes a while
@@ -103,18 +96,19 @@ class WorkerPool:
             self._watch(snapshot)
         return self._code
 
-    def is_current(self, code: Code, context: Context, initializer: bytes | None) -> bool:
-        """Whether a call that began now would run this code; for any thread."""
+    def is_current(self, call: Call) -> bool:
+        """Whether a call that began now would run the same code as this one; for any thread."""
         return (
-            code.generation == self._code.generation
+            call.code.generation == self._code.generation
             and self._n_modules == len(sys.modules)
-            and self._suits(context, initializer)
+            and self._suits(call)
             and not self._changed()
         )
 
-    def _suits(self, context: Context, initializer: bytes | None) -> bool:
-        return bool(self._imported_under == _home_of(context)) and (
-            initializer is None or self._initializer in (None, initializer)
+    def _suits(self, call: Call) -> bool:
+        is_same_home = bool(self._imported_under == _home_of(call.request.context))
+        return is_same_home and (
+            call.initializer_key is None or self._initializer in (None, call.initializer_key)
         )
 
     def _changed(self) -> set[str]:
@@ -140,14 +134,8 @@ class WorkerPool:
         own = {path: file.stamp for path, file in kept if file and path not in self._given}
         self._watched = {**own, **self._stamps}
 
-    def assign(
-        self,
-        message: Any,
-        fds: Sequence[int],
-        code: Code,
-        prints: Prints,
-    ) -> WorkerProcess:
-        """Give a message to an idle worker, or to a new one.
+    def assign(self, call: Call, message: Any, fds: Sequence[int]) -> WorkerProcess:
+        """Give a message about a call to an idle worker, or to a new one.
 
         Raises
         ------
@@ -155,9 +143,9 @@ class WorkerPool:
             If none can be started, or told what to do.
         """
         while True:
-            idle = self.idle_worker(code.generation)
-            worker = idle or self._start(code)
-            self._pipes.turn(worker.output_fds, prints)
+            idle = self.idle_worker(call.code.generation)
+            worker = idle or self._start(call.code)
+            self._pipes.turn(worker.output_fds, call.request.prints)
             try:
                 worker.channel.send(message, fds, wait=False)
             except OSError as error:
