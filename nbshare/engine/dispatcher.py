@@ -24,7 +24,7 @@ from nbshare.engine.call import Call
 from nbshare.engine.calls import Calls
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
-from nbshare.engine.process import LOOK_S, WorkerProcess, WorkerStarter
+from nbshare.engine.process import HELD_S, LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
 from nbshare.wire.board import (
@@ -38,7 +38,6 @@ from nbshare.wire.board import (
 from nbshare.wire.orders import LONG_LOADING_S
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
-BEGIN_S = 2.0  # an idle worker begins a call within a millisecond, unless it was stopped
 TOLD_S = 0.5  # for a worker to report a slow import
 IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
@@ -230,6 +229,10 @@ class Dispatcher(Engine):
                     self._calls.tell_of_loading(worker)
                 case "idle":
                     self._pool.remove(worker)
+                case "held up":
+                    worker.look_at = time.monotonic() + HELD_S
+                    if worker.is_stopped and not _is_at_work(worker):
+                        self._calls.lose(worker)
                 case "starting":
                     worker.look_at += LOOK_S
                     self._starter.end_if_stopped()
@@ -281,11 +284,11 @@ class Due(NamedTuple):
         What has happened to a worker:
 
         ===========  ==========================================================================
-        "stuck"      its call was stopped, and it is still busy; or it has not begun its call, or
-                     not left it: a signal has stopped it
+        "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
         "loading"    loading the function takes long
         "idle"       it has been idle for long
+        "held up"    it has not been looked at lately: has a signal stopped it?
         "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
         ===========  ==========================================================================
     worker : WorkerProcess
@@ -293,7 +296,7 @@ class Due(NamedTuple):
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "loading", "idle", "starting"]
+    what: Literal["stuck", "timed out", "loading", "idle", "held up", "starting"]
     worker: WorkerProcess
 
 
@@ -315,16 +318,11 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
                     yield Due(call.kill_at, "stuck", worker)
             continue
         yield from _timeouts(call, now)
-        yield from _sleepers(call)
         if not call.has_told:
             yield from _loading(call)
     for worker in pool:
-        if not worker.is_ready:
-            yield Due(worker.look_at, "starting", worker)
-    for worker in pool.detached():
-        # Calls wait for it until then. If a signal has stopped it, it never becomes idle.
-        if now < worker.late_at or worker.is_stopped:
-            yield Due(worker.late_at, "stuck", worker)
+        if worker not in pool.idle_since:
+            yield Due(worker.look_at, "held up" if worker.is_ready else "starting", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)
 
@@ -337,20 +335,12 @@ def _timeouts(call: Call, now: float) -> Iterator[Due]:
             yield Due((now if since is None else since) + timeout_s, "timed out", worker)
 
 
-def _sleepers(call: Call) -> Iterator[Due]:
-    """Yield when workers must have begun the call or the items that they were given."""
-    board, event = call.board, call.items_event
-    # Workers that wait at an open call must claim an item that has arrived, or leave.
-    are_called = event is not None and (call.is_complete or board.has_waiting())
-    for worker, slot in call.workers.items():
-        if not worker.is_ready:
-            continue
-        if not has_begun(board.row(slot)):
-            yield Due(worker.call_since + BEGIN_S, "stuck", worker)
-        elif event is not None and (since := idle_since(board.row(slot))) is not None:
-            loads = bool(board.unbegun(slot))  # items that it has claimed
-            if worker.is_stopped if loads else are_called:
-                yield Due(max(since, event.set_at) + BEGIN_S, "stuck", worker)
+def _is_at_work(worker: WorkerProcess) -> bool:
+    """Return whether a worker loads the function, runs an item, or waits for a block."""
+    if (call := worker.call) is None:
+        return False
+    row = call.board.row(call.workers[worker])
+    return has_begun(row) and (idle_since(row) is None or call.request.stage is not None)
 
 
 def _loading(call: Call) -> Iterator[Due]:

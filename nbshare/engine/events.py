@@ -21,8 +21,6 @@ class WorkerEvent:
     ----------
     fd : int
         The descriptor to wait for. It closes with this object, so a setter keeps the object alive.
-    set_at : float
-        When it was last set, on the monotonic clock.
 
     Notes
     -----
@@ -34,11 +32,9 @@ class WorkerEvent:
     def __init__(self) -> None:
         self._file = opened(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | self._flags)
         self.fd = self._file.fileno()
-        self.set_at = time.monotonic()
 
     def set(self, n: int = 1) -> None:
         """Set it, `n` times."""
-        self.set_at = time.monotonic()
         for _ in range(n):  # writing n once would wake one only
             os.eventfd_write(self.fd, 1)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from nbshare.functions.freshness import Stamp
 
 START_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
-LOOK_S = 0.1  # between checks whether a signal has stopped a process
+LOOK_S = 0.1  # between checks whether a signal has stopped the server
+HELD_S = 2.0  # likewise a worker; it begins a call within a millisecond
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 LATE_S = 0.02  # starting a new worker takes as long, without its imports
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
@@ -67,13 +68,12 @@ class WorkerProcess:
         Known when it is ready; 0 and -1 before. Some systems have no pidfds.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
-    call_since : float
-        When it could begin the call, on the monotonic clock.
     late_at : float
         Until when to wait for it to notice that its call is over, on the monotonic clock.
-    look_at, ready_by : float
-        For a worker that is not ready, on the monotonic clock: when to check whether a signal has
-        stopped the server, and when its start counts as failed.
+    look_at : float
+        When to check whether a signal has stopped it, or the server that is to start it.
+    ready_by : float
+        When its start counts as failed.
     borrowed : list of Segment
         What it was sent and has not confirmed.
     imported : dict
@@ -95,7 +95,7 @@ class WorkerProcess:
         self.generation = generation
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
-        self.call_since = self.late_at = 0.0
+        self.late_at = 0.0
         self.pid = 0
         self.pidfd = -1
         self.why = ""
@@ -123,11 +123,14 @@ class WorkerProcess:
 
     def assign(self, call: Call) -> None:
         """Note that it has been given a call."""
-        self.call, self.call_since = call, time.monotonic()
+        self.call = call
+        if self.is_ready:
+            self.look_at = time.monotonic() + HELD_S
 
     def detach(self) -> None:
         """Note that its call is over: it will find no items and become idle."""
-        self.call, self.late_at = None, time.monotonic() + LATE_S  # the call holds the items
+        self.call = None  # which holds the items
+        self.look_at = self.late_at = time.monotonic() + LATE_S
 
     def lend(self, *segments: Segment) -> None:
         """Note that it was sent these segments for its call."""
@@ -146,7 +149,7 @@ class WorkerProcess:
     def mark_ready(self, pid: int) -> None:
         """Note that it has started."""
         self.pid = pid
-        self.call_since = time.monotonic()
+        self.look_at = time.monotonic() + HELD_S
         self.pidfd = pidfd_of(pid)
 
     def kill(self) -> None:

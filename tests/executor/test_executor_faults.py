@@ -21,7 +21,6 @@ from interrupts import each_interrupt
 
 import nbshare
 from nbshare import Executor, errors, interrupts
-from nbshare.engine import dispatcher
 from nbshare.engine import tasks as engine_tasks
 
 SHORT_S = 20  # of a wait for what comes at once
@@ -138,6 +137,7 @@ def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
 def waiting(monkeypatch):
     """Give an executor, and the process of its worker that waits at an open call for tasks."""
     monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
+    monkeypatch.setattr("nbshare.engine.process.HELD_S", 0.5)
     with Executor(2) as executor:
         for _ in range(3):
             pid = executor.submit(os.getpid).result()
@@ -145,9 +145,8 @@ def waiting(monkeypatch):
 
 
 @pytest.mark.parametrize("n_tasks", [0, 1, 2])
-def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks, monkeypatch):
+def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks):
     """Another one does its task, after the time that any worker has."""
-    monkeypatch.setattr(dispatcher, "BEGIN_S", 0.5)
     executor, pid = waiting
     os.kill(pid, signal.SIGSTOP)
     queued = [executor.submit(os.getpid) for _ in range(n_tasks)]
