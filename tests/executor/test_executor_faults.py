@@ -32,7 +32,7 @@ FILES = {
 @pytest.fixture
 def executor(monkeypatch):
     """Give an executor of two workers, which waits for less long at its end than others do."""
-    monkeypatch.setattr(engine_tasks, "LINGER_S", 0.02)
+    monkeypatch.setattr(engine_tasks, "OPEN_S", 0.02)
     with Executor(2) as executor:
         yield executor
 
