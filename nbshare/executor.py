@@ -268,40 +268,32 @@ class Executor(futures.Executor):
         >>> next(root for root in results if root > 2)
         2.23606797749979
         """
-        size, ahead = checked_count("chunksize", chunksize), checked_count("buffersize", buffersize)
+        size = checked_count("chunksize", chunksize)
+        n_ahead = checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
         # Iterables with a length are complete: all is queued before the first task begins.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
         items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
-        if size in (None, 1):
-            return self._map(fn, items, more, ahead, until_s)
-        chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
-        lists = self._map(partial(run_chunk, fn), chunks, more, ahead, until_s)
-        return itertools.chain.from_iterable(lists)
-
-    def _map(
-        self,
-        fn: Callable[..., T],
-        arguments: Iterator[tuple[Any, ...]],
-        more: bool,
-        n_ahead: int | None,
-        until_s: float | None,
-    ) -> Iterator[T]:
-        first = itertools.islice(arguments, n_ahead)
-        ahead = deque(self._submit(Task(fn, args, {}), more=more) for args in first)
+        tasks = (Task(fn, args, {}) for args in items)
+        is_chunked = size not in (None, 1)
+        if is_chunked:
+            chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
+            tasks = (Task(partial(run_chunk, fn), chunk, {}) for chunk in chunks)
+        first = itertools.islice(tasks, n_ahead)
+        ahead = deque(self._submit(task, more=more) for task in first)
         if ahead:
             self._tasks.wake()
 
-        def results() -> Iterator[T]:
+        def results() -> Iterator[Any]:
             try:
                 while ahead:
-                    ahead.extend(self.submit(fn, *args) for args in itertools.islice(arguments, 1))
+                    ahead.extend(self._submit(task) for task in itertools.islice(tasks, 1))
                     yield _result(ahead.popleft(), until_s)
             finally:
                 for future in ahead:
                     future.cancel()
 
-        return results()
+        return itertools.chain.from_iterable(results()) if is_chunked else results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks. Workers stay alive for other calls.
