@@ -13,7 +13,7 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
-from nbshare.engine.run import Engine, Request
+from nbshare.engine.run import Request
 from nbshare.engine.supply import SourceSupply
 from nbshare.functions.reference import label_of
 from nbshare.job import Job
@@ -434,21 +434,16 @@ parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined
 map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
 
 
-def _engine_for(where: str) -> Engine:
-    """Return the engine of a run."""
-    if where == "local":
-        return dispatcher()
-    from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: they have workers' code
-
-    return SerialEngine() if where == "serial" else ThreadEngine()
-
-
 def _prepared(
     request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
 ) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""
-    if isinstance(where, str):
-        engine = _engine_for(where)
+    if where == "local":
+        make = partial(prepare, request, dispatcher())
+    elif isinstance(where, str):
+        from nbshare.engine.inline import SerialEngine, ThreadEngine  # late: it has workers' code
+
+        engine = SerialEngine() if where == "serial" else ThreadEngine()
         make = partial(prepare, request, engine)
     else:
         from nbshare.hosts.cluster import Cluster  # late, too

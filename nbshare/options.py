@@ -296,9 +296,7 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
-def checked_out(
-    out: Any, n_tasks: int | None
-) -> npt.NDArray[Any] | Literal["list", "stack"] | None:
+def checked_out(out: Any, n_tasks: int | None) -> Out:
     """Return ``out=`` if it can hold `n_tasks` results; raise with the remedy if not."""
     if out is None:
         return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
+from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import REPORTED, SLOWEST, Board
@@ -22,7 +23,6 @@ from nbshare.wire.orders import Order
 if TYPE_CHECKING:
     from nbshare.engine.preparing import Placed
     from nbshare.engine.process import WorkerProcess
-    from nbshare.engine.stats import WorkerActivity, WorkerStats
 
 MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
 MAX_ID = 1 << 30  # ids are also lock bytes
@@ -131,15 +131,11 @@ class Call(OwnRun):
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""
-        from nbshare.engine.stats import stats_of  # late: most calls do without
-
         rows = [*self.past_slots, *self.board.slots.tolist()]
         return stats_of(rows, self.begun_ns, self.text_of)
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
-        from nbshare.engine.stats import activity_of  # late: most calls do without
-
         return activity_of(self.board, self.text_of)
 
     def item(self, i: int) -> tuple[Any, ...]:

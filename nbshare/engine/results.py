@@ -150,9 +150,7 @@ class Results:
         if self._spec is not None:  # decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()
-        self._ahead: list[
-            Any
-        ] = []  # the first results, if they are objects: no reader has them yet
+        self._ahead: list[Any] = []  # the first results, if objects: no reader has them yet
         self._loading = _thread.allocate_lock()
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
@@ -215,10 +213,8 @@ class Results:
 
     def rows(self, first: int, n: int) -> npt.NDArray[Any]:
         """Return rows of the output, wherever it is; of an open board those of one page."""
-        if self._rows is not None:
-            return self._rows.rows(first, min(first + n, self._rows.n))
-        if self.array is not None:
-            return self.array[first : first + n]
+        if (whole := self.output()) is not None:
+            return whole[first : first + n]
         assert self._spec is not None
         assert self._spec.dtype is not None
         page = self._board.page(first)
