@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from nbshare.engine.process import WorkerProcess
 
 MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
-MAX_ID = 1 << 30  # ids are also lock bytes
 
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 
 
 class Code(NamedTuple):
@@ -97,7 +96,7 @@ class Call(OwnRun):
         super().__init__(request, board, Results(board, request))
         self.engine, self.inputs, self.order = engine, inputs, order
         self.initializer_key = order.fixed.initializer_key
-        self.id = next(_numbers) % MAX_ID + 1
+        self.id = next(_numbers)  # also its lock byte
         self.begun_ns = time.monotonic_ns()
         self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any

@@ -144,10 +144,10 @@ def shutdown() -> None:
 
 
 def _warm_up() -> None:
-    """Start the fork server while `nbshare.share` copies an array."""
+    """Start the dispatcher, and with it the fork server, while `nbshare.share` copies an array."""
     with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
         if not is_worker():
-            dispatcher().warm_up()
+            dispatcher()
 
 
 def _forget() -> None:
