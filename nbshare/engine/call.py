@@ -337,10 +337,9 @@ class Call(OwnRun):
         self.feed = None
         self.items_event = None
         self.code = NO_CODE
-        supply, self.supply = self.supply, None
         if self.keeper is not None:
             self.keeper.end(self._end)
         else:
             self._end()
-        if supply is not None:
-            supply.wake()
+        self.wake_supply()
+        self.supply = None

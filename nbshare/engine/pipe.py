@@ -69,23 +69,20 @@ class Pipe(OwnRun):
 
     def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
         figures = [ring.stats for ring in rings]
-        looks = []
-        for call, before, behind in zip(
-            self._calls, [None, *figures], [*figures, None], strict=True
-        ):
-            looks.append(
-                StageStats(
-                    name=call.request.stage or "",
-                    workers=call.request.max_workers,
-                    n_blocks=behind.n_put if behind else call.n_done,
-                    queued=before.queued if before else 0,
-                    slots=rings[0].slots if before else 0,
-                    waited_for_input_s=before.consumers_waited_s if before else 0.0,
-                    waited_for_output_s=behind.producers_waited_s if behind else 0.0,
-                    elapsed_s=_elapsed_s(call),
-                )
+        joints = zip(self._calls, [None, *figures], [*figures, None], strict=True)
+        return [
+            StageStats(
+                name=call.request.stage or "",
+                workers=call.request.max_workers,
+                n_blocks=behind.n_put if behind else call.n_done,
+                queued=before.queued if before else 0,
+                slots=rings[0].slots if before else 0,
+                waited_for_input_s=before.consumers_waited_s if before else 0.0,
+                waited_for_output_s=behind.producers_waited_s if behind else 0.0,
+                elapsed_s=_elapsed_s(call),
             )
-        return looks
+            for call, before, behind in joints
+        ]
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""

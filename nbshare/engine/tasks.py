@@ -134,14 +134,6 @@ def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError
     return error
 
 
-def ended_early() -> BaseException:
-    """Return the error of a task whose worker was ended on purpose."""
-    return errors.WorkerDiedError(
-        "the worker was ended before the task was done, by the executor's terminate_workers() or "
-        "by nbshare.shutdown()"
-    )
-
-
 class TaskQueue(Supply):
     """Runs tasks on worker processes, in the order of submission.
 
@@ -337,9 +329,13 @@ class TaskQueue(Supply):
             # `nbshare.shutdown` stopped it: other workers will run them.
             unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
             self._waiting.extendleft(reversed(unbegun))
+        ended = (
+            "the worker was ended before the task was done, by the executor's terminate_workers() "
+            "or by nbshare.shutdown()"
+        )
         for _, future in tasks.values():
             if future.leave():
-                future.set_exception(call.error or ended_early())
+                future.set_exception(call.error or errors.WorkerDiedError(ended))
 
     def _give_out(self) -> None:
         """Keep workers supplied with tasks."""
