@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.engine.call import Call
-from nbshare.engine.collect import as_masked, masked, nothing, stack
+from nbshare.engine.collect import as_masked, masked, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.pipe import Pipe
 from nbshare.engine.results import MISSING
@@ -767,7 +767,8 @@ class Job:
         if isinstance(out, np.ndarray):
             return masked(out, ~self.present) if with_errors else out
         if self.n_tasks == 0:
-            return nothing(out, with_errors=with_errors)
+            none: Any = np.empty(0) if out is None else []
+            return as_masked(none) if with_errors else none
         results = self._run.final()
         if out != "stack":
             return results

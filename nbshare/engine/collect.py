@@ -33,14 +33,6 @@ def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: 
     return np.ma.MaskedArray(np.asarray(array), mask.copy() if is_kept else mask, copy=False)
 
 
-def nothing(out: Any, *, with_errors: bool) -> Any:
-    """Return the result of no items."""
-    if isinstance(out, str):
-        return []
-    array = np.empty(0) if out is None else out
-    return as_masked(array) if with_errors else array
-
-
 def as_masked(results: Any) -> Any:
     """Return an array with an empty mask; anything else unchanged."""
     if not isinstance(results, np.ndarray) or is_masked(results):
