@@ -46,87 +46,18 @@ Set these environment variables before a call to change what it does:
 ==============================  ===================================================================
 """
 
-import typing
+import os
+import re
 
 from nbshare import errors as errors
 
-if typing.TYPE_CHECKING:  # "as": for type checkers these names are public
-    from nbshare.arrays.buffer import SharedBuffer as SharedBuffer
-    from nbshare.arrays.create import empty as empty
-    from nbshare.arrays.create import empty_like as empty_like
-    from nbshare.arrays.create import full as full
-    from nbshare.arrays.create import full_like as full_like
-    from nbshare.arrays.create import ones as ones
-    from nbshare.arrays.create import ones_like as ones_like
-    from nbshare.arrays.create import zeros as zeros
-    from nbshare.arrays.create import zeros_like as zeros_like
-    from nbshare.arrays.lock import SharedLock as SharedLock
-    from nbshare.arrays.ring import RingBuffer as RingBuffer
-    from nbshare.arrays.ring_slots import RingStats as RingStats
-    from nbshare.arrays.share import SharedObject as SharedObject
-    from nbshare.arrays.share import share as share
-    from nbshare.arrays.shared_array import SharedArray as SharedArray
-    from nbshare.attached import attach as attach
-    from nbshare.checkup import doctor as doctor
-    from nbshare.engine.local import shutdown as shutdown
-    from nbshare.engine.results import MISSING as MISSING
-    from nbshare.engine.stats import SlowItem as SlowItem
-    from nbshare.engine.stats import StageStats as StageStats
-    from nbshare.engine.stats import WorkerStats as WorkerStats
-    from nbshare.errors import MapInterrupted as MapInterrupted
-    from nbshare.executor import Executor as Executor
-    from nbshare.functions.files import import_file as import_file
-    from nbshare.job import Job as Job
-    from nbshare.job import jobs as jobs
-    from nbshare.job import last_job as last_job
-    from nbshare.mapping import map_async as map_async
-    from nbshare.mapping import parallel_map as parallel_map
-    from nbshare.notebook.explore import explore as explore
-    from nbshare.notebook.live_plot import LivePlot as LivePlot
-    from nbshare.pipelines import PipelineResult as PipelineResult
-    from nbshare.pipelines import pipeline as pipeline
-    from nbshare.stored import StoredRun as StoredRun
-    from nbshare.stored import open_checkpoint as open_checkpoint
-    from nbshare.worker.reports import report as report
-
 __version__ = "0.1.0"
 
-# Where names come from, imported when they are first asked for: a worker process needs a quarter of
-# the package, and starts that much sooner.
-_HOMES = {
-    "arrays.buffer": ["SharedBuffer"],
-    "arrays.create": [
-        "empty",
-        "empty_like",
-        "full",
-        "full_like",
-        "ones",
-        "ones_like",
-        "zeros",
-        "zeros_like",
-    ],
-    "arrays.lock": ["SharedLock"],
-    "arrays.ring": ["RingBuffer"],
-    "arrays.ring_slots": ["RingStats"],
-    "arrays.share": ["SharedObject", "share"],
-    "arrays.shared_array": ["SharedArray"],
-    "attached": ["attach"],
-    "checkup": ["doctor"],
-    "engine.local": ["shutdown"],
-    "engine.results": ["MISSING"],
-    "engine.stats": ["SlowItem", "StageStats", "WorkerStats"],
-    "errors": ["MapInterrupted"],
-    "executor": ["Executor"],
-    "functions.files": ["import_file"],
-    "job": ["Job", "jobs", "last_job"],
-    "mapping": ["map_async", "parallel_map"],
-    "notebook.explore": ["explore"],
-    "notebook.live_plot": ["LivePlot"],
-    "pipelines": ["PipelineResult", "pipeline"],
-    "stored": ["StoredRun", "open_checkpoint"],
-    "worker.reports": ["report"],
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# Where names come from: the stub next to this file lists them once, for type checkers and for us.
+# They are imported when they are first asked for: a worker process needs a quarter of the package,
+# and starts that much sooner.
+_STUB = __loader__.get_data(os.path.join(__path__[0], "__init__.pyi")).decode()
+_HOME_OF = {name: home for home, name in re.findall(r"from nbshare\.(\S+) import (\w+)", _STUB)}
 
 # Constants first, then classes, then functions.
 __all__ = sorted(
