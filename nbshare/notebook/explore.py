@@ -123,8 +123,12 @@ def explore(
         view.pick(view.first)  # refuses what cannot be drawn
     if surroundings() != "kernel":
         warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
-        return
-    show_panel(view)
+    elif front_end() is not None and not is_static():
+        Panel(view).display()
+    else:  # nothing here shows widgets
+        if not is_static():
+            _show({"text/plain": _WORDS})
+        _show(*view.draw(view.first, sharp=True).bundle)
 
 
 def finished(results: Any) -> Any:
@@ -281,6 +285,7 @@ class Panel:
         from IPython.display import DisplayHandle
 
         self._view = view
+        self._has_news = news = threading.Event()
         look: dict[str, Any] = {"layout": {"width": "440px", "max_width": "100%"}}
         self._sliders: list[Any] = [
             w.SelectionSlider(
@@ -291,7 +296,7 @@ class Panel:
         first = np.unravel_index(view.first, view.shape or (view.n,))
         for slider, place in zip(self._sliders, first, strict=True):
             slider.value = int(place)
-            slider.observe(self._note_move, "value")
+            slider.observe(lambda _: news.set(), "value")
         self._image = w.Image(format="png", layout={"width": "760px", "max_width": "100%"})
         self._words = w.Label(layout={"margin": "0 16px 0 8px"})
         self._all = w.VBox([*self._sliders, self._words, self._image])
@@ -300,9 +305,7 @@ class Panel:
         widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
         self._also: dict[str, Any] = {"application/vnd.jupyter.widget-view+json": widget}
         self._shown: tuple[int, bool] | None = None  # item, and whether it had arrived
-        self._moved_at = self._saved_at = 0.0
         self._is_over = False
-        self._has_news = threading.Event()
 
     def display(self) -> None:
         """Show it in the running cell, and keep it up to date."""
@@ -330,43 +333,40 @@ class Panel:
         places = [slider.value for slider in self._sliders]
         return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
 
-    def _note_move(self, _: object) -> None:
-        self._moved_at = time.monotonic()
-        self._has_news.set()
-
     def _run(self) -> None:
-        is_running = True
+        is_saved = is_running = True
         while not self._is_over:
-            is_at_rest = not is_running and self._saved_at >= self._moved_at
-            self._has_news.wait(None if is_at_rest else _INTERVAL_S)
+            pause_s = _INTERVAL_S if is_running else None
+            is_at_rest = not self._has_news.wait(pause_s if is_saved else _REST_S)
             self._has_news.clear()
             is_running, began = self._view.source.running(), time.monotonic()  # before looking
             try:
-                self._look()
+                if self._look():
+                    is_saved = False
+                elif is_at_rest and not is_saved:
+                    is_saved = True
+                    self._save(self._saved.update)
             except Exception as error:  # noqa: BLE001  a user's function may raise anything
                 self._words.value = f"{type(error).__name__}: {error}"
-                self._saved_at = time.monotonic()
             time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
 
-    def _look(self) -> None:
-        """Update the panel."""
+    def _look(self) -> bool:
+        """Update the panel; return whether another plot is shown."""
         source = self._view.source
         if not self._view.axes:
             self._sliders[0].max = self._view.n - 1
-        item, now = self._item, time.monotonic()
-        if self._shown != (item, self._view.has(item)):
-            self._moved_at = now
+        item = self._item
+        is_new = self._shown != (item, self._view.has(item))
+        if is_new:
             self._draw(sharp=False)
         words = self._view.name(item)
         if source.state != "done":
             words += f" · {source.n_done} of {source.n_tasks or '?'} done, {source.state}"
         self._words.value = words  # last: the plot is ready
-        if self._saved_at < self._moved_at < now - _REST_S:
-            self._save(self._saved.update)
+        return is_new
 
     def _save(self, show: Callable[..., object]) -> None:
         """Draw a sharp plot, here and for the notebook's file."""
-        self._saved_at = time.monotonic()
         data, metadata = self._draw(sharp=True).bundle
         show({**data, **self._also}, metadata=metadata, raw=True)
 
@@ -379,16 +379,6 @@ class Panel:
 
 
 _panels: weakref.WeakSet[Panel] = weakref.WeakSet()
-
-
-def show_panel(view: View) -> None:
-    """Show a panel in the running cell, or a plot where widgets do not work."""
-    if front_end() is not None and not is_static():
-        Panel(view).display()
-        return
-    if not is_static():
-        _show({"text/plain": _WORDS})
-    _show(*view.draw(view.first, sharp=True).bundle)
 
 
 def _show(data: dict[str, Any], metadata: Any = None) -> None:
