@@ -94,6 +94,8 @@ class KernelOutput:
     ----------
     number
         Number of runs of the cell that have had such an output, this one included.
+    id
+        Its id in the front end.
     """
 
     def __init__(self, cell: Cell, kind: str, number: int, *, is_shared: bool) -> None:
@@ -102,15 +104,11 @@ class KernelOutput:
         # The id is chosen now: after an interrupt inside the first display, the last frame still
         # replaces that.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self.id = str(self._handle.display_id)
         self.cell, self.kind, self.number, self.is_shared = cell, kind, number, is_shared
         self._shown: Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
-
-    @property
-    def id(self) -> str:
-        """Its id in the front end."""
-        return str(self._handle.display_id)
 
     def reserve(self) -> None:
         """Reserve the place in the cell, if nothing has been shown yet."""

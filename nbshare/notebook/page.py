@@ -19,7 +19,6 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 from nbshare.job import Job
 from nbshare.notebook.bar import LIVE
@@ -28,8 +27,7 @@ from nbshare.notebook.environment import KernelOutput, has_server, shell
 _ASK = "nbshare_rows"
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 
-_links: WeakValueDictionary[str, PageLink] = WeakValueDictionary()  # by the id of their output
-_ended: dict[str, PageLink] = {}  # keeps those that are over
+_links: dict[str, PageLink] = {}  # by the id of their output; also those that are over
 _stopped_cell = -1  # the last one in which a run was stopped
 
 
@@ -66,21 +64,19 @@ class PageLink:
         self, job: Job, output: KernelOutput, draw: Callable[[], str], *, in_loop: bool
     ) -> None:
         self._job: Job | None = job  # None when it is over
-        self._draw, self._id = draw, output.id
+        self._draw = draw
         self._cell = output.cell.number if in_loop else None
         self.is_followed = self.is_pressed = False
         self.script = ""
         if (kernel_id := _kernel_id()) is not None:
-            arguments = kernel_id, self._id, job.label, _ASK
+            arguments = kernel_id, output.id, job.label, _ASK
             self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
-            _links[self._id] = self  # no longer the run that used the output before
+            _links[output.id] = self  # no longer the run that used the output before
 
     def end(self, html: str) -> None:
         """Keep the markup of the last state."""
         self._draw = lambda: html
         self._job = None  # after the markup, for a page that asks meanwhile
-        if self.script:
-            _ended[self._id] = self
 
     def answer(self) -> dict[str, Any]:
         """Return the answer to the page."""
