@@ -9,7 +9,6 @@ rest.
 from __future__ import annotations
 
 import contextlib
-import functools
 import keyword
 import linecache
 import os
@@ -18,12 +17,12 @@ import shlex
 import stat
 import symtable
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from nbshare.functions.files import import_file, imported_files, other_module
+from nbshare.tracebacks import shown_as
 
 _MARK = b"# Written by %%workerfile"
 # With the encoding, or Python could find one in a comment of the cell's first line.
@@ -33,7 +32,7 @@ _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"
 def load_ipython_extension(shell: Any) -> None:
     """Add ``%%workerfile`` to a shell; called by ``%load_ext nbshare``."""
     magic = _WorkerFile(shell)
-    shell.input_transformers_cleanup.insert(0, magic)
+    shell.input_transformers_cleanup.insert(1, magic)  # the first one strips empty lines
     shell.register_magic_function(magic.run, "cell", "workerfile")
 
 
@@ -53,9 +52,7 @@ class _WorkerFile:
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Turn a cell of the magic into a call of `run`, if it is valid Python."""
-        from IPython.core.inputtransformer2 import leading_empty_lines
-
-        first, *rest = leading_empty_lines(lines) or [""]  # type: ignore[no-untyped-call]
+        first, *rest = lines or [""]
         line = re.match(r"%%workerfile\s(.*)", first)
         if line is None:
             return lines
@@ -130,8 +127,11 @@ class _WorkerFile:
         except OSError as error:
             raise _refused(f"{shown} cannot be written: {error}") from None
         linecache.checkcache(str(file))
-        with self._shown_from(file):
+        try:
             module = import_file(file)
+        except BaseException as error:
+            self._show_from(file, error)
+            raise
         names = _public_names(module, source)
         self._shell.push({name: getattr(module, name) for name in names})
         print(f"{shown}: {', '.join(names) or 'nothing public'}")  # noqa: T201  a magic's answer
@@ -149,21 +149,14 @@ class _WorkerFile:
             error.msg = _explained(error)
             raise
 
-    @contextlib.contextmanager
-    def _shown_from(self, file: Path) -> Iterator[None]:
+    def _show_from(self, file: Path, error: BaseException) -> None:
         """Show an error's traceback from the file on, without the frames before it."""
-        try:
-            yield
-        except BaseException as error:
-            frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code.co_filename != str(file):
-                frames = frames.tb_next
-            if frames is not None:
-                render = self._shell.InteractiveTB.structured_traceback
-                error._render_traceback_ = functools.partial(  # type: ignore[attr-defined]
-                    render, type(error), error, frames
-                )
-            raise
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != str(file):
+            frames = frames.tb_next
+        if frames is not None:
+            render = self._shell.InteractiveTB.structured_traceback
+            shown_as(error, *render(type(error), error, frames))
 
 
 def _refused(message: str) -> Exception:

@@ -29,10 +29,10 @@ def shown_shortly(error: BaseException) -> BaseException:
     return error
 
 
-def shown_as(error: BaseException, line: str) -> None:
-    """Make IPython show an error as one line."""
+def shown_as(error: BaseException, *lines: str) -> None:
+    """Make IPython show an error as these lines."""
     if "IPython" in sys.modules:
-        error._render_traceback_ = functools.partial(list, (line,))  # type: ignore[attr-defined]
+        error._render_traceback_ = functools.partial(list, lines)  # type: ignore[attr-defined]
 
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
