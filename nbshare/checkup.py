@@ -113,14 +113,11 @@ class Report:
 
     def __repr__(self) -> str:
         lines = [_entry(name, text) for name, text in self.found.items()]
-        lines += ["", self._verdict()]
+        lines += ["", f"The self-test {'passed' if self.ok else 'FAILED'}."]
         lines += [
             _entry(f"  {step.name}", f"{step.state:9}{_outcome(step)}") for step in self.steps
         ]
         return "\n".join(lines)
-
-    def _verdict(self) -> str:
-        return f"The self-test {'passed' if self.ok else 'FAILED'}."
 
 
 def doctor() -> Report:

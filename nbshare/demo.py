@@ -112,12 +112,10 @@ def _compare_with_loop(
 
 def _draw(sky_view: Array, dx: float, dy: float, out: Path) -> None:
     """Draw the sky-view factor as a map with axes in kilometres."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows, columns = sky_view.shape
     figure = Figure(figsize=(7.2, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
     ax = figure.add_subplot()
     image = ax.imshow(
         sky_view,

@@ -49,8 +49,7 @@ class LiveFrames:
             from nbshare.notebook.figure import LiveFigure  # loads matplotlib
 
             # matplotlib has one style for all threads: in the background, keep the user's.
-            in_users_style = self._in_background
-            self._figure = LiveFigure(self._job, self._plot, in_users_style=in_users_style)
+            self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
         self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
