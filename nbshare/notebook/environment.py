@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -84,9 +82,7 @@ class KernelOutput:
     Parameters
     ----------
     cell
-        The cell.
-    kind
-        Outputs are reused only for the same kind.
+        The outputs of its kind in the cell.
     is_shared
         True if it may have shown an earlier run.
 
@@ -98,14 +94,14 @@ class KernelOutput:
         Its id in the front end.
     """
 
-    def __init__(self, cell: Cell, kind: str, number: int, *, is_shared: bool) -> None:
+    def __init__(self, cell: Cell, number: int, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
 
         # The id is chosen now: after an interrupt inside the first display, the last frame still
         # replaces that.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.id = str(self._handle.display_id)
-        self.cell, self.kind, self.number, self.is_shared = cell, kind, number, is_shared
+        self.cell, self.number, self.is_shared = cell, number, is_shared
         self._shown: Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
@@ -113,8 +109,7 @@ class KernelOutput:
     def reserve(self) -> None:
         """Reserve the place in the cell, if nothing has been shown yet."""
         if self._shown is None:
-            self._waiting = lambda: ({"text/plain": ""}, None)
-            self.send()
+            self.show(lambda: ({"text/plain": ""}, None), final=False)
 
     def show_again(self) -> None:
         """Show it in the running cell too; later updates replace both."""
@@ -132,7 +127,7 @@ class KernelOutput:
         if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
             self.send(again=final and self.cell.is_over)
         if final and self.is_shared:
-            self.cell.free[self.kind].append(self)  # others may reuse it
+            self.cell.free.append(self)  # others may reuse it
 
     def send(self, *, again: bool = False) -> None:
         """Send a waiting update that changes something; `again`: in the next cell too."""
@@ -159,42 +154,41 @@ class KernelOutput:
 
 
 class Cell:
-    """The outputs of the running cell."""
+    """The outputs of one kind in the running cell."""
 
     def __init__(self) -> None:
         self._events, self.number = shell().events, cell_number()
-        self._n_taken: defaultdict[str, int] = defaultdict(int)
-        self.free: defaultdict[str, list[KernelOutput]] = defaultdict(list)
+        self._n_taken = 0
+        self.free: list[KernelOutput] = []
         self.is_over = False
         self._events.register("post_run_cell", self._end)
 
-    def take(self, kind: str) -> KernelOutput:
+    def take(self) -> KernelOutput:
         """Return a new output, or one whose run is over."""
-        self._n_taken[kind] += 1
-        number = self._n_taken[kind]
-        if not self.free[kind]:
-            return KernelOutput(self, kind, number, is_shared=number > _MAX_OWN)
-        output = self.free[kind].pop()
-        output.number = number
+        self._n_taken += 1
+        if not self.free:
+            return KernelOutput(self, self._n_taken, is_shared=self._n_taken > _MAX_OWN)
+        output = self.free.pop()
+        output.number = self._n_taken
         return output
 
     def _end(self, *_: object) -> None:
         """Send the updates that came too soon after the previous ones."""
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
-        for output in itertools.chain(*self.free.values()):
+        for output in self.free:
             try:
                 output.send()
             except Exception as error:  # noqa: BLE001  a plot function may raise anything
                 warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
 
 
-_current: Cell | None = None
+_current: dict[str, Cell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the running cell; in a kernel."""
-    global _current
-    if _current is None or _current.is_over or _current.number != cell_number():
-        _current = Cell()
-    return _current.take(kind)
+    """Return an output of the running cell, not reused for another kind; in a kernel."""
+    cell = _current.get(kind)
+    if cell is None or cell.is_over or cell.number != cell_number():
+        cell = _current[kind] = Cell()
+    return cell.take()
