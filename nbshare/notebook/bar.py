@@ -159,13 +159,9 @@ class Bar:
         if new:
             self._told += new
             self._bar.update(new)
-        self._say_more(final=final)
         if final:
             self._bar.close()
         return _TERMINAL_INTERVAL_S
-
-    def _say_more(self, *, final: bool) -> None:
-        """Show the details next to the count."""
 
 
 class TerminalBar(Bar):
@@ -177,21 +173,17 @@ class TerminalBar(Bar):
         super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
 
     def draw(self, *, final: bool) -> float:
-        """Redraw the bar; at the end list the stages below it."""
-        pause_s = super().draw(final=final)
-        if final:
-            sys.stderr.writelines(f"{line}\n" for line in stage_lines(self._job))
-        return pause_s
-
-    def _say_more(self, *, final: bool) -> None:
-        job = self._job
+        """Redraw the bar with details; at the end list the stages below it."""
+        job, pause_s = self._job, super().draw(final=False)
         if final:
             self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
-            return
+            self._bar.close()
+            sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
+            return pause_s
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        self._bar.set_postfix_str(", ".join(notes + slow_loading(job)), refresh=False)
-        self._bar.refresh()
+        self._bar.set_postfix_str(", ".join(notes + slow_loading(job)))
+        return pause_s
 
 
 class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
@@ -214,10 +206,9 @@ class LogLines:
         step = max(1, (self._job.n_tasks or 0) / 10)
         a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
-            words = describe(self._job, self._pace)
-            name = " ".join(filter(None, [self._job.label, words.state]))
-            line = str(words).removeprefix(words.state).strip().replace(" · ", ", ")
-            lines = [f"{name}: {line}", *stage_lines(self._job)]
+            state, _, more = str(describe(self._job, self._pace)).partition("  ")
+            line = f"{self._job.label} {state}: {more.replace(' · ', ', ')}".lstrip()
+            lines = [line, *stage_lines(self._job)]
             sys.stderr.writelines(f"{line}\n" for line in lines)
             sys.stderr.flush()
             self._told_at, self._told = time.monotonic(), n_done

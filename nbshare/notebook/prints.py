@@ -25,8 +25,7 @@ class Printer:
     @property
     def is_here(self) -> bool:
         """Whether a new one would write to the same places."""
-        streams = self._streams
-        return streams["stdout"].is_in(sys.stdout) and streams["stderr"].is_in(sys.stderr)
+        return all(stream.is_in(getattr(sys, name)) for name, stream in self._streams.items())
 
     def __call__(self, name: str, text: str) -> None:
         """Write to one of the streams."""

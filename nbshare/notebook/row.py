@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import html
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
@@ -76,7 +75,7 @@ class NotebookRow:
     def __init__(self, job: Job, *, in_background: bool) -> None:
         self._job = job
         self._timed = not is_static()  # if not, leave out what differs from run to run
-        self._pace, self._lock = Pace(job), threading.Lock()
+        self._pace = Pace(job)
         self.output = kernel_output("row")
         self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
 
@@ -111,8 +110,7 @@ class NotebookRow:
         return {"text/html": markup, "text/plain": plain}
 
     def _words(self) -> Words:
-        with self._lock:
-            words = describe(self._job, self._pace, timed=self._timed)
+        words = describe(self._job, self._pace, timed=self._timed)
         if words.state == "starting":
             words = words._replace(state=f"starting {counted(self._job.n_workers, 'worker')}…")
         if self.output.is_shared:
