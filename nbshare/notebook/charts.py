@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, write_dates
+from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, span, write_dates
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
@@ -93,7 +93,7 @@ class LinePainter(Painter):
             line.set_markevery(np.flatnonzero(marked).tolist())
         finite = self._numbers[np.isfinite(self._numbers)]
         if finite.size:
-            self._axes.set_ylim(calm(*self._span(finite), margin=0.03))
+            self._axes.set_ylim(calm(*(self.limits or span(finite)), margin=0.03))
         return "{}"
 
 
@@ -162,7 +162,7 @@ class HistPainter(Painter):
     def _edges(self, finite: Array) -> NDArray[np.floating]:
         if self._dtype.kind in "biu" and np.ptp(finite) < _MAX_WHOLE and self._plot.bins is None:
             return np.arange(finite.min(), finite.max() + 2) - 0.5
-        low, high = self._span(finite)
+        low, high = self.limits or span(finite)
         return np.linspace(low, high, (self._plot.bins or auto_bins(finite)) + 1)
 
 

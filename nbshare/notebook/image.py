@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
-from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, write_dates
+from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, span, write_dates
 
 _BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
 _MAX_SIDE = 1024  # pixels per side: a screen shows no more
@@ -181,7 +181,7 @@ class ImagePainter(Painter):
         if self._is_coloured:
             pixels = np.clip(pixels / (255 if self._dtype == np.uint8 else 1), 0, 1)
         elif (finite := pixels[np.isfinite(pixels)]).size:
-            self._image.set_clim(calm(*self._span(finite, (2, 98))))  # of most of the data
+            self._image.set_clim(calm(*(self.limits or span(finite, (2, 98)))))  # most of the data
         self._image.set_data(pixels)
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:
             self._image.set_interpolation("nearest")  # sharper, and half the bytes

@@ -87,11 +87,6 @@ class Painter:
         """Read all results again, and show them on a scale with these limits."""
         self.limits, self._taken[:] = limits, False
 
-    def _span(
-        self, finite: Array, percentiles: tuple[float, float] = (0, 100)
-    ) -> tuple[float, float]:
-        return self.limits or span(finite, percentiles)
-
     def _add(self, items: NDArray[np.intp], rows: Array) -> None:
         """Read the values of some results."""
         raise NotImplementedError
