@@ -47,7 +47,6 @@ def run_and_draw(
     try:
         job = Job(make(), label, Showing(plot))
         display = open_display(job, progress=progress, plot=plot)
-        job._is_shown = display.has_row
         pause_s = display.update()  # before anything that items print
         job._start()
         while not job._tick(min(pause_s, NAP_S)):

@@ -80,11 +80,6 @@ class Display:
     def __bool__(self) -> bool:
         return bool(self._due)
 
-    @property
-    def has_row(self) -> bool:
-        """Whether a notebook shows how the job ends."""
-        return any(output.kind == "row" for output in self._outputs)
-
     def begin(self) -> None:
         """Reserve the place of each output in the running cell."""
         self.update()
@@ -208,6 +203,7 @@ def open_display(
             drawers.append(bar.Bar(job, progress))
         elif place == "kernel":
             drawers.append(row.NotebookRow(job, in_background=in_background))
+            job._is_shown = True
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job))
         else:
@@ -253,11 +249,10 @@ class Showing:
 
     def begin(self, job: Job, progress: Any) -> None:
         """Show a job that is about to begin, as ``progress=`` and ``plot=`` say."""
-        place = surroundings()
-        if progress is None:
-            progress = place == "kernel"
-        if place == "kernel":
+        if surroundings() == "kernel":
             self._cell = cell_number()
+        elif progress is None:
+            progress = False
         self._was_begun = self._draw(job, progress)
 
     def show(self, job: Job) -> bool:
@@ -293,7 +288,6 @@ class Showing:
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False
-        job._is_shown |= display.has_row
         with self._lock:
             display.begin()
             self._live.append(display)
