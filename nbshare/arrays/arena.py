@@ -37,7 +37,7 @@ from nbshare.arrays.inputs import (
 )
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut, is_interrupt
-from nbshare.functions.pickling import dumps_apart, kept_apart, plainly_or_by_value, value_pickler
+from nbshare.functions.pickling import Keep, dumps_apart, value_pickler
 from nbshare.memory import (
     Mode,
     Segment,
@@ -218,16 +218,12 @@ class Arena:
 
     def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
         """Return pickle and buffers."""
-        buffers: list[memoryview] = []
 
-        def attempt(by_value: bool) -> bytes:
-            buffers.clear()
-            file = io.BytesIO()
-            _pickler_class(by_value)(self, writable, buffers, file).dump(obj)
-            return file.getvalue()
+        def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
+            return _pickler_class(by_value)(self, writable, file, keep)
 
         try:
-            return plainly_or_by_value(attempt), buffers
+            return dumps_apart(obj, IN_BAND, make)
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
         except BaseException as error:
@@ -288,11 +284,7 @@ def _pickler_class(by_value: bool) -> Any:
     base: Any = value_pickler() if by_value else pickle.Pickler
 
     class CallPickler(base):  # type: ignore[misc]
-        def __init__(
-            self, arena: Arena, writable: bool, buffers: list[memoryview], file: io.BytesIO
-        ) -> None:
-            # No method of its own: in a cycle it would keep all that it has pickled.
-            keep = kept_apart(buffers, IN_BAND)
+        def __init__(self, arena: Arena, writable: bool, file: io.BytesIO, keep: Keep) -> None:
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena = arena
             self.writable = writable

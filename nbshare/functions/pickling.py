@@ -39,23 +39,23 @@ def dumps(value: Any) -> bytes:
     return dumps_apart(value, sys.maxsize)[0]
 
 
-def dumps_apart(value: Any, threshold: int) -> tuple[bytes, list[memoryview]]:
-    """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more."""
+Keep = Callable[[pickle.PickleBuffer], bool]  # whether a pickle is to hold a buffer itself
+
+
+def _pickler(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
+    return (value_pickler() if by_value else pickle.Pickler)(file, 5, buffer_callback=keep)
+
+
+def dumps_apart(
+    value: Any, threshold: int, make: Callable[[bool, io.BytesIO, Keep], Any] = _pickler
+) -> tuple[bytes, list[memoryview]]:
+    """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
+
+    `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
+    may refer to ``__main__`` by name, which workers never run, the second one does it by value:
+    objects of ``__main__`` or without a name can be sent so, but this takes longer.
+    """
     buffers: list[memoryview] = []
-    keep = kept_apart(buffers, threshold)
-
-    def attempt(by_value: bool) -> bytes:
-        buffers.clear()  # those of the first attempt
-        if not by_value:
-            return pickle.dumps(value, protocol=5, buffer_callback=keep)
-        value_pickler()(file := io.BytesIO(), 5, keep).dump(value)
-        return file.getvalue()
-
-    return plainly_or_by_value(attempt), buffers
-
-
-def kept_apart(buffers: list[memoryview], threshold: int) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return the buffer callback of a pickler: it keeps buffers of `threshold` bytes and more."""
 
     def is_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -63,19 +63,17 @@ def kept_apart(buffers: list[memoryview], threshold: int) -> Callable[[pickle.Pi
             buffers.append(raw)
         return raw.nbytes < threshold
 
-    return is_in_band
+    def attempt(by_value: bool) -> bytes:
+        buffers.clear()  # those of the first attempt
+        make(by_value, file := io.BytesIO(), is_in_band).dump(value)
+        return file.getvalue()
 
-
-def plainly_or_by_value(attempt: Callable[[bool], bytes]) -> bytes:
-    """Return the pickle that ``attempt(by_value)`` makes: by reference, if possible.
-
-    It is not if that fails, or if the pickle may refer to ``__main__`` by name, which workers never
-    run. Objects of ``__main__`` or without a name can be sent by value, but this takes longer.
-    """
     data = MAIN.encode()
     with suppress(Exception):  # an object's __reduce__ may raise anything
         data = attempt(False)
-    return attempt(True) if may_name_main(data) else data
+    if may_name_main(data):
+        data = attempt(True)
+    return data, buffers
 
 
 def may_name_main(data: bytes) -> bool:
