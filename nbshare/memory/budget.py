@@ -19,29 +19,20 @@ from nbshare.errors import OutOfMemoryError
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
-MAX_AGE = 0.25  # seconds that a reading is used again, less what was allocated since
 QUOTA_S = 5.0  # before the CPU quota is read again: it costs 100 µs, and rarely changes
 SHARE = 0.9  # of the available memory may be used; the rest is for small requests
 
 # Called when memory is short, to free caches.
 reliefs: list[Callable[[], None]] = []
 
-_reading = (-1.0, 0)  # (when, bytes left); a race between threads costs one reading too many
-
 
 def check_room(nbytes: int) -> None:
     """Raise `OutOfMemoryError` if `nbytes` more would not fit."""
-    global _reading
-    if nbytes < LARGE:
+    if nbytes < LARGE or nbytes <= SHARE * available():
         return
-    when, left = _reading
-    now = time.monotonic()
-    if now - when > MAX_AGE:
-        when, left = now, available()
-    if nbytes > SHARE * left:
-        for relieve in reliefs:
-            relieve()
-        left = available()
+    for relieve in reliefs:
+        relieve()
+    left = available()
     if nbytes > SHARE * left:
         raise OutOfMemoryError(
             f"{in_words(nbytes)} of shared memory were requested, {in_words(left)} are available "
@@ -49,7 +40,6 @@ def check_room(nbytes: int) -> None:
             "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on "
             "disk."
         )
-    _reading = (when, left - nbytes)
 
 
 def available() -> int:

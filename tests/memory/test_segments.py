@@ -354,7 +354,6 @@ def try_to_write(handle):
 
 def little_memory(monkeypatch):
     """Let the machine have 100 MiB left: the figures, not the memory."""
-    monkeypatch.setattr("nbshare.memory.budget._reading", (-1.0, 0))
     monkeypatch.setattr("nbshare.memory.budget.available", lambda: 100 << 20)
 
 
