@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nbshare.memory.descriptors import Descriptor, owned
 
@@ -177,16 +177,9 @@ def own_files() -> list[str]:
     return [path for path in files if path and path.endswith(".py") and not is_installed(path)]
 
 
-_last: tuple[Any, bytes] = None, b""  # the stamps of own files, and their pickled sources
-
-
 def packed_sources() -> bytes:
     """Return the source files of imported modules that users may edit, for another machine."""
-    global _last
-    stamps = {path: stamp_of(path) for path in own_files()}
-    if stamps != _last[0]:
-        _last = stamps, pickle.dumps({path: _source(path, MOST) for path in sorted(stamps)})
-    return _last[1]
+    return pickle.dumps({path: _source(path, MOST) for path in sorted(own_files())})
 
 
 def kept_sources() -> Mapping[str, Source | None]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from nbshare.engine.call import Call
 from nbshare.hosts.protocol import Reply, ReportedError
-from nbshare.memory import Segment
 from nbshare.wire.board import (
     BEGUN,
     ENDED,
@@ -52,7 +51,7 @@ class Inbox:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._log = LogWriter(self._add_log)
+        self._log = LogWriter(call.results.logs.add)
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
         """Store a reply about a block."""
@@ -118,9 +117,6 @@ class Inbox:
             index[0, of_log], start = self._log.append(data)
             index[1, of_log] += start
         return index
-
-    def _add_log(self, key: LogKey, log: Segment) -> None:
-        self._call.results.logs.add(key, log)
 
 
 def _show(row: Any, first: int, reply: Reply) -> None:
