@@ -10,7 +10,7 @@ from nbshare.engine.call import NO_CODE, Call, Code
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
-from nbshare.functions.freshness import Snapshot, Stamp, own_files, stamp_of
+from nbshare.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
 from nbshare.memory import scratch_file
 from nbshare.wire.context import Context
 
@@ -90,7 +90,7 @@ class WorkerPool:
         changed |= self._stamps.keys() - known
         if self._n_modules != len(sys.modules):  # listing their files takes a while
             self._n_modules = len(sys.modules)
-            changed |= {*own_files()} - known
+            changed |= {*own_modules().values()} - known
         if changed:
             snapshot.keep(changed)
             self._watch(snapshot)

@@ -31,9 +31,25 @@ class _FileFinder:
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
         file = _paths.get(name)
-        if file is None or not (os.path.exists(file) or source_of(file)):
+        if file is not None:
+            is_there = os.path.exists(file) or source_of(file)
+            loader = FreshLoader(name, file)
+            return spec_from_file_location(name, file, loader=loader) if is_there else None
+        if not (folders := _folders_of(name + ".")):
             return None
-        return spec_from_file_location(name, file, loader=FreshLoader(name, file))
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = folders
+        return spec
+
+
+def _folders_of(package: str) -> list[str]:
+    """Return the folders of registered modules of a package without a file of its own."""
+    folders = set()
+    for name, file in list(_paths.items()):
+        below = os.sep + name.removeprefix(package).replace(".", os.sep)
+        if name.startswith(package) and below in file:
+            folders.add(file[: file.rindex(below)])
+    return [*folders]
 
 
 @shown_from_the_call

@@ -171,20 +171,15 @@ class Snapshot:
         self.sources()
 
 
-def own_files() -> list[str]:
-    """Return the source files of imported modules that users may edit."""
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return [path for path in files if path and path.endswith(".py") and not is_installed(path)]
+def own_modules() -> dict[str, str]:
+    """Return the source files of imported modules that users may edit, by the modules' names."""
+    found = [(name, getattr(module, "__file__", None)) for name, module in [*sys.modules.items()]]
+    return {name: p for name, p in found if p and p.endswith(".py") and not is_installed(p)}
 
 
 def packed_sources() -> bytes:
     """Return the source files of imported modules that users may edit, for another machine."""
-    return pickle.dumps({path: _source(path, MOST) for path in sorted(own_files())})
-
-
-def kept_sources() -> Mapping[str, Source | None]:
-    """Return the kept versions of source files by path."""
-    return {} if _snapshot is None else _snapshot.sources()
+    return pickle.dumps({path: _source(path, MOST) for path in sorted({*own_modules().values()})})
 
 
 def _source(path: str, most: int) -> Source | None:
@@ -210,4 +205,4 @@ def use_snapshot(fd: int) -> None:
 
 def source_of(path: str) -> Source | None:
     """Return the kept version of a source file; None: import it as it is."""
-    return kept_sources().get(path)
+    return None if _snapshot is None else _snapshot.sources().get(path)

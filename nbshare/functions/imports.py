@@ -13,14 +13,13 @@ from importlib.machinery import (
     PathFinder,
     SourceFileLoader,
 )
-from importlib.util import cache_from_source, spec_from_file_location
+from importlib.util import cache_from_source
 from types import ModuleType
 from typing import Any
 
 from nbshare.functions.freshness import (
     STANDARD_LIBRARY,
     is_installed,
-    kept_sources,
     note_reading,
     own_file,
     source_of,
@@ -93,36 +92,6 @@ class _StandardLibraryFirst:
         return PathFinder.find_spec(name, STANDARD_LIBRARY, target)
 
 
-class _FromSnapshot:
-    """Finds modules of another machine, whose files may be missing here, or older."""
-
-    @classmethod
-    def find_spec(
-        cls,
-        name: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,  # noqa: ARG003 - importlib's signature
-    ) -> ModuleSpec | None:
-        sources = kept_sources()
-        bases = [
-            os.path.join(folder, name.rpartition(".")[2])
-            for folder in (sys.path if path is None else path)
-        ]
-        for base in bases:
-            package = os.path.join(base, "__init__.py")
-            for file, folders in ((package, [base]), (base + ".py", None)):
-                if sources.get(file) is not None:
-                    loader = FreshLoader(name, file)
-                    return spec_from_file_location(
-                        name, file, loader=loader, submodule_search_locations=folders
-                    )
-        spec = ModuleSpec(name, None, is_package=True)  # of a folder without __init__
-        spec.submodule_search_locations = [
-            base for base in bases if any(file.startswith(base + os.sep) for file in sources)
-        ]
-        return spec if spec.submodule_search_locations else None
-
-
 class _Fresh:
     """Another finder, such as Python's or an editable install's, with our loaders."""
 
@@ -139,15 +108,9 @@ class _Fresh:
         return getattr(self._finder, name)
 
 
-def import_as_the_caller(overridden: Collection[str], *, is_elsewhere: bool = False) -> None:
-    """Set up a worker's imports.
-
-    `overridden`: standard names of the caller's own modules. `is_elsewhere`: the caller is, maybe
-    on another machine.
-    """
+def import_as_the_caller(overridden: Collection[str]) -> None:
+    """Set up a worker's imports; `overridden`: standard names of the caller's own modules."""
     _StandardLibraryFirst.overridden = overridden
-    if is_elsewhere and _FromSnapshot not in sys.meta_path:
-        sys.meta_path.insert(0, _FromSnapshot)
     if _StandardLibraryFirst in sys.meta_path:
         return
     without_files = BuiltinImporter, FrozenImporter

@@ -35,7 +35,7 @@ from nbshare.engine.preparing import new_call, pack_fixed, place, source
 from nbshare.engine.run import Engine, Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import WorkerDiedError, noted, without_frames
-from nbshare.functions.freshness import is_installed, packed_sources
+from nbshare.functions.freshness import is_installed, own_modules, packed_sources
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
@@ -349,6 +349,6 @@ def _settings(request: Request) -> dict[str, Any]:
     """Return the settings of this process that other hosts take over."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    same = {name: given[name] for name in ("cwd", "umask", "files", "overridden", "warnings")}
-    others = {"affinity": None, "authkey": None, "is_elsewhere": True}
-    return {**same, **others, "path": own}
+    same = {name: given[name] for name in ("cwd", "umask", "overridden", "warnings")}
+    files = {**own_modules(), **given["files"]}  # they may be missing there, or older
+    return {**same, "files": files, "path": own, "affinity": None, "authkey": None}

@@ -93,7 +93,7 @@ class WorkerState:
         values = {**self._settings[1], **self._kept}
         if sys.path != values["path"]:
             sys.path = list(values["path"])
-        import_as_the_caller(values["overridden"], is_elsewhere=values.get("is_elsewhere", False))
+        import_as_the_caller(values["overridden"])
         register_files(values["files"])
         if values["authkey"]:
             import multiprocessing.process  # late: few callers have managers

@@ -76,14 +76,17 @@ def test_both_hosts_work(hosts):
 
 @pytest.mark.parametrize("state", ["missing", "older"])
 def test_the_client_s_files_are_what_hosts_run(hosts, tmp_path, monkeypatch, state):
-    """A module, its package and a helper, whatever files are there when a host imports them."""
-    package = tmp_path / "fields"
+    """A module, its package and helpers, whatever files are there when a host imports them."""
+    package, folder = tmp_path / "fields", tmp_path / "tables"
     package.mkdir()
+    folder.mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     files = {
         tmp_path / "scales.py": "FACTOR = 3\n",
         package / "__init__.py": "",
-        package / "model.py": "import scales\ndef run(x):\n    return x * scales.FACTOR\n",
+        folder / "units.py": "UNIT = 1\n",  # a package without a file
+        package / "model.py": "import scales\nfrom tables import units\n"
+        "def run(x):\n    return x * scales.FACTOR * units.UNIT\n",
     }
     for path, text in files.items():
         path.write_text(text)
@@ -99,7 +102,7 @@ def test_the_client_s_files_are_what_hosts_run(hosts, tmp_path, monkeypatch, sta
     try:
         assert parallel_map(run, range(5), **options(hosts)).tolist() == [0, 3, 6, 9, 12]
     finally:
-        for name in ("scales", "fields", "fields.model"):
+        for name in ("scales", "fields", "fields.model", "tables", "tables.units"):
             sys.modules.pop(name, None)
 
 
