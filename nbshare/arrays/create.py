@@ -454,7 +454,6 @@ def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], n
             ) from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")
-    example = np.empty(
-        0, checked_dtype(dtype)
-    )  # sub-arrays become axes, strings of no length get one character
+    # Sub-arrays become axes, strings of no length get one character.
+    example = np.empty(0, checked_dtype(dtype))
     return lengths + example.shape[1:], example.dtype

@@ -43,10 +43,6 @@ spec.loader.exec_module(sys.modules["nbshare"])
 from nbshare.hosts.agent import main
 main({fd})
 """
-# A process does it once: compiling takes 2 ms.
-_LOAD = """\
-(modules := __import__("sys").modules).get(key) or (
-    exec(source) or modules.setdefault(key, Carry(source, key)))"""
 
 
 class Boot(NamedTuple):
@@ -66,14 +62,14 @@ class Carry:
 
     Parameters
     ----------
-    source, key : str
-        The source, and what changes with it.
+    source : str
+        Of this module.
     """
 
     __name__ = "nbshare"
 
-    def __init__(self, source: str, key: str) -> None:
-        self._names = {"__name__": "nbshare_carrier", "source": source, "key": key}
+    def __init__(self, source: str) -> None:
+        self._names = {"__name__": "nbshare_carrier", "source": source}
 
     def __call__(self, boot: Any, *task: Any) -> bytes:
         """Have the agent of this host work on a call; return why it cannot: a pickled error, or "".
@@ -97,7 +93,7 @@ class Carry:
             return answer
 
     def __reduce__(self) -> Any:
-        return eval, (_LOAD, self._names)
+        return eval, ("exec(source) or Carry(source)", self._names)
 
 
 def is_of_this_user(sock: socket.socket) -> bool:
