@@ -320,13 +320,6 @@ class Board:
                 parts.append((page, low, high))
         return parts
 
-    def are_done(self, start: int, stop: int) -> bool:
-        """Return whether all of some items are done."""
-        for page, low, high in self.parts(start, stop):  # noqa: SIM110 - a generator eats Ctrl-C
-            if not page.done[low:high].all():
-                return False
-        return True
-
     def state(self, i: int) -> int:
         """Return the ``done`` byte of an item."""
         page = self.page(i)
@@ -392,7 +385,7 @@ class Board:
 
     def has_waiting(self) -> bool:
         """Whether some items have been neither claimed nor withdrawn."""
-        return bool(self.header[RETURNED]) or not self.are_done(self.header[NEXT], self.n_there)
+        return bool(self.header[RETURNED]) or self.next_claim() < self.n_there
 
     def withdraw(self, i: int) -> bool:
         """Mark an unclaimed item as failed; return whether it was unclaimed.

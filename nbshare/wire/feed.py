@@ -177,7 +177,8 @@ class ItemFeed:
         board = self._board
         for first, block in list(self._blocks.items()):
             # Most of those that are not done are not begun.
-            if not board.state(first) or not board.are_done(first, first + block.n):
+            stop = first + block.n
+            if not board.state(first) or board.first(first, stop, is_done=False) < stop:
                 continue
             page = board.page(first)
             if block.has_views and page.views[first - page.first] != LEFT:
