@@ -96,10 +96,6 @@ class Inputs:
         """Return a part of the first segment."""
         return self._bytes(Span(0, offset, nbytes))
 
-    def packed(self, span: Span) -> Packed:
-        """Return what says where a pickle and its buffers lie, and is a pickle itself."""
-        return pickle.loads(self._bytes(span))  # type: ignore[no-any-return]
-
     def reach(self, nbytes: int) -> None:
         """Map the first segment anew if it has become larger than what is mapped of it."""
         view = self._segments[0]

@@ -14,8 +14,8 @@
 and each page::
 
     done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
-    blocks   number of blocks of an `ItemFeed`, first item and offset of each   (untouched, so free,
-             without one)
+    blocks   number of blocks of an `ItemFeed`, first item, offset and bytes of each   (untouched,
+             so free, without one)
     views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
     index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
     attempts per item: how often it has failed, or its worker died   (likewise)
@@ -105,19 +105,20 @@ class Page:
 
     @cached_property
     def _blocks(self) -> npt.NDArray[np.int64]:
-        """First items and offsets of the blocks of a feed, in order, after their number."""
-        return self._array(np.int64, (2, self.n + 1), self._places[1])
+        """First items, offsets and sizes of the blocks of a feed, in order, after their number."""
+        return self._array(np.int64, (3, self.n + 1), self._places[1])
 
-    def add_block(self, first: int, offset: int) -> None:
+    def add_block(self, first: int, offset: int, nbytes: int) -> None:
         """Note where the next block is, and which item of this page is its first."""
         k = int(self._blocks[0, 0]) + 1
-        self._blocks[:, k] = first, offset
+        self._blocks[:, k] = first, offset, nbytes
         self._blocks[0, 0] = k
 
-    def offset_of_block(self, i: int) -> int:
-        """Return where the block of item `i` is."""
-        firsts, offsets = self._blocks
-        return int(offsets[firsts[1 : firsts[0] + 1].searchsorted(i, "right")])
+    def place_of_block(self, i: int) -> list[int]:
+        """Return where the block of item `i` is, and its size."""
+        firsts = self._blocks[0]
+        k = firsts[1 : firsts[0] + 1].searchsorted(i, "right")
+        return self._blocks[1:, k].tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def views(self) -> npt.NDArray[np.uint8]:
@@ -163,7 +164,7 @@ def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
 @lru_cache(16)
 def page_layout(n: int) -> tuple[tuple[int, ...], int]:
     """Return the offsets of a page's parts, and its size, in bytes."""
-    offsets, end = _placed([n, 16 * (n + 1), n, 32 * n, 4 * n, NUMBER_BYTES * n, 8 * n])
+    offsets, end = _placed([n, 24 * (n + 1), n, 32 * n, 4 * n, NUMBER_BYTES * n, 8 * n])
     return tuple(offsets), aligned(end, mmap.PAGESIZE) if n == PAGE_ITEMS else end
 
 

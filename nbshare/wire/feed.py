@@ -4,14 +4,14 @@
 
     caller                                             worker
     feed = ItemFeed(board)
-    feed.append([items], 9)  blocks, then the count ►  items = FedItems(inputs, board, 1)
+    feed.append([items], 9)  blocks, then the count ►  items = FedItems(inputs, board)
     …                                                  items.packed(i, column)
     feed.sweep()             room of blocks that are done
 
-A block is a few items that are pickled together: a header, a pickle per column, and large buffers
-next to them. The board has the place of each block. The segment is made larger when it is
-full; a worker that needs a part beyond its mapping maps it again. When the items of a block are
-done, its space is reused, unless a worker may still see an array in it.
+A block is a few items that are pickled together: a pickle per column, large buffers next to them,
+and a header, which is a pickle too. The board has the place of each header. The segment is made
+larger when it is full; a worker that needs a part beyond its mapping maps it again. When the items
+of a block are done, its space is reused, unless a worker may still see an array in it.
 
 Workers receive no other segment later: arrays in shared memory are sent by handle, and the caller
 keeps the items until they are done.
@@ -20,13 +20,11 @@ keeps the items until they are done.
 from __future__ import annotations
 
 import bisect
-import struct
+import pickle
 import weakref
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inputs import Inputs, Packed, Span
@@ -35,11 +33,11 @@ from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 FIRST_BYTES = 256 << 10  # of the segment
 GROWTH = 1.5
-WORD = 8  # bytes
-# Words of a block's header, which follows its pickles: first item, number of items, whether workers
-# may see arrays in it, its offset; then offset and bytes of each column. Offsets count from the
-# first block of the same write.
-N_WORDS = 4
+
+# A block's header, which follows its pickles: first item, number of items, whether workers may see
+# arrays in it, its offset, and the place of each column. Offsets count from the first block of the
+# same write.
+Header = tuple[int, int, bool, int, list[tuple[tuple[int, int, int], tuple[Span, ...]]]]
 
 
 class _Block(NamedTuple):
@@ -49,7 +47,7 @@ class _Block(NamedTuple):
     n: int
     start: int  # bytes
     stop: int
-    where: int  # is its header
+    where: tuple[int, int]  # its header is, and its size
     has_views: bool
     columns: Sequence[Sequence[Any]]
 
@@ -109,12 +107,11 @@ class ItemFeed:
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
         arena.begin_part()  # shared parts would be freed with the first block
-        words = [word for column in columns for word in self._pack(arena, column, first)]
-        start = arena.nbytes
-        words = [first, n, arena.has_views, aligned(start), *words]
-        arena.add(struct.pack(f"{len(words)}q", *words))
+        packed = [arena.pack_block(column, first) for column in columns]
+        places = [(tuple(each.pickle), each.buffers) for each in packed]  # tuples: quicker
+        has_views = arena.has_views
+        where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), places)))
         end = aligned(arena.nbytes)
-        where, has_views = aligned(start), arena.has_views
         self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
         self._begin, self._n_added = end, self._n_added + n
         return first
@@ -141,7 +138,8 @@ class ItemFeed:
         self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
         for block in added:
             for page, low, _ in board.parts(block.first, block.first + block.n):
-                page.add_block(page.first + low, base + block.where)
+                offset, size = block.where
+                page.add_block(page.first + low, base + offset, size)
             self._blocks[block.first] = block._replace(
                 start=base + block.start, stop=base + block.stop
             )
@@ -149,14 +147,6 @@ class ItemFeed:
 
     def _new_arena(self) -> Arena:
         return Arena(by_handle=True, stays_here=self.segment.is_private)
-
-    def _pack(self, arena: Arena, items: Sequence[Any], first: int) -> tuple[int, int]:
-        """Pickle a column; return its offset in the arena, and its size in bytes."""
-        packed = arena.pack_block(items, first)
-        if packed.buffers:  # then also pickle their places
-            span = arena.pack(packed, "where an item lies").pickle
-            return span.offset, -span.nbytes
-        return packed.pickle.offset, packed.pickle.nbytes
 
     def _take(self, nbytes: int) -> int:
         """Return the offset of free space."""
@@ -216,15 +206,12 @@ class FedItems:
         Of the feed's segment.
     board : Board
         Of the call.
-    n_columns : int
-        Objects of each item.
     """
 
-    def __init__(self, inputs: Inputs, board: Board, n_columns: int) -> None:
+    def __init__(self, inputs: Inputs, board: Board) -> None:
         self._inputs, self._board = inputs, board
-        self._n_columns = n_columns
         self._block = range(0)
-        self._columns: list[list[int]] = []  # of the block: offset and bytes
+        self._columns: list[Packed] = []  # of the block
         self._of_block = inputs  # loads them
         self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
 
@@ -232,24 +219,21 @@ class FedItems:
         """Return the items that are loaded together with item `i`."""
         if i in self._block:
             return self._block
-        first, n, *_ = self._words(self._board.page(i).offset_of_block(i), N_WORDS).tolist()
+        first, n, *_ = self._header(*self._board.page(i).place_of_block(i))
         return range(first, first + n)
 
     def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
         """Return the place of a column of the block of item `i`, and the inputs that load it."""
         if i not in self._block:
             self._turn_to(i)
-        offset, nbytes = self._columns[column]
-        span = Span(0, offset, abs(nbytes))
-        return self._of_block, Packed(span, ()) if nbytes >= 0 else self._of_block.packed(span)
+        return self._of_block, self._columns[column]
 
     def _turn_to(self, i: int) -> None:
-        start = self._board.page(i).offset_of_block(i)
-        words = self._words(start, N_WORDS + 2 * self._n_columns)
-        first, n, has_views, offset = words[:N_WORDS].tolist()
+        start, nbytes = self._board.page(i).place_of_block(i)
+        first, n, has_views, offset, places = self._header(start, nbytes)
         view = View(self._inputs.bytes(start - offset, offset))
         self._block, self._of_block = range(first, first + n), Inputs([view])
-        self._columns = words[N_WORDS:].reshape(-1, 2).tolist()
+        self._columns = [Packed(Span(*span), buffers) for span, buffers in places]
         self._note_views()
         if has_views:
             page, place = self._board.page(first), first % self._board.page_items
@@ -271,9 +255,9 @@ class FedItems:
             elif page.views[place] == SEEN:
                 page.views[place] = LEFT
 
-    def _words(self, start: int, n: int) -> Any:
-        self._inputs.reach(start + n * WORD)
-        return np.frombuffer(self._inputs.bytes(start, n * WORD), np.int64)
+    def _header(self, start: int, nbytes: int) -> Header:
+        self._inputs.reach(start + nbytes)
+        return pickle.loads(self._inputs.bytes(start, nbytes))  # type: ignore[no-any-return]
 
 
 class _Room:

@@ -149,7 +149,7 @@ class Work:
         self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = None
         if order.n_fed:
-            self._fed = FedItems(inputs[-1], board, order.n_fed)
+            self._fed = FedItems(inputs[-1], board)
         self._sources = [Source(items, self._fed, *what) for what in order.sources]
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
