@@ -96,10 +96,13 @@ class Inputs:
         """Return a part of the first segment."""
         return self._bytes(Span(0, offset, nbytes))
 
-    def reach(self, nbytes: int) -> None:
-        """Map the first segment anew if it has become larger than what is mapped of it."""
+    def reach(self, nbytes: int, *, is_private: bool) -> None:
+        """Map the first segment anew if it has become larger than what is mapped of it.
+
+        Private memory becomes larger by a copy, which new parts are in wherever they begin.
+        """
         view = self._segments[0]
-        if nbytes > view.root.nbytes:
+        if nbytes > view.root.nbytes or is_private:
             found = segment_of(view.root)
             assert found is not None
             self._segments[0] = View(found[0].whole("r"), is_read_only=True)

@@ -256,7 +256,7 @@ class FedItems:
                 page.views[place] = LEFT
 
     def _header(self, start: int, nbytes: int) -> Header:
-        self._inputs.reach(start + nbytes)
+        self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
         return pickle.loads(self._inputs.bytes(start, nbytes))  # type: ignore[no-any-return]
 
 

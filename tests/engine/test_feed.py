@@ -37,6 +37,15 @@ def test_what_a_function_keeps_of_an_item_stays_as_it_came():
     assert pair(feeds.keep, (np.full(60_000, float(i)) for i in range(60))).all()
 
 
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_arrays_of_a_generator_arrive_in_this_process(backend):
+    """All of them, though their memory becomes larger while items run."""
+    arrays = (np.full(30_000, float(i)) for i in range(50))
+    found = pair(np.max, arrays, backend=backend)
+    assert not np.ma.isMaskedArray(found)
+    assert found.tolist() == list(range(50))
+
+
 def test_items_that_are_done_take_no_memory():
     """Of many arrays that a generator gives, those under way do, and as many that wait."""
     arrays = (np.full(250_000, float(i)) for i in range(300))  # 600 MB in all
