@@ -13,7 +13,6 @@ pidfd_open                   hearing of deaths             the end of the worker
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end (`nbshare.worker.process`)
 memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)
-madvise(MADV_COLLAPSE)       huge pages                    small ones (`nbshare.memory.huge`)
 EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
 ===========================  ============================  ========================================
 

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
-from nbshare.memory.huge import make_huge, on_boundaries
 from nbshare.memory.kinds import Kind, Private, has_proc, name_of, new_memory, new_name, reserve
 
 # Without it, a mapping holds a duplicate of its descriptor.
@@ -129,7 +128,7 @@ class Segment(mmap.mmap):
             args = cls, file.fileno(), nbytes, flags, protection
             map_it = partial(super().__new__, *args, **_MAP_OPTIONS)
         try:
-            self: Self = with_room(partial(on_boundaries, nbytes, map_it))
+            self: Self = with_room(map_it)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -182,10 +181,8 @@ class Segment(mmap.mmap):
         (`nbshare.memory.kinds`).
         """
         self = cls.create(nbytes, is_private=is_private)
+        self.refill(parts, are_fresh=True)
         assert self.kind is not None
-        # A file's pages were allocated with it.
-        is_huge = not self.kind.folder and make_huge(View(self).root)
-        self.refill(parts, are_fresh=not is_huge)
         if sealed and not isinstance(self.kind, Private):
             self.kind.protect(self.fd)
         self.is_sealed = sealed

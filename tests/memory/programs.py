@@ -18,7 +18,6 @@ from nbshare.memory import (
     copying,
     descriptors,
     handle_of,
-    huge,
     kinds,
     segment,
     warm,
@@ -28,7 +27,7 @@ SETTING = "NBSHARE_MEMORY"
 
 
 # In which interrupts come.
-MODULES = copying, descriptors, huge, interrupts, kinds, segment, warm
+MODULES = copying, descriptors, interrupts, kinds, segment, warm
 
 
 FILES = {m.__file__ for m in MODULES}

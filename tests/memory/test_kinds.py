@@ -15,7 +15,6 @@ from programs import FILES, SETTING, held, names_left
 import nbshare
 from nbshare.memory import (
     Segment,
-    huge,
     pool,
     segment_of,
 )
@@ -326,10 +325,9 @@ except LookupError as error:
     assert "numpy.array(x)" in printed
 
 
-def test_an_interrupt_at_any_moment_loses_no_memory(kind, monkeypatch):
+def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     """Made, filled, attached, lent, given back: whatever was opened is closed, and once."""
-    monkeypatch.setattr(huge, "SLOWEST", 1)
-    data = np.ones(huge.SMALLEST // 8)
+    data = np.ones(1 << 19)
     nbshare.share(data)  # what is found out once
     pool.drop()
     before = held(), len(os.listdir("/proc/self/fd"))

@@ -6,12 +6,9 @@ import ctypes
 import errno
 import gc
 import itertools
-import math
 import mmap
 import multiprocessing
 import os
-import platform
-import re
 import signal
 import tempfile
 import threading
@@ -37,7 +34,6 @@ from nbshare.memory import (
     copying,
     handle,
     handle_of,
-    huge,
     open_handle,
     pool,
     segment_of,
@@ -518,97 +514,6 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
     assert number > 5
 
 
-def gives_huge_pages():
-    """Whether this system does, if a process asks for them."""
-    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
-    folder = Path("/sys/kernel/mm/transparent_hugepage")
-    if release < (6, 1) or not (folder / "shmem_enabled").exists():
-        return False
-    settings = (folder / "enabled").read_text(), (folder / "shmem_enabled").read_text()
-    size = int((folder / "hpage_pmd_size").read_text())
-    return "[never]" not in settings[0] and "[deny]" not in settings[1] and size == 2 << 20
-
-
-needs_huge_pages = pytest.mark.skipif(not gives_huge_pages(), reason="needs huge pages of 2 MiB")
-
-
-def huge_bytes(mapped):
-    """Return how much of a mapping of this process is in huge pages."""
-    smaps = Path("/proc/self/smaps").read_text()
-    entry = smaps.partition(f"{mapped.address:x}-")[2]
-    return int(re.search(r"ShmemPmdMapped: +(\d+) kB", entry)[1]) << 10
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """Let huge pages be taken, however slowly they come."""
-    monkeypatch.setattr(huge, "SLOWEST", 1)
-    monkeypatch.setattr(huge, "_resume_at", -math.inf)
-
-
-@pytest.fixture
-def refusals(monkeypatch):
-    """Error numbers with which the kernel refuses huge pages, to whatever thread asks."""
-    libc, numbers = huge._libc(), set()
-    madvise = libc.madvise
-
-    def noting(*args):
-        if failed := madvise(*args):
-            numbers.add(ctypes.get_errno())  # of this thread, which may be a helper
-        return failed
-
-    monkeypatch.setattr(libc, "madvise", noting)
-    return numbers
-
-
-@needs_huge_pages
-@pytest.mark.usefixtures("patient")
-def test_large_memory_that_is_filled_has_huge_pages(refusals):
-    """All that fills some, in whatever process it is mapped; what is there is right."""
-    data = np.random.default_rng(3).integers(0, 256, (9 << 20) + 5, np.uint8)
-    kept = []
-    for _ in range(5):  # the kernel, or another thread, may place it where no huge page fits
-        kept.append(filled := Segment.filled(len(data), [(0, data)]))
-        if filled.address % (2 << 20) == 0:
-            break
-    assert np.array_equal(View(filled).array(np.uint8, data.shape), data)
-    if refusals & {errno.ENOMEM, errno.EAGAIN, errno.EBUSY}:
-        pytest.skip("memory is too fragmented")
-    assert huge_bytes(filled) == 8 << 20
-    for _ in range(5):
-        kept.append(seen := Segment.attach(filled.read_only(), "r"))
-        assert np.array_equal(View(seen).array(np.uint8, data.shape), data)
-        if seen.address % (2 << 20) == 0:
-            break
-    assert huge_bytes(seen) == 8 << 20
-
-
-WAYS = {
-    "input of a call": lambda data: pool.filled(len(data), [(0, data)]),
-    "share": nbshare.share,
-    "share, read-only": lambda data: nbshare.share(data, mode="r"),
-    "share, object": lambda data: nbshare.share({"data": data})["data"],
-}
-
-
-@needs_huge_pages
-@pytest.mark.parametrize("way", WAYS)
-def test_huge_pages_that_come_slowly_are_done_without(way, monkeypatch):
-    """The values are right all the same, and for a while no more are asked for."""
-    monkeypatch.setattr(huge, "SLOWEST", math.inf)
-    monkeypatch.setattr(huge, "PATIENCE_S", 0)
-    monkeypatch.setattr(huge, "_resume_at", -math.inf)
-    data = np.random.default_rng(3).integers(0, 256, 9 << 20, np.uint8)
-    n_bytes = 0
-    for _ in range(3):  # the kernel may place some of them where no huge page fits
-        pool.drop()
-        array = WAYS[way](data)
-        assert np.array_equal(array[: len(data)], data)
-        n_bytes += huge_bytes(segment_of(array)[0])
-    assert n_bytes <= 2 << 20
-
-
-@pytest.mark.usefixtures("patient")
 def test_several_parts_in_large_memory(kind):
     """They lie where they were to, strided ones too, and zeros between them."""
     rng = np.random.default_rng(7)
@@ -620,21 +525,6 @@ def test_several_parts_in_large_memory(kind):
         flat = np.frombuffer(part.tobytes() if isinstance(part, np.ndarray) else part, np.uint8)
         expected[offset : offset + len(flat)] = flat
     assert np.array_equal(View(filled).array(np.uint8, expected.shape), expected)
-
-
-@pytest.mark.usefixtures("patient")
-def test_no_address_space_is_lost_where_huge_pages_fit():
-    """Of the gap that is left for a mapping nothing stays when that is gone."""
-
-    def address_space():
-        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-
-    gc.collect()
-    Segment.create(9 << 20)
-    before = address_space()
-    for _ in range(20):
-        Segment.create((9 << 20) + 1)
-    assert address_space() - before < 2 << 20
 
 
 def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):
