@@ -57,15 +57,12 @@ from nbshare.wire.rows import (
     TIMES_FILE,
     FilePlace,
     RowWriter,
-    log_file,
     runs_of,
 )
 
 FORMAT = 2
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
-GROWTH = 1.5  # of the files, if the number of items is unknown
-LEAST_ROWS = 1024
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
@@ -167,7 +164,6 @@ class Directory:
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
         self._stored: Lookup | None = None  # once it is needed
-        self.words = np.zeros(0, INDEX)
         try:
             self._open(label)
             self.versions = Versions(path, key)
@@ -190,29 +186,18 @@ class Directory:
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
         self._times = self._column(TIMES_FILE, "<f8", (2,))
-        self._column(PLACES_FILE, "<i8", (3,), is_sparse=True)
+        self._column(PLACES_FILE, "<i8", (3,))
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
-        self._first_log, self._next_log = 0, 1 + max((int(*n) for n in logs), default=0)
-        items = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
-        used = np.flatnonzero(items.any(axis=1))
-        self._n_rows = int(used[-1]) + 1 if len(used) else 0
-        self._digests: Pairs = items.view(np.uint64)[: self._n_rows]
-        self._make_room(self._n_rows)
-        self.words = np.array(self.reader.load(INDEX_FILE), INDEX)
-        # The rest of a row without a digest may be anything: the row may get another item.
-        is_unknown = self.words["state"] > 0
-        is_unknown[used] = False
-        self._forget(np.flatnonzero(is_unknown))
+        self._next_log = 1 + max((int(*n) for n in logs), default=0)
+        states = self.reader.words()["state"]
         is_whole = all(column.was_whole for column in self._columns)
-        logged = np.flatnonzero(self.words["state"] == IN_LOG)
-        is_whole &= bool(self.reader.have_logs(logged).all())
-        is_lost = self._results is None and (self.words["state"] == IN_OUTPUT).any()
+        is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())
+        is_lost = self._results is None and (states == IN_OUTPUT).any()
         if self.writer.is_new_boot or is_lost or not is_whole:
             self._drop_damaged()
-        self._first_log = self._next_log  # of those that are written from now on
 
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
@@ -221,7 +206,6 @@ class Directory:
         whole = whole_of(self.path)
         for k, part in enumerate(whole.readers[1:], 1):
             self._merge_part(part, whole, np.flatnonzero(whole.source == k))
-        self.words = self.reader.words()
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
         try:
@@ -255,24 +239,21 @@ class Directory:
         for record in part.errors():
             self.note_error(record)
 
-    def _column(
-        self, name: str, dtype: Any, shape: tuple[int, ...] = (), *, is_sparse: bool = False
-    ) -> files.Column:
-        n = self._columns[0].n if self._columns else 0
-        is_sparse |= self._is_part
-        self._columns.append(files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse))
+    def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
+        n = self._columns[0].n if self._columns else None
+        self._columns.append(files.Column(self.path / name, dtype, shape, n))
         return self._columns[-1]
 
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, if_changed: IfChanged) -> None:
         """Find which stored results depended on the same, and decide about the others."""
-        versions = self.versions
-        is_stored = np.isin(self.words["state"], STORED)
-        old = is_stored & ~np.isin(self.words["code"], versions.accepted)
+        versions, words = self.versions, self.reader.words()
+        is_stored = np.isin(words["state"], STORED)
+        old = is_stored & ~np.isin(words["code"], versions.accepted)
         if old.any() and if_changed is None:
             raise CheckpointError(
-                f"{self.path}: {'; '.join(versions.changes_of(self.words['code'][old]))}. "
+                f"{self.path}: {'; '.join(versions.changes_of(words['code'][old]))}. "
                 f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
                 'Use another path, or pass if_changed="restart" to run them again, or '
                 'if_changed="accept" to keep them as they are.'
@@ -280,35 +261,35 @@ class Directory:
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():
             self._forget(np.flatnonzero(old))
-            if self._results is not None:
-                self._leave_results(self._results)
-            if not np.isin(self.words["state"], STORED).any():
-                self._note_kind(None)
+            self._leave_results(has_others=bool((is_stored & ~old).any()))
 
-    def _leave_results(self, results: files.Column) -> None:
+    def _leave_results(self, *, has_others: bool) -> None:
         """Go on in another file: arrays that are mapped from this one stay as they are."""
-        results.close()
-        self._columns.remove(results)
-        self._results = None
-        if (self.words["state"] == IN_OUTPUT).any():
-            copy = self.path / f".{RESULTS_FILE}"
-            shutil.copyfile(results.path, copy)
-            files.sync(copy)
-            disk.system.rename(copy, results.path)
-            self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
-        else:
-            results.path.unlink()
+        if (results := self._results) is not None:
+            results.close()
+            self._columns.remove(results)
+            self._results = None
+            if has_others:
+                copied = self.path / f".{RESULTS_FILE}"
+                shutil.copyfile(results.path, copied)
+                files.sync(copied)
+                disk.system.rename(copied, results.path)
+                self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
+            else:
+                results.path.unlink()
+        if not has_others:
+            self._note_kind(None)
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
-        self.words[rows] = np.zeros((), INDEX)
         for run in runs_of(rows):
-            self._index.write(int(rows[run.start]), self.words[rows[run]])
+            self._index.write(int(rows[run.start]), np.zeros(run.stop - run.start, INDEX))
 
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""
-        rows = np.flatnonzero(np.isin(self.words["state"], STORED))
-        bad = rows[~self.reader.are_whole(rows, self.words[rows])]
+        words = self.reader.words()
+        rows = np.flatnonzero(np.isin(words["state"], STORED))
+        bad = rows[~self.reader.are_whole(rows, words[rows])]
         if len(bad):
             warn(
                 f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
@@ -332,27 +313,21 @@ class Directory:
         files.replace_json(self.path / "meta.json", self._meta | {"results": kind})
         self._meta["results"] = kind
 
-    def rows_for(self, pairs: Pairs, *, is_last: bool) -> Rows:
-        """Return the rows of items; new ones get new rows. `is_last`: whether no more will come."""
+    def rows_for(self, pairs: Pairs) -> Rows:
+        """Return the rows of items; new ones get new rows."""
         if self._stored is None:  # no item comes twice, so those of this call need not be found
-            self._stored = Lookup(self._digests)
+            digests = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
+            self._stored = Lookup(digests.view(np.uint64))
         rows = self._stored.find(pairs)
         is_new = rows < 0
         if is_new.any():
-            first, n = self._n_rows, self._n_rows + int(is_new.sum())
+            first, n = self._items.n, self._items.n + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
-            self._make_room(n, exactly=is_last)
+            for column in self._columns[1:]:
+                column.resize(n)
             self._items.write(first, pairs[is_new].view(np.uint8))
-            self._n_rows = n
+            self._items.resize(n)  # last: then the rows exist
         return rows
-
-    def _make_room(self, n: int, *, exactly: bool = True) -> None:
-        if not exactly and n > self._items.n:
-            n = max(LEAST_ROWS, int(GROWTH * n))
-        for column in self._columns:
-            column.grow(n)
-        more = np.zeros(max(0, n - len(self.words)), INDEX)
-        self.words = np.concatenate([self.words, more])
 
     # ------------------------------------------------------------------------- storing
 
@@ -369,8 +344,12 @@ class Directory:
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows."""
-        return np.asarray(self.reader.load(INDEX_FILE)["state"][rows])
+        """Return the states of some rows; 0 of a row that an item has not got."""
+        words, states = self.reader.load(INDEX_FILE), np.zeros(len(rows), np.uint8)
+        has_row = (rows >= 0) & (rows < len(words))
+        if has_row.any():
+            states[has_row] = words[rows[has_row]]["state"]
+        return states
 
     def note_order(self, rows: Rows) -> None:
         """Store the row of each item of the call."""
@@ -385,8 +364,8 @@ class Directory:
         """Wait until the disk has all."""
         for column in self._columns:
             column.sync()
-        for number in range(self._first_log, self._next_log):
-            files.sync(self.path / log_file(number))
+        for log in self.path.glob("objects.*.log"):
+            files.sync(log)
         files.sync(self.path)
 
     def flush(self) -> None:
@@ -408,7 +387,6 @@ class Directory:
                 if self._durability == "power":
                     self._sync()
                 for column in self._columns:
-                    column.shrink(self._n_rows)
                     column.close()  # first: other machines see what is in a file that was closed
                 self.writer.close(is_whole=True, is_synced=self._durability == "power", **told)
         finally:

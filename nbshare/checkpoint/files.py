@@ -24,20 +24,9 @@ from nbshare.memory.disk import write_all
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
-NO_ALLOCATION = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
+NO_SYNC = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 T = TypeVar("T")
-
-
-def allocate(fd: int, nbytes: int) -> None:
-    """Allocate so many bytes of a file; new ones are zero."""
-    try:
-        disk.system.allocate(fd, nbytes)
-    except OSError as error:
-        if error.errno not in NO_ALLOCATION:
-            raise
-        if os.fstat(fd).st_size < nbytes:  # a file system without it: writing may say it is full
-            disk.system.truncate(fd, nbytes)
 
 
 def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
@@ -64,7 +53,7 @@ def sync(path: Path) -> None:
         file = owned(os.open(path, os.O_RDONLY))
         disk.system.sync(file.fileno())
     except OSError as error:  # some file systems sync no folders
-        if error.errno not in {errno.ENOENT, *NO_ALLOCATION}:
+        if error.errno not in {errno.ENOENT, *NO_SYNC}:
             raise
 
 
@@ -117,15 +106,15 @@ class Column:
         Shape of a value.
     shape : tuple of int
         Of the value of one row.
-    n : int
-        Number of rows to have at least; new ones are zero.
-    is_sparse : bool
-        Whether rows get space on the disk only when they are written.
+    n : int, optional
+        Number of rows to have, of which new ones are zero; default those that are there.
 
     Attributes
     ----------
     start : int
         Offset of the first row, in bytes.
+    n : int
+        Number of rows.
     was_whole : bool
         Whether the file was as its header says.
     """
@@ -135,25 +124,20 @@ class Column:
         path: Path,
         dtype: npt.DTypeLike,
         shape: tuple[int, ...] = (),
-        n: int = 0,
-        *,
-        is_sparse: bool = False,
+        n: int | None = None,
     ) -> None:
-        self.path, self.dtype, self.shape, self.n = path, np.dtype(dtype), shape, 0
-        self.was_whole, self._allocate = True, disk.system.truncate if is_sparse else allocate
+        self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         self._file = owned(disk.system.open(path, os.O_RDWR))
         self.fd = self._file.fileno()
         size, found = os.fstat(self.fd).st_size, header_of(path)
-        if found is not None and found[1:] == (self.dtype, shape):
-            self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
-            self.was_whole = self.n == found[0] or not self._row_nbytes
+        if found is None or found[1:] != (self.dtype, shape):
+            n_there, self.was_whole = 0, not size
         else:
-            self.was_whole = not size
-        if not self.was_whole:  # so that others can read the rows that are there
-            self._write_header(self.n)
-        self.grow(n)
+            n_there = min(found[0], (size - self.start) // max(1, self._row_nbytes))
+            self.was_whole = n_there == found[0] or not self._row_nbytes
+        self.resize(n_there if n is None else n)  # so that others can read the rows that are there
 
     def _end(self, n: int) -> int:
         return self.start + n * self._row_nbytes
@@ -163,24 +147,14 @@ class Column:
         descr = npy.dtype_to_descr(self.dtype)
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
-    def _write_header(self, n: int) -> None:
+    def resize(self, n: int) -> None:
+        """Have `n` rows; new ones are zero."""
+        disk.system.truncate(self.fd, self._end(n))
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
         write_all(self.fd, npy.magic(1, 0) + size.to_bytes(2, "little") + text, 0)
         self.n = n
-
-    def grow(self, n: int) -> None:
-        """Grow to at least `n` rows; new ones are zero."""
-        if n > self.n:
-            self._allocate(self.fd, self._end(n))
-            self._write_header(n)
-
-    def shrink(self, n: int) -> None:
-        """Shrink to the first `n` rows."""
-        if n < self.n:
-            self._write_header(n)
-            disk.system.truncate(self.fd, self._end(n))
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
         """Write rows from `start` on."""

@@ -169,7 +169,7 @@ class Keeper:
         if self._items is not None:
             pairs = self._items.next(columns, first, is_last=not board.is_open)
         try:
-            rows = self._directory.rows_for(pairs, is_last=not board.is_open)
+            rows = self._directory.rows_for(pairs)
         except OSError as error:
             if not board.is_open:  # nothing has been computed yet
                 raise
@@ -183,8 +183,7 @@ class Keeper:
     def _restore_from(self, first: int, rows: Rows) -> None:
         """Mark the items of some rows as done, from item `first` on, if they are stored."""
         board, n = self._call.board, len(rows)
-        words = self._directory.words[np.maximum(rows, 0)]
-        states = np.where(rows >= 0, words["state"], 0)
+        states = self._directory.states(rows)
         for page, low, high in board.parts(first, first + n):
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]

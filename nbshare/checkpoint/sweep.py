@@ -166,9 +166,9 @@ class Sweep(Supply):
         directory = Directory(self._options, self._key, label, "opener")
         try:
             directory.writer.take(**told_of(self._request, self.began_at))
-            rows = directory.rows_for(self._pairs, is_last=True)
+            rows = directory.rows_for(self._pairs)
             directory.note_order(rows)
-            states = directory.words["state"][rows]
+            states = directory.states(rows)
             # Those that have failed run again, but not in the same run.
             is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())
         finally:
