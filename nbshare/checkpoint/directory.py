@@ -60,13 +60,13 @@ from nbshare.wire.rows import (
     runs_of,
 )
 
-FORMAT = 2
+FORMAT = 1
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
-NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", "code"}
-NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver", PARTS}
+NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", PARTS}
+NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -103,10 +103,10 @@ depended on. You may read all files while a run writes to them. Do not edit them
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
     meta = read_json(path / "meta.json")
-    if meta is not None and not 1 <= meta.get("format", 0) <= FORMAT:
+    if meta is not None and meta.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; "
-            f"this one knows formats up to {FORMAT}"
+            f"this one knows format {FORMAT}"
         )
     if meta is None and path.exists():
         names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
@@ -176,11 +176,11 @@ class Directory:
 
     def _open(self, label: str) -> None:
         path = self.path
-        if (meta := read_json(path / "meta.json")) is None or meta["format"] < FORMAT:
+        if (meta := read_json(path / "meta.json")) is None:
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
-            meta = {"label": label, "created": time.time(), "results": None} | (meta or {})
-            meta |= {"format": FORMAT, "python": platform.python_version(), "numpy": np.__version__}
+            meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
+            meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
             files.replace_json(path / "meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
@@ -190,8 +190,8 @@ class Directory:
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [log.name.split(".")[1:-1] for log in path.glob("objects*.log")]
-        self._next_log = 1 + max((int(*n) for n in logs), default=0)
+        logs = [int(log.name.split(".")[1]) for log in path.glob("objects.*.log")]
+        self._next_log = 1 + max(logs, default=0)
         states = self.reader.words()["state"]
         is_whole = all(column.was_whole for column in self._columns)
         is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())

@@ -150,17 +150,12 @@ def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tup
     try:
         module = _Module("", path)
     except (SyntaxError, ValueError):  # it is compiled
-        return whole_file(path, name)
+        return {name: (digest(Path(path).read_bytes()).hex(), "")}
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
     found[f"the top level of {name}"] = module.always
     parts = {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
     imports = _digest_of([], repr(sorted(module.targets.items())))
     return parts | {f"the imports of {name}": (imports, "")}
-
-
-def whole_file(path: str, name: str) -> dict[str, tuple[str, str]]:
-    """Return the digest of a file in the same form."""
-    return {name: (digest(Path(path).read_bytes()).hex(), "")}
 
 
 def _digest_of(statements: list[ast.stmt], more: str = "") -> str:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.key import Key, Parts, differences
-from nbshare.checkpoint.sources import definitions_in, whole_file
+from nbshare.checkpoint.sources import definitions_in
 from nbshare.functions.freshness import Stamp, stamp_of
 
 
@@ -53,7 +53,7 @@ class Versions:
 
     def known_files(self) -> set[str]:
         """Return the files that workers may have imported, as far as they are known."""
-        names = [name for version in self._all for name in version.get("files", ())]
+        names = [name for version in self._all for name in version["files"]]
         return {*self._key.sources.paths, *map(self._path, names)}
 
     def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
@@ -63,13 +63,10 @@ class Versions:
     def _changes(self, number: int) -> list[str]:
         old, new = dict(self._all[number]["parts"]), dict(self._key.parts)
         lines = dict(self._key.sources.lines)
-        for name, before in self._all[number].get("files", {}).items():
-            read = definitions_in
-            if isinstance(before, str):  # of an earlier nbshare
-                before, read = {name: before}, whole_file
+        for name, before in self._all[number]["files"].items():
             old |= before
             with suppress(OSError):
-                for label, (digest, where) in read(self._path(name), name).items():
+                for label, (digest, where) in definitions_in(self._path(name), name).items():
                     new[label], lines[label] = digest, where
         return differences(old, new, lines)
 
@@ -109,7 +106,7 @@ class Versions:
     def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
         parts = dict(self._key.parts)
         for k, version in enumerate(self._all):
-            is_same = (version["parts"], version.get("files", {})) == (parts, imported)
+            is_same = (version["parts"], version["files"]) == (parts, imported)
             if is_same and {*accepts} <= {*version["accepts"]}:
                 self.number = k
                 return

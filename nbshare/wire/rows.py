@@ -44,7 +44,7 @@ class FilePlace(NamedTuple):
 
 def log_file(number: int) -> str:
     """Return the name of a log."""
-    return f"objects.{number}.log" if number else "objects.log"
+    return f"objects.{number}.log"
 
 
 def runs_of(*numbers: RowNumbers) -> Iterator[slice]:
