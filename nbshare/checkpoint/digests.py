@@ -13,9 +13,7 @@ import struct
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
-from functools import cached_property, partial
-from pathlib import PurePath
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,8 +31,6 @@ ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
 _PLAIN = {type(None), bool, int, complex, str, type(Ellipsis), type(NotImplemented), range}
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
-_NAMED = types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
-_NAMED |= types.MethodWrapperType | types.ClassMethodDescriptorType | np.ufunc
 
 
 def _new_hash() -> Any:
@@ -118,21 +114,12 @@ class _Walk:
             self._put_array(value, where)
         elif isinstance(value, np.generic):
             self._put_array(np.asarray(value), where)
-        elif isinstance(value, Enum | PurePath):
-            self._tag(kind.__module__, kind.__qualname__, value)
         elif isinstance(value, np.dtype):
             self._tag("dtype", value.name, value.str, value.fields and value.descr)
         elif isinstance(value, types.ModuleType | types.FunctionType | type):
             self._tag(self._digests.definition(value))
-        elif kind is partial:
-            self._put_all("partial", [value.func, value.args, value.keywords], where)
         elif isinstance(value, types.MethodType):
             self._put_all("method", [value.__func__, value.__self__], where)
-        elif isinstance(value, _NAMED):
-            owner = getattr(value, "__self__", None)
-            module = getattr(value, "__module__", None)
-            owner = None if isinstance(owner, types.ModuleType) else owner
-            self._put_all(f"named {module} {value.__name__}", [owner], where)
         elif hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
             self._put_all("cached", [value.__wrapped__], where)
         elif kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
@@ -188,7 +175,7 @@ class _Walk:
                 "results would change; then such objects count by their type alone."
             ) from error
         if isinstance(reduced, str):
-            return self._tag("name", name, reduced)
+            return self._tag("name", name, getattr(value, "__module__", None), reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         self._put_all("object", [func, args], where)
         if isinstance(state, dict):
