@@ -387,7 +387,7 @@ class Directory:
                     self._sync()
                 for column in self._columns:
                     column.close()  # first: other machines see what is in a file that was closed
-                self.writer.close(is_whole=True, is_synced=self._durability == "power", **told)
+                self.writer.close(is_whole=True, **told)
         finally:
             self.writer.close(is_whole=False, **told)
             for column in self._columns:

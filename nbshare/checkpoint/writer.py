@@ -118,8 +118,8 @@ class Writer:
     Attributes
     ----------
     is_new_boot : bool
-        Whether the machine was started since the writer before: what it wrote, and did not wait
-        for, may not have reached the disk.
+        Whether the machine was started since the writer before: what it wrote may not have reached
+        the disk.
 
     Raises
     ------
@@ -140,11 +140,10 @@ class Writer:
             me = this_process()
             check_free(folder)
             # Without boot ids, as on other systems, any start may be a new one.
-            is_same_boot = bool(before and boot_id() and before["boot"] == boot_id())
-            self.is_new_boot = not (is_same_boot or (before and before["synced"]))
+            self.is_new_boot = not (before and boot_id() and before["boot"] == boot_id())
             nonce = secrets.token_hex(8)
             self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}
-            self._me |= {"ended": False, "synced": False}
+            self._me["ended"] = False
         except BaseException:
             os.close(self._fd)
             raise
@@ -191,14 +190,14 @@ class Writer:
         """Whether the lease is ours, and we were not away until another process took over."""
         return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
-    def close(self, *, is_whole: bool, is_synced: bool = False, **told: Any) -> None:
-        """Let others write, once; `is_whole`: all was written; `is_synced`: the disk has it."""
+    def close(self, *, is_whole: bool, **told: Any) -> None:
+        """Let others write, once; `is_whole`: all was written."""
         if self._fd < 0:
             return
         if self._has_lease():
             boot = self._me["boot"] if is_whole else None  # then the next writer checks all
             try:
-                self._say({"ended": time.time(), "synced": is_synced, "boot": boot} | told)
+                self._say({"ended": time.time(), "boot": boot} | told)
             except OSError:
                 (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)

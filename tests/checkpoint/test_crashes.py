@@ -309,7 +309,7 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.values, path)[0])
     lease = json.loads((path / "lease.json").read_text())
-    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
+    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another"}))
     file = path / "results.npy"
     data = bytearray(file.read_bytes())
     data[256 + 3 * 12] ^= 1
@@ -330,7 +330,7 @@ def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.values, path)[0])
     lease = json.loads((path / "lease.json").read_text())
-    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another", "synced": False}))
+    (path / "lease.json").write_text(json.dumps(lease | {"boot": "another"}))
     file = path / "results.npy"
     assert file.read_bytes().count(b"(6, 3)") == 1
     file.write_bytes(file.read_bytes().replace(b"(6, 3)", b"(9, 3)"))
