@@ -266,7 +266,6 @@ class Directory:
     def _leave_results(self, *, has_others: bool) -> None:
         """Go on in another file: arrays that are mapped from this one stay as they are."""
         if (results := self._results) is not None:
-            results.close()
             self._columns.remove(results)
             self._results = None
             if has_others:
@@ -361,11 +360,9 @@ class Directory:
 
     def _sync(self) -> None:
         """Wait until the disk has all."""
-        for column in self._columns:
-            column.sync()
-        for log in self.path.glob("objects.*.log"):
-            files.sync(log)
-        files.sync(self.path)
+        logs = self.path.glob("objects.*.log")
+        for path in (*(column.path for column in self._columns), *logs, self.path):
+            files.sync(path)
 
     def flush(self) -> None:
         """Now and then wait until the disk has all; then other machines see it as well."""
@@ -385,10 +382,6 @@ class Directory:
             if is_whole:
                 if self._durability == "power":
                     self._sync()
-                for column in self._columns:
-                    column.close()  # first: other machines see what is in a file that was closed
                 self.writer.close(is_whole=True, **told)
         finally:
             self.writer.close(is_whole=False, **told)
-            for column in self._columns:
-                column.close()

@@ -129,9 +129,7 @@ class Column:
         self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        self._file = owned(disk.system.open(path, os.O_RDWR))
-        self.fd = self._file.fileno()
-        size, found = os.fstat(self.fd).st_size, header_of(path)
+        size, found = size_of(path), header_of(path)
         if found is None or found[1:] != (self.dtype, shape):
             n_there, self.was_whole = 0, not size
         else:
@@ -149,25 +147,19 @@ class Column:
 
     def resize(self, n: int) -> None:
         """Have `n` rows; new ones are zero."""
-        disk.system.truncate(self.fd, self._end(n))
+        file = owned(disk.system.open(self.path, os.O_RDWR))
+        disk.system.truncate(file.fileno(), self._end(n))
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
-        write_all(self.fd, npy.magic(1, 0) + size.to_bytes(2, "little") + text, 0)
+        write_all(file.fileno(), npy.magic(1, 0) + size.to_bytes(2, "little") + text, 0)
         self.n = n
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
         """Write rows from `start` on."""
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
-        write_all(self.fd, data.view(np.uint8), self._end(start))
-
-    def sync(self) -> None:
-        """Wait until the disk has it."""
-        disk.system.sync(self.fd)
-
-    def close(self) -> None:
-        """Close the file, if that is not done yet."""
-        self._file.close()
+        file = owned(disk.system.open(self.path, os.O_RDWR))
+        write_all(file.fileno(), data.view(np.uint8), self._end(start))
 
 
 def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:

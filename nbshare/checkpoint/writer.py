@@ -8,7 +8,6 @@ renews it.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 import socket
@@ -16,7 +15,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
@@ -57,10 +56,7 @@ def parts_of(folder: Path) -> list[Path]:
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
     """Return the last writer of a checkpoint; None if there was none."""
-    try:
-        return dict(json.loads((folder / LEASE).read_text()))
-    except (OSError, ValueError):
-        return None
+    return cast("dict[str, Any] | None", files.read_json(folder / LEASE))
 
 
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
