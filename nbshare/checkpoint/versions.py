@@ -42,7 +42,7 @@ class Versions:
         self._all: list[dict[str, Any]] = files.read_json(folder / "code.json") or []
         # Files are known by their paths from here, so that a project may move.
         self._base = os.path.dirname(next(iter(key.sources.paths), os.path.join(os.getcwd(), "")))
-        self._n_imported, self._files = 0, dict[str, Parts]()
+        self._files: dict[str, Parts] = {}  # that workers have imported
         self.number = -1
 
     @property
@@ -91,8 +91,6 @@ class Versions:
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
         """Find or begin a version, if workers have imported more files."""
-        if len(imported) == self._n_imported:
-            return
         known = {} if self._key.sources.imports_any else self._key.sources.paths
         for path, stamp in imported.items():
             name = os.path.relpath(path, self._base)
@@ -101,7 +99,6 @@ class Versions:
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])
-        self._n_imported = len(imported)
 
     def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
         parts = dict(self._key.parts)
