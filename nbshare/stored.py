@@ -132,14 +132,6 @@ class StoredRun:
         self.label = str(meta["label"])
         self._reader = RowReader(path)
 
-    def _times(self, whole: Whole) -> npt.NDArray[np.float64]:
-        """Return when each row was stored, and the seconds that it took."""
-        times = np.zeros((len(whole.words), 2))
-        for k, reader in enumerate(whole.readers):
-            is_here = (whole.source == k) & (whole.words["state"] > 0)
-            times[is_here] = reader.times()[whole.place[is_here]]
-        return times
-
     @property
     def state(self) -> str:
         """State (str): "running", "over", or "ended" if it was killed or its machine is gone."""
@@ -173,7 +165,7 @@ class StoredRun:
     @property
     def rate(self) -> float:
         """Results per second (float) that were stored in the last minute before the newest."""
-        times = np.sort(self._times(whole_of(self.path))[:, 0])
+        times = np.sort(whole_of(self.path).words["stored_at"])
         times = times[times > 0]
         recent = times[times >= times[-1] - RATE_S] if len(times) else times
         took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
@@ -188,8 +180,8 @@ class StoredRun:
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
         whole = whole_of(self.path)
-        words, times = whole.words[whole.order], self._times(whole)[whole.order]
-        return {"seconds": times[:, 1], "attempts": words["attempts"], "stored_at": times[:, 0]}
+        words = whole.words[whole.order]
+        return {name: words[name] for name in ("seconds", "attempts", "stored_at")}
 
     @property
     def errors(self) -> dict[int, str]:

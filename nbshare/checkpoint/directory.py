@@ -8,8 +8,7 @@
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.*.log other results, as pickles; objects.npy says per row where
-    times.npy     per row: when it was stored, and how long it took
-    index.npy     per row: state, attempts, number in code.json, checksum     written last
+    index.npy     per row: times, state, attempts, number in code.json, checksum     written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
@@ -54,7 +53,6 @@ from nbshare.wire.rows import (
     LOG_BIT,
     PLACES_FILE,
     RESULTS_FILE,
-    TIMES_FILE,
     FilePlace,
     RowWriter,
     runs_of,
@@ -66,7 +64,7 @@ LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", PARTS}
-NO_RESULTS |= {"times.npy", "index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
+NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -94,8 +92,8 @@ Rows are in the order in which items first came. order.npy has the row of each i
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
 Results that fit no array are pickles in objects.*.log; objects.npy has the offset and the number of
 bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
-times.npy has two columns: the time when a row was stored, in seconds since 1970, and how many
-seconds its item took, 0 if that is unknown. index["code"] is a place in code.json: what the result
+index["stored_at"] is the time when a row was stored, in seconds since 1970; index["seconds"] is
+what its item took, 0 if that is unknown; index["code"] is a place in code.json: what the result
 depended on. You may read all files while a run writes to them. Do not edit them.
 """
 
@@ -185,7 +183,6 @@ class Directory:
             files.replace_json(path / "meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
-        self._times = self._column(TIMES_FILE, "<f8", (2,))
         self._column(PLACES_FILE, "<i8", (3,))
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
@@ -222,7 +219,7 @@ class Directory:
         new = new[is_known & (words["code"] < len(numbers))]
         if spec is not None and len(new):
             self.decide(spec)
-        writer, times = RowWriter(self.place()), part.times()
+        writer = RowWriter(self.place())
         source = Source(part.values, part.entries, part.logs)
         if spec is not None and self.reader.spec != spec:
             source = source._replace(as_object=spec.number or copy)
@@ -231,11 +228,9 @@ class Directory:
             if not self.writer.renew():  # copying may take long
                 raise CheckpointInUseError(f"{self.path}: another process has taken it over")
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
-            items, words = whole.place[rows], whole.words[rows]
+            words = whole.words[rows]
             words["code"] = numbers[words["code"]]
-            transfer(source, items, writer, rows, words)
-            for run in runs_of(rows):
-                self._times.write(int(rows[run.start]), times[items[run]])
+            transfer(source, whole.place[rows], writer, rows, words)
         for record in part.errors():
             self.note_error(record)
 

@@ -33,7 +33,7 @@ from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
-from nbshare.wire.rows import INDEX, RESULTS_FILE, FilePlace, RowWriter, attempts_of
+from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -295,10 +295,9 @@ class Keeper:
 
         source = Source(values, entries_of, results.logs)
         self._writer = self._writer or RowWriter(self._directory.place())
-        words = np.zeros(len(new), INDEX)
-        words["state"], words["attempts"] = states, attempts_of(board, page, new, len(new))
-        words["code"] = self._directory.versions.number
-        transfer(source, new, self._writer, page.rows[new], words)
+        index = index_of(board, page, new, len(new), self._directory.versions.number)
+        index["state"] = states
+        transfer(source, new, self._writer, page.rows[new], index)
 
     # ------------------------------------------------------------------------ in the end
 

@@ -27,7 +27,6 @@ from nbshare.wire.rows import (
     PLACE,
     PLACES_FILE,
     RESULTS_FILE,
-    TIMES_FILE,
     checksums,
     log_file,
 )
@@ -103,11 +102,6 @@ class RowReader:
         """Return the index words."""
         words = np.array(self.load(INDEX_FILE))
         return words if words.dtype == INDEX else np.zeros(0, INDEX)
-
-    def times(self) -> npt.NDArray[np.float64]:
-        """Return when each row was stored, and the seconds that it took; 0 if that is unknown."""
-        found = self.load(TIMES_FILE).reshape(-1, 2).astype(np.float64)
-        return found if len(found) else np.zeros((len(self.load(INDEX_FILE)), 2))
 
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""

@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
 
 def transfer(
-    source: Source, places: Rows, writer: RowWriter, rows: Rows, words: npt.NDArray[Any]
+    source: Source, places: Rows, writer: RowWriter, rows: Rows, index: npt.NDArray[Any]
 ) -> None:
     """Write results.
 
@@ -37,35 +37,31 @@ def transfer(
         The place of each result there.
     writer : RowWriter
         Writes them.
-    rows, words : ndarray
-        The row that each result gets; its state, attempts and code.
+    rows, index : ndarray
+        The row that each result gets, and what the index tells of it.
     """
 
-    def runs(some: Rows) -> Iterator[tuple[Rows, int, Rows]]:
+    def runs(some: Rows) -> Iterator[tuple[Rows, int, npt.NDArray[Any]]]:
         for run in runs_of(places[some], rows[some]):
             part = some[run]
-            yield part, int(rows[part[0]]), words["attempts"][part].astype(np.int64)
+            yield part, int(rows[part[0]]), index[part]
 
-    for code in np.unique(words["code"]).tolist():
-        writer.code = code
-        states = np.where(words["code"] == code, words["state"], 0)
-        for part, first, attempts in runs(np.flatnonzero(states == IN_OUTPUT)):
-            values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
-            if (as_object := source.as_object) is None:
-                writer.put(first, values, attempts, 0.0)
-            else:
-                for k, value in enumerate(values):
-                    record = memoryview(pickle.dumps(as_object(value), 5))
-                    of_it = [(record.nbytes, ALONE)]
-                    writer.put_record(first + k, record, of_it, attempts[k : k + 1], 0.0)
-        logged, together = np.flatnonzero(states == IN_LOG), dict[Any, list[tuple[int, Entry]]]()
-        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
-            if source.logs.has(entry):  # its message comes after the ``done`` byte
-                together.setdefault(entry[:2], []).append((k, entry))
-        for entries in map(dict, together.values()):
-            record = source.logs.bytes_of(next(iter(entries.values())))
-            for part, first, attempts in runs(np.array([*entries])):
-                sizes = [entries[k][2:] for k in part.tolist()]
-                writer.put_record(first, record, sizes, attempts, 0.0)
-        for part, first, attempts in runs(np.flatnonzero(states == FAILED)):
-            writer.commit(first, FAILED, attempts, 0 * part, 0.0)
+    for part, first, told in runs(np.flatnonzero(index["state"] == IN_OUTPUT)):
+        values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
+        if (as_object := source.as_object) is None:
+            writer.put(first, values, told)
+        else:
+            for k, value in enumerate(values):
+                record = memoryview(pickle.dumps(as_object(value), 5))
+                writer.put_record(first + k, record, [(record.nbytes, ALONE)], told[k : k + 1])
+    logged = np.flatnonzero(index["state"] == IN_LOG)
+    together = dict[Any, list[tuple[int, Entry]]]()
+    for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
+        if source.logs.has(entry):  # its message comes after the ``done`` byte
+            together.setdefault(entry[:2], []).append((k, entry))
+    for entries in map(dict, together.values()):
+        record = source.logs.bytes_of(next(iter(entries.values())))
+        for part, first, told in runs(np.array([*entries])):
+            writer.put_record(first, record, [entries[k][2:] for k in part.tolist()], told)
+    for _, first, told in runs(np.flatnonzero(index["state"] == FAILED)):
+        writer.commit(first, told)

@@ -1,8 +1,8 @@
 """The rows of a checkpoint, as the workers and the keeper of a call write them.
 
-A row is a result, or the place of one in a log, then its times, and last its index word. So
-whenever a process is killed, a row either has its result or is missing. Each writer has a log of
-its own, so none waits for another.
+A row is a result, or the place of one in a log, and last its entry in the index. So whenever a
+process is killed, a row either has its result or is missing. Each writer has a log of its own, so
+none waits for another.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
 
-RESULTS_FILE, PLACES_FILE, TIMES_FILE, INDEX_FILE = (
-    "results.npy", "objects.npy", "times.npy", "index.npy",
-)  # fmt: skip
-INDEX = np.dtype([("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-PLACE, TIMES = struct.Struct("<qqq"), struct.Struct("<dd")
+RESULTS_FILE, PLACES_FILE, INDEX_FILE = "results.npy", "objects.npy", "index.npy"
+TIMES = [("stored_at", "<f8"), ("seconds", "<f8")]  # first: a write may be cut between two pages
+INDEX = np.dtype([*TIMES, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
+PLACE = struct.Struct("<qqq")
 LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
 
 RowNumbers = npt.NDArray[np.int64]
@@ -66,12 +65,18 @@ def checksums(values: npt.NDArray[Any], rows: Iterable[int]) -> npt.NDArray[np.u
     return np.array([zlib.crc32(data[k * nbytes : (k + 1) * nbytes]) for k in rows], np.uint32)
 
 
-def attempts_of(board: Board, page: Page, places: Any, n: int) -> RowNumbers:
-    """Return how often `n` items have run so far, with this time."""
-    if not board.header[HURT]:
-        return np.ones(n, np.int64)
-    counts: RowNumbers = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255).astype(np.int64)
-    return counts
+def index_of(
+    board: Board, page: Page, places: Any, n: int, code: int, took_s: float = 0.0
+) -> npt.NDArray[Any]:
+    """Return what the index tells of `n` items that have just run, without their results."""
+    index = np.zeros(n, INDEX)
+    index["stored_at"] = time.time()
+    index["seconds"] = took_s
+    index["code"] = code
+    index["attempts"] = 1
+    if board.header[HURT]:
+        index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
+    return index
 
 
 class RowWriter:
@@ -85,7 +90,7 @@ class RowWriter:
     Attributes
     ----------
     code : int
-        The version of the code of what is written next.
+        The version of the code of its results.
 
     Notes
     -----
@@ -97,23 +102,21 @@ class RowWriter:
         self._files: dict[str, Descriptor] = {}
         self._log_end = 0
 
-    def put(
-        self, first: int, values: npt.NDArray[Any], attempts: RowNumbers, took_s: float
-    ) -> None:
+    def put(self, first: int, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
         """Write results that fit the array, from a row on."""
-        n = len(attempts)
         if values.nbytes:
             data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-            self._write(RESULTS_FILE, first, n, data)
-        self.commit(first, IN_OUTPUT, attempts, checksums(values, range(n)), took_s)
+            self._write(RESULTS_FILE, first, len(index), data)
+        index["state"] = IN_OUTPUT
+        index["crc"] = checksums(values, range(len(index)))
+        self.commit(first, index)
 
     def put_record(
         self,
         first: int,
         record: memoryview,
         entries: Sequence[Sequence[int]],
-        attempts: RowNumbers,
-        took_s: float,
+        index: npt.NDArray[Any],
     ) -> None:
         """Write results that are together in a record; `entries`: size and place of each in it."""
         start = self._log_end
@@ -123,18 +126,13 @@ class RowWriter:
         places = [PLACE.pack(start, *entry) for entry in entries]
         self._write(PLACES_FILE, first, len(places), b"".join(places))
         crc = zlib.crc32(record)
-        crcs = [zlib.crc32(place, crc) for place in places]
-        self.commit(first, IN_LOG, attempts, crcs, took_s)
+        index["state"] = IN_LOG
+        index["crc"] = [zlib.crc32(place, crc) for place in places]
+        self.commit(first, index)
 
-    def commit(
-        self, first: int, state: int, attempts: RowNumbers, crcs: Any, took_s: float
-    ) -> None:
-        """Write when results were stored, and last their index words."""
-        n = len(attempts)
-        self._write(TIMES_FILE, first, n, TIMES.pack(time.time(), took_s) * n)
-        words = np.asarray(crcs, "<i8") << 32 | attempts << 8  # as INDEX, which would be slower
-        words |= state | self.code << 16
-        self._write(INDEX_FILE, first, n, words.astype("<i8", copy=False))
+    def commit(self, first: int, index: npt.NDArray[Any]) -> None:
+        """Write the index of rows, after all that it tells of."""
+        self._write(INDEX_FILE, first, len(index), index.tobytes())
 
     def _write(self, name: str, first: int, n: int, data: Any) -> None:
         step = memoryview(data).nbytes // n

@@ -38,7 +38,7 @@ from nbshare.wire.results import (
     parts_of,
     spec_for,
 )
-from nbshare.wire.rows import RowWriter, attempts_of, runs_of
+from nbshare.wire.rows import RowWriter, index_of, runs_of
 from nbshare.worker.items import SCALARS
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
@@ -210,8 +210,8 @@ class ResultStore:
         if (writer := self._writer) is None:
             return True
         try:
-            for part, first, attempts, took_s in self._runs(places):
-                writer.put(first, values[part], attempts, took_s)
+            for part, first, index in self._runs(writer, places):
+                writer.put(first, values[part], index)
         except OSError:  # not the items' fault: the owner tries again, and reports it
             return self._out is not None
         return True
@@ -221,17 +221,19 @@ class ResultStore:
         if (writer := self._writer) is not None:
             entries = self._page.index[2:, places].T.tolist()
             with suppress(OSError):
-                for part, first, attempts, took_s in self._runs(places):
-                    writer.put_record(first, self._log.last(), entries[part], attempts, took_s)
+                for part, first, index in self._runs(writer, places):
+                    writer.put_record(first, self._log.last(), entries[part], index)
 
-    def _runs(self, places: slice) -> Iterator[tuple[slice, int, npt.NDArray[Any], float]]:
-        """Yield which results have rows one after the other, the first row, attempts and time."""
+    def _runs(
+        self, writer: RowWriter, places: slice
+    ) -> Iterator[tuple[slice, int, npt.NDArray[Any]]]:
+        """Yield which results have rows one after the other, the first row, and their index."""
         rows, n = self._page.rows[places], places.stop - places.start
         took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
-        attempts = attempts_of(self._board, self._page, places, n)
+        index = index_of(self._board, self._page, places, n, writer.code, took_s)
         for part in [slice(0, 1)] if n == 1 else runs_of(rows):
             if (first := int(rows[part.start])) >= 0:
-                yield part, first, attempts[part], took_s
+                yield part, first, index[part]
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go."""

@@ -29,6 +29,7 @@ from nbshare.checkpoint import directory, keeper, writer
 from nbshare.checkpoint.reader import RowReader
 from nbshare.errors import CheckpointInUseError, CheckpointWarning
 from nbshare.memory import disk as disk_calls
+from nbshare.wire.rows import INDEX
 
 N = 6
 MOST_QUICK = 150  # states in the quick suite
@@ -113,8 +114,9 @@ def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
 def stored_in(state) -> set[int]:
     """Return the items whose index words say that they are there: rows are items here."""
     index = state.get("index.npy", b"")
-    words = np.frombuffer(index[256 : 256 + 8 * N].ljust(8 * N, b"\0"), "u1").reshape(N, 8)
-    return set(np.flatnonzero(np.isin(words[:, 0], (1, 2))).tolist())
+    size = N * INDEX.itemsize
+    words = np.frombuffer(index[256 : 256 + size].ljust(size, b"\0"), INDEX)
+    return set(np.flatnonzero(np.isin(words["state"], (1, 2))).tolist())
 
 
 def whole_in(state, tmp_path) -> set[int]:

@@ -249,7 +249,7 @@ def test_damaged_results_of_a_part_run_again(shared):
     assert open_checkpoint(sweep.path).results().tolist() == TWICE
 
 
-FILES = ["results.npy", "objects.npy", "times.npy", "meta.json", "code.json"]
+FILES = ["results.npy", "objects.npy", "meta.json", "code.json"]
 
 
 @pytest.mark.parametrize("gone", ["objects*.log", *map(slowly, FILES)])
@@ -264,7 +264,7 @@ def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     (sweep.folder / "gate").touch()
     code, text = sweep.ended(sweep.start())
     assert code == 0, text
-    lost = {"objects*.log": [3], "objects.npy": [3], "times.npy": []}
+    lost = {"objects*.log": [3], "objects.npy": [3]}
     assert np.flatnonzero(sweep.ran()[:4] - 1).tolist() == lost.get(gone, [0, 1, 2, 3])
     expected = [f"text {x}" if x % 4 == 3 else 1.0 * x for x in range(12)]
     assert open_checkpoint(sweep.path).results() == expected
@@ -440,7 +440,7 @@ def test_four_machines_with_a_folder_in_common(shared):
     assert len(seen) > 20
     assert sweep.ran().tolist() == [1] * n
     assert stored.results().tolist() == [2.0 * i for i in range(n)]
-    when = np.load(sweep.path / "times.npy")[:, 0]
+    when = np.load(sweep.path / "index.npy")["stored_at"]
     took_s = when.max() - when.min() + 1  # from the begin of the first item
     assert n / 8 / took_s >= 0.9, took_s
 
