@@ -99,8 +99,8 @@ class RowReader:
         return order if len(order) else np.flatnonzero(self.load("items.npy").any(axis=-1))
 
     def words(self) -> npt.NDArray[Any]:
-        """Return the index words."""
-        words = np.array(self.load(INDEX_FILE))
+        """Return the index, mapped."""
+        words = self.load(INDEX_FILE)
         return words if words.dtype == INDEX else np.zeros(0, INDEX)
 
     def errors(self) -> list[dict[str, Any]]:
