@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
-import struct
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -26,7 +25,7 @@ PIECE_NBYTES = 1 << 20  # of an array: hashed at a time, after a copy if it is n
 # Answers that sparse matrices keep once they were asked.
 ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
-_PLAIN = {type(None), bool, int, complex, str, type(Ellipsis), type(NotImplemented), range}
+_PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
 
 
@@ -86,9 +85,7 @@ class _Walk:
     def put(self, value: Any, where: str) -> None:
         """Take a value."""
         kind = type(value)
-        if kind is float:
-            self.hashed.update(b"float" + struct.pack("<d", value))
-        elif kind in _PLAIN:
+        if kind in _PLAIN:
             self._tag(kind.__name__, repr(value))
         elif kind in (bytes, bytearray, memoryview):
             self._tag("bytes", len(value))
@@ -111,8 +108,6 @@ class _Walk:
             self._put_array(value, where)
         elif isinstance(value, np.generic):
             self._put_array(np.asarray(value), where)
-        elif isinstance(value, np.dtype):
-            self._tag("dtype", value.name, value.str, value.fields and value.descr)
         elif isinstance(value, types.ModuleType | types.FunctionType | type):
             self._tag(self._digests.definition(value))
         elif isinstance(value, types.MethodType):

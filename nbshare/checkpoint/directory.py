@@ -338,10 +338,9 @@ class Directory:
 
     def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return the states of some rows; 0 of a row that an item has not got."""
-        words, states = self.reader.load(INDEX_FILE), np.zeros(len(rows), np.uint8)
+        words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
         has_row = (rows >= 0) & (rows < len(words))
-        if has_row.any():
-            states[has_row] = words[rows[has_row]]["state"]
+        states[has_row] = words["state"][rows[has_row]]
         return states
 
     def note_order(self, rows: Rows) -> None:
