@@ -12,7 +12,6 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -147,8 +146,9 @@ class Writer:
         self._renewed_at = time.monotonic()
 
     def take(self, **told: Any) -> None:
-        """Become the writer; `told`: what the lease is to tell about the run."""
-        self._say(told)
+        """Be the writer, for others to see; `told`: what the lease is to tell about the run."""
+        self._me |= told
+        files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def _lock(self) -> None:
         try:
@@ -164,10 +164,6 @@ class Writer:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
-
-    def _say(self, told: Mapping[str, Any]) -> None:
-        self._me |= told
-        files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def renew(self) -> bool:
         """Renew the lease now and then; return whether the folder still exists, and is ours."""
@@ -193,7 +189,7 @@ class Writer:
         if self._has_lease():
             boot = self._me["boot"] if is_whole else None  # then the next writer checks all
             try:
-                self._say({"ended": time.time(), "boot": boot} | told)
+                self.take(ended=time.time(), boot=boot, **told)
             except OSError:
                 (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)
