@@ -7,8 +7,9 @@
     code.json     what results depended on when they were stored, by number
     items.npy     per row: the digest of its item
     results.npy   per row: the result, if results are numbers or arrays of one shape
-    objects.*.log other results, as pickles; objects.npy says per row where
-    index.npy     per row: times, state, attempts, number in code.json, checksum     written last
+    objects.*.log other results, as pickles
+    index.npy     per row: times, place in a log, state, attempts, number in code.json, checksum:
+                  written last
     order.npy     per item of the last call: its row
     errors.jsonl  what items have failed with
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
@@ -51,7 +52,6 @@ from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
     LOG_BIT,
-    PLACES_FILE,
     RESULTS_FILE,
     FilePlace,
     RowWriter,
@@ -64,7 +64,7 @@ LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 # What may be there before meta.json has reached the disk, which is waited for at the first result.
 NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", PARTS}
-NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "objects.npy", "driver"}
+NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "driver"}
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -90,7 +90,7 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
 
 Rows are in the order in which items first came. order.npy has the row of each item of the last
 call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
-Results that fit no array are pickles in objects.*.log; objects.npy has the offset and the number of
+Results that fit no array are pickles in objects.*.log; index["at"] has the offset and the number of
 bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
 index["stored_at"] is the time when a row was stored, in seconds since 1970; index["seconds"] is
 what its item took, 0 if that is unknown; index["code"] is a place in code.json: what the result
@@ -183,7 +183,6 @@ class Directory:
             files.replace_json(path / "meta.json", meta, is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
-        self._column(PLACES_FILE, "<i8", (3,))
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)

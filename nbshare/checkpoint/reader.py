@@ -24,8 +24,6 @@ from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
     LOG_BIT,
-    PLACE,
-    PLACES_FILE,
     RESULTS_FILE,
     checksums,
     log_file,
@@ -128,7 +126,7 @@ class RowReader:
 
     def _places(self, rows: Rows) -> tuple[Rows, ...]:
         """Return the log, offset, size and place in the batch of each of these results."""
-        starts, sizes, places = self.load(PLACES_FILE).reshape(-1, 3)[rows].T
+        starts, sizes, places = self.words()["at"][rows].T
         return *np.divmod(starts, 1 << LOG_BIT), sizes, places
 
     def entries(self, rows: Rows) -> list[Entry]:
@@ -156,18 +154,16 @@ class RowReader:
 
     def are_whole(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the results of some rows have the checksums of their index words."""
-        states, results, places = words["state"], self.load(RESULTS_FILE), self.load(PLACES_FILE)
+        states, results = words["state"], self.load(RESULTS_FILE)
         found = np.full(len(rows), -1, np.int64)
         found[states == FAILED] = 0
         there = np.flatnonzero((states == IN_OUTPUT) & (rows < len(results)))
         found[there] = checksums(results, rows[there].tolist())
-        logged = np.flatnonzero((states == IN_LOG) & (rows < len(places)))
+        logged = np.flatnonzero(states == IN_LOG)
         logged = logged[self.have_logs(rows[logged])]
         crcs: dict[Any, int] = {}  # of records, each of one or more results
         for k, entry in zip(logged.tolist(), self.entries(rows[logged]), strict=True):
-            number, start, nbytes, place = entry
             if (record := entry[:3]) not in crcs:
                 crcs[record] = zlib.crc32(self.logs.bytes_of(entry))
-            packed = PLACE.pack(number << LOG_BIT | start, nbytes, place)
-            found[k] = zlib.crc32(packed, crcs[record])
+            found[k] = zlib.crc32(words["at"][k].tobytes(), crcs[record])
         return np.asarray(found == words["crc"])

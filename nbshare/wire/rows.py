@@ -1,15 +1,14 @@
 """The rows of a checkpoint, as the workers and the keeper of a call write them.
 
-A row is a result, or the place of one in a log, and last its entry in the index. So whenever a
-process is killed, a row either has its result or is missing. Each writer has a log of its own, so
-none waits for another.
+A row is a result, there or in a log, and last its entry in the index. So whenever a process is
+killed, a row either has its result or is missing. Each writer has a log of its own, so none waits
+for another.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import struct
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +22,11 @@ from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
 
-RESULTS_FILE, PLACES_FILE, INDEX_FILE = "results.npy", "objects.npy", "index.npy"
-TIMES = [("stored_at", "<f8"), ("seconds", "<f8")]  # first: a write may be cut between two pages
-INDEX = np.dtype([*TIMES, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-PLACE = struct.Struct("<qqq")
+RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
+# Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
+# The state comes after them: a write may be cut between two pages.
+FIRST = [("stored_at", "<f8"), ("seconds", "<f8"), ("at", "<i8", 3)]
+INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
 
 RowNumbers = npt.NDArray[np.int64]
@@ -122,12 +122,11 @@ class RowWriter:
         start = self._log_end
         disk.write_all(self._fd(log_file(self._place.log)), record, start)
         self._log_end = aligned(start + record.nbytes)
-        start |= self._place.log << LOG_BIT
-        places = [PLACE.pack(start, *entry) for entry in entries]
-        self._write(PLACES_FILE, first, len(places), b"".join(places))
-        crc = zlib.crc32(record)
+        index["at"][:, 0] = start | self._place.log << LOG_BIT
+        index["at"][:, 1:] = entries
         index["state"] = IN_LOG
-        index["crc"] = [zlib.crc32(place, crc) for place in places]
+        crc = zlib.crc32(record)
+        index["crc"] = [zlib.crc32(at.tobytes(), crc) for at in index["at"]]
         self.commit(first, index)
 
     def commit(self, first: int, index: npt.NDArray[Any]) -> None:
