@@ -226,7 +226,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     run(small_sweeps.values, path)
     disk = disks.Failing(0, "ENOSPC")
     n_calls = len(record(small_sweeps.values, tmp_path, monkeypatch, "process")[0])
-    disk = disks.Failing(n_calls // 3, "ENOSPC", lasting=True)
+    disk = disks.Failing(n_calls // 2, "ENOSPC", lasting=True)
     monkeypatch.setattr(disk_calls, "system", disk)
 
     def call():
