@@ -10,18 +10,21 @@ from __future__ import annotations
 import copyreg
 import hashlib
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
-PIECE_NBYTES = 1 << 20  # of an array: hashed at a time, after a copy if it is not contiguous
+PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
+N_THREADS = 4  # that hash pieces
 # Answers that sparse matrices keep once they were asked.
 ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
@@ -144,12 +147,13 @@ class _Walk:
             return self._put_all("objects", plain.ravel().tolist(), where)
         if plain.dtype.names:  # what is between the fields is anything
             return self._put_pairs("fields", {n: plain[n] for n in plain.dtype.names}, where)
-        if plain.nbytes:
-            n = max(1, PIECE_NBYTES // plain.itemsize)
-            iterate: Any = np.nditer  # whose types do not know "contig"
-            flags = ["external_loop", "buffered"]
-            for piece in iterate(plain, flags, [["readonly", "contig"]], order="C", buffersize=n):
-                self.hashed.update(piece.view(np.uint8))
+        pieces = list(_pieces(np.atleast_1d(plain)))
+        if len(pieces) == 1:
+            self.hashed.update(_bytes_of(pieces[0]))
+        else:
+            with ThreadPoolExecutor(N_THREADS) as threads:
+                for hashed in threads.map(lambda piece: digest(_bytes_of(piece)), pieces):
+                    self.hashed.update(hashed)
         return None
 
     def _put_object(self, value: Any, kind: type, where: str) -> None:
@@ -183,3 +187,22 @@ def _is_answer(kind: type, name: Any) -> bool:
     return name in ANSWERS or any(
         isinstance(vars(base).get(name), cached_property) for base in kind.__mro__
     )
+
+
+def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield an array in pieces that depend on its shape and dtype alone."""
+    row_nbytes = array[:1].nbytes
+    if row_nbytes > PIECE_NBYTES and array.ndim > 1:
+        for row in array:
+            yield from _pieces(row)
+    else:
+        step = max(1, PIECE_NBYTES // max(1, row_nbytes))
+        for k in range(0, max(1, len(array)), step):
+            yield array[k : k + step]
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Any:
+    """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
+    if not array.nbytes:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -551,11 +551,13 @@ def test_an_answer_that_an_object_keeps_does_not_count():
 
 @pytest.mark.parametrize("shape", [(4000,), (1, 4000), (3, 2000), (40, 50, 2), (2000, 3)])
 def test_a_large_array_counts_by_its_values(shape, monkeypatch):
-    """Whatever the order in memory; each element counts."""
+    """Whatever the number of threads and the order in memory; each element counts."""
     monkeypatch.setattr(digests, "PIECE_NBYTES", 8000)
     array = np.arange(np.prod(shape), dtype="f8").reshape(shape)
     found = digest_of(array)
     assert found == digest_of(np.asfortranarray(array)) == digest_of(share(array))
+    monkeypatch.setattr(digests, "N_THREADS", 1)
+    assert found == digest_of(array)
     for i in (0, 1000, array.size - 1):
         other = array.copy()
         other.flat[i] += 1
