@@ -58,7 +58,7 @@ from nbshare.wire.rows import (
     runs_of,
 )
 
-FORMAT = 1
+FORMAT = 3  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
@@ -235,7 +235,8 @@ class Directory:
 
     def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
         n = self._columns[0].n if self._columns else None
-        self._columns.append(files.Column(self.path / name, dtype, shape, n))
+        column = files.Column(self.path / name, dtype, shape, n, is_sparse=self._is_part)
+        self._columns.append(column)
         return self._columns[-1]
 
     # ------------------------------------------------------------------------ its key

@@ -24,7 +24,7 @@ from nbshare.memory.disk import write_all
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
-NO_SYNC = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
+UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def sync(path: Path) -> None:
         file = owned(os.open(path, os.O_RDONLY))
         disk.system.sync(file.fileno())
     except OSError as error:  # some file systems sync no folders
-        if error.errno not in {errno.ENOENT, *NO_SYNC}:
+        if error.errno not in {errno.ENOENT, *UNSUPPORTED}:
             raise
 
 
@@ -108,6 +108,8 @@ class Column:
         Of the value of one row.
     n : int, optional
         Number of rows to have, of which new ones are zero; default those that are there.
+    is_sparse : bool
+        Whether rows get space on the disk only when they are written.
 
     Attributes
     ----------
@@ -125,8 +127,11 @@ class Column:
         dtype: npt.DTypeLike,
         shape: tuple[int, ...] = (),
         n: int | None = None,
+        *,
+        is_sparse: bool = False,
     ) -> None:
         self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
+        self._is_sparse = is_sparse
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         size, found = size_of(path), header_of(path)
@@ -149,6 +154,8 @@ class Column:
         """Have `n` rows; new ones are zero."""
         file = owned(disk.system.open(self.path, os.O_RDWR))
         disk.system.truncate(file.fileno(), self._end(n))
+        if not self._is_sparse:
+            _allocate(file.fileno(), self._end(n))
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
@@ -160,6 +167,15 @@ class Column:
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         file = owned(disk.system.open(self.path, os.O_RDWR))
         write_all(file.fileno(), data.view(np.uint8), self._end(start))
+
+
+def _allocate(fd: int, nbytes: int) -> None:
+    """Allocate all of a file, or find now that the disk is too small."""
+    try:
+        disk.system.allocate(fd, nbytes)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:  # or writing finds it later
+            raise
 
 
 def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:

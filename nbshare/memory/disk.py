@@ -23,6 +23,10 @@ class System:
         """Write at an offset; may write less than all."""
         return os.pwrite(fd, data, offset)
 
+    def allocate(self, fd: int, nbytes: int) -> None:
+        """Allocate so many bytes of a file: writing to them needs no more space."""
+        os.posix_fallocate(fd, 0, nbytes)
+
     def truncate(self, fd: int, nbytes: int) -> None:
         """Set the size of a file."""
         os.ftruncate(fd, nbytes)

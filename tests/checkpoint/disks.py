@@ -42,6 +42,10 @@ class Recording(System):
         self.ops.append(Op("write", self._name(fd), offset, bytes(data)))
         return super().pwrite(fd, data, offset)
 
+    def allocate(self, fd, nbytes):  # noqa: D102
+        self.ops.append(Op("allocate", self._name(fd), nbytes))
+        super().allocate(fd, nbytes)
+
     def truncate(self, fd, nbytes):  # noqa: D102
         self.ops.append(Op("truncate", self._name(fd), nbytes))
         super().truncate(fd, nbytes)
@@ -64,6 +68,8 @@ def after(ops) -> dict[str, bytes]:
             if len(file) < offset:
                 file.extend(bytes(offset - len(file)))
             file[offset : offset + len(data)] = data
+        elif kind == "allocate":
+            file.extend(bytes(max(0, offset - len(file))))
         elif kind == "truncate":
             del file[offset:]
             file.extend(bytes(offset - len(file)))
@@ -114,6 +120,10 @@ class Failing(System):
         if self._count() and len(data) > 1:
             data = data[: len(data) // 2]
         return super().pwrite(fd, data, offset)
+
+    def allocate(self, fd, nbytes):  # noqa: D102
+        self._count()
+        super().allocate(fd, nbytes)
 
     def truncate(self, fd, nbytes):  # noqa: D102
         self._count()
