@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.items import find, numbered
+from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
 from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
@@ -281,8 +281,8 @@ class StoredRun:
         n_wanted, whole = request.n_tasks or 0, whole_of(self.path)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
-            stored = numbered(self._reader.load("items.npy"))
-            rows = find(key.items.next(request.iterables), stored)
+            stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
+            rows = Lookup(stored).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_wanted &= np.isin(whole.words["state"], STORED)
         n_stored, n_old, changes = int(is_wanted.sum()), 0, list[str]()

@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.items import Pairs, find, numbered
+from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
 from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.transfer import Source, transfer
@@ -161,7 +161,7 @@ class Directory:
         self._flush_at = 0.0
         self._columns: list[files.Column] = []
         self._results: files.Column | None = None
-        self._stored: dict[bytes, int] | None = None  # rows by digests, once they are needed
+        self._stored: Lookup | None = None  # once it is needed
         try:
             self._open(label)
             self.versions = Versions(path, key)
@@ -310,8 +310,9 @@ class Directory:
     def rows_for(self, pairs: Pairs) -> Rows:
         """Return the rows of items; new ones get new rows."""
         if self._stored is None:  # no item comes twice, so those of this call need not be found
-            self._stored = numbered(self.reader.load("items.npy"))
-        rows = find(pairs, self._stored)
+            digests = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
+            self._stored = Lookup(digests.view(np.uint64))
+        rows = self._stored.find(pairs)
         is_new = rows < 0
         if is_new.any():
             first, n = self._items.n, self._items.n + int(is_new.sum())

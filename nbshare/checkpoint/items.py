@@ -15,19 +15,41 @@ Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 
 
-def as_bytes(pairs: npt.NDArray[Any]) -> list[bytes]:
+def as_bytes(pairs: Pairs) -> list[bytes]:
     """Return digests one by one."""
     return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist()) if len(pairs) else []
 
 
-def numbered(pairs: npt.NDArray[Any]) -> dict[bytes, int]:
-    """Return the place of each digest."""
-    return {key: place for place, key in enumerate(as_bytes(pairs))}
+def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """Return one number per digest: sorting and searching these is fast."""
+    mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
+    return mixed
 
 
-def find(pairs: Pairs, places: dict[bytes, int]) -> npt.NDArray[np.int64]:
-    """Return the place of each of these digests; -1: it has none."""
-    return np.array([places.get(key, -1) for key in as_bytes(pairs)], np.int64)
+class Lookup:
+    """Finds digests among others.
+
+    Parameters
+    ----------
+    pairs : ndarray
+        The digests to search; of equal ones the first is found.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        mixed = _mixed(pairs)
+        self._order = np.argsort(mixed, kind="stable")
+        self._sorted = mixed[self._order]
+
+    def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
+        """Return where each digest is; -1: it is not there."""
+        if not len(self._pairs):
+            return np.full(len(wanted), -1)
+        places = np.searchsorted(self._sorted, _mixed(wanted))
+        found = self._order[np.minimum(places, len(self._order) - 1)]
+        # Two digests with one number, in 10^13 pairs never yet: the item would run again.
+        is_there = (self._pairs[found] == wanted).all(axis=1)
+        return np.where(is_there, found, -1)
 
 
 class ItemDigests:
@@ -57,10 +79,14 @@ class ItemDigests:
             pairs = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
         if self._is_seeded:
             return _shifted(pairs, np.arange(first, first + len(pairs)))
-        keys, counts, places = as_bytes(pairs), self._counts, []
-        if is_last and not first and len(set(keys)) == len(keys):
+        mixed = np.sort(_mixed(pairs))
+        if is_last and not first and not (mixed[1:] == mixed[:-1]).any():
             return pairs  # no item occurs twice
-        for key in keys:
+        return self._distinct(pairs)
+
+    def _distinct(self, pairs: Pairs) -> Pairs:
+        counts, places = self._counts, []
+        for key in as_bytes(pairs):
             places.append(n := counts.get(key, 0))
             counts[key] = n + 1
         return _shifted(pairs, np.array(places, np.int64))
