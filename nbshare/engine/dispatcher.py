@@ -80,6 +80,11 @@ class Dispatcher(Engine):
         """Whether this is its own thread: the garbage collector may run users' finalizers there."""
         return self._thread == _thread.get_ident()
 
+    def warm_up(self) -> None:
+        """Start the server, if there is none, while the caller still copies inputs."""
+        if not self._starter.is_up:
+            self._events.post(self._starter.warm_up)
+
     def submit(self, call: Call) -> None:
         """Begin a call."""
         # Otherwise this thread would hold the interpreter lock, and the dispatcher wait for it.
@@ -167,7 +172,6 @@ class Dispatcher(Engine):
         """Run until `shutdown`."""
         self._thread = _thread.get_ident()
         try:
-            self._starter.warm_up()
             while not self.is_closed:
                 self._turn()
         except BaseException as error:  # noqa: BLE001 - or other threads would wait for ever

@@ -143,10 +143,10 @@ def shutdown() -> None:
 
 
 def _warm_up() -> None:
-    """Start the dispatcher, and with it the fork server, while `nbshare.share` copies an array."""
+    """Start the fork server while `nbshare.share` copies an array."""
     with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
         if not is_worker():
-            dispatcher()
+            dispatcher().warm_up()
 
 
 def _forget() -> None:

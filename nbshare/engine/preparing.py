@@ -126,7 +126,8 @@ def prepare(
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that will run it.
+        The engine that will run it. It is warmed up when all checks are done, so workers start
+        while inputs are copied.
     fixed : tuple of Fixed and Placed, optional
         The parts that are the same for all items, if they have been placed before.
     stage : Stage, optional
@@ -144,6 +145,8 @@ def prepare(
     columns = itertools.count()  # of the feed
     sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
+    if request.n_tasks:  # else there may be nothing to do
+        engine.warm_up()
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])

@@ -292,9 +292,15 @@ class WorkerStarter:
         self._life_write.close()
 
     def warm_up(self) -> None:
-        """Start the server while inputs are being copied; errors are for `start` to report."""
+        """Start the server if it is not running; errors are for `start` to report."""
         with suppress(OSError):
-            self._running_server()
+            if self.lock_fd >= 0:  # else it was closed
+                self._running_server()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server has been started."""
+        return self._channel is not None
 
     def _fork(self, fds: Sequence[int]) -> None:
         message = "fork", fds

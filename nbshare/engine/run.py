@@ -95,6 +95,9 @@ class Engine:
     is_closed = False
     portion_s = 0.1
 
+    def warm_up(self) -> None:
+        """Start processes early, while inputs are still being copied."""
+
     def submit(self, call: Call) -> None:
         """Begin a call."""
         raise NotImplementedError

@@ -59,7 +59,7 @@ class Agent:
         """Have a line to the client; return what gives inputs to others."""
         with self._lock:
             if self._inputs is None:
-                dispatcher()  # its server starts while inputs come
+                dispatcher().warm_up()  # while inputs come
                 line = dial(self._boot)
                 line.send(("line",))
                 self._inputs = Inputs((outward_address(self._boot.address[0]), 0), self._boot.key)
