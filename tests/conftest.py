@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import functools
 import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultlab import FOLDERS, TESTS, Lab
+from faultlab import FOLDERS, TESTS, Lab, Ran, Session
 
 sys.path[:0] = FOLDERS
 
@@ -75,6 +76,24 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    session = Session(tmp_path_factory.mktemp("session"))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def run_script(_session: Session, tmp_path: Path) -> Callable[..., Ran]:
+    """Run a script that must end well, in the process of the module's others; gives what it said.
+
+    For what asks for no process of its own: which dies, has limits, or is looked at when it ends.
+    """
+    return functools.partial(_session.run, folder=tmp_path)
+
+
+@pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
     """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
     from kernels import Kernel  # late: most tests need none
@@ -94,7 +113,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]
 def run(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """Run code that must end well, as a script or as a cell of a kernel; gives its ``stderr``."""
     if request.param == "script":
-        yield request.getfixturevalue("lab").run
+        yield request.getfixturevalue("run_script")
         return
     lab, kernel = request.getfixturevalue("common")
     folder = request.getfixturevalue("tmp_path")

@@ -158,6 +158,44 @@ def kill(pids: Iterable[int]) -> None:
     wait_until(lambda: not any(map(_stat, pids)), what=f"{pids} alive")
 
 
+def run_scripts() -> None:
+    """Run the scripts that a `Session` asks for, each in its folder, until this process ends."""
+    import gc
+    import runpy
+    import traceback
+    import warnings
+
+    base, path, own = Path.cwd(), sys.path.copy(), os.getpid()
+    while True:
+        wait_until((base / "asked").exists, 1000)
+        script = Path((base / "asked").rename(base / "taken").read_text())
+        os.chdir(script.parent)
+        sys.path[0] = str(script.parent)
+        try:
+            with warnings.catch_warnings():
+                runpy.run_path(str(script), run_name="__main__")
+        except BaseException:
+            if os.getpid() != own:  # a forked child ends as one of any script
+                raise
+            traceback.print_exc()
+        else:
+            if os.getpid() != own:
+                return
+            (base / "good").touch()
+        sys.stdout.flush()
+        os.chdir(base)
+        sys.path[:] = path
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(str(script.parent)):
+                del sys.modules[name]
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        sys.unraisablehook = sys.__unraisablehook__
+        gc.enable()
+        gc.set_threshold(700, 10, 10)
+        gc.collect()
+        (base / "over").touch()
+
+
 def provoke(way: str, **options: Any) -> None:
     """Run a run whose item 3 fails in some way, then a good one; tell what the caller sees."""
     options.setdefault("progress", False)
@@ -493,6 +531,65 @@ class Lab:
     def _stderr(self) -> str:
         paths = self.folder.glob("stderr-*")
         return "\n".join(path.read_text(errors="replace") for path in paths)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A script that a session has run."""
+
+    folder: Path
+    stdout: str
+    stderr: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it has told."""
+        import json
+
+        return json.loads(self.folder.joinpath(FACTS).read_text())
+
+
+class Session:
+    """One process that runs scripts one after the other: for most, to start one takes longest.
+
+    They begin with the workers that the one before has left, as cells of a notebook do.
+
+    Parameters
+    ----------
+    folder : Path
+        The working directory of the process, empty; each script has another one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lab = Lab(folder)
+        self._subject: Subject | None = None
+
+    def run(self, code: str, folder: Path, limit_s: float = LIMIT_S) -> Ran:
+        """Run a script that must end well."""
+        at = self._lab.folder
+        subject = self._subject = self._subject or self._lab.start("faultlab.run_scripts()\n")
+        (folder / "script.py").write_text(PREAMBLE + code)
+        n_out, n_err = len(subject.stdout), len(subject.stderr)
+        (at / "new").write_text(str(folder / "script.py"))
+        (at / "new").rename(at / "asked")
+        try:
+            wait_until(lambda: (at / "over").exists() or not subject.runs, limit_s, "it hangs")
+            is_good = (at / "good").exists()
+        except AssertionError:
+            is_good = False
+        for name in ("good", "over"):
+            (at / name).unlink(missing_ok=True)
+        ran = Ran(folder, subject.stdout[n_out:], subject.stderr[n_err:])
+        if not is_good:  # the next script has another process
+            subject.signal(signal.SIGKILL, group=True)
+            subject.wait()
+            self._subject = None
+        assert is_good, f"{ran.stdout}\n{ran.stderr}"
+        return ran
+
+    def close(self) -> None:
+        """End the process; nothing may be left of anybody."""
+        self._lab.close()
 
 
 PREAMBLE = """\

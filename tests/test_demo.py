@@ -144,8 +144,9 @@ def test_sky_view_leaves_out_what_is_masked():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Let the demo look in 2 directions instead of 180."""
+    """Let the demo look in 2 directions instead of 180, and compare them all."""
     monkeypatch.setattr(demo, "N_AZIMUTHS", 2)
+    monkeypatch.setattr(demo, "N_SAMPLE", 2)
 
 
 def test_the_demo_computes_checks_and_draws(tmp_path, capfd, small):
@@ -219,7 +220,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
 
 def test_the_command_as_a_person_types_it(tmp_path):
     """From a folder of its own, with everything at its default, but in a few directions only."""
-    few = "import nbshare.demo; nbshare.demo.N_AZIMUTHS = 2"
+    few = "import nbshare.demo; nbshare.demo.N_AZIMUTHS = nbshare.demo.N_SAMPLE = 2"
     as_typed = "import runpy; runpy.run_module('nbshare', run_name='__main__', alter_sys=True)"
     done = subprocess.run(
         [sys.executable, "-c", f"{few}; {as_typed}", "demo"],

@@ -34,11 +34,17 @@ def stranger():
     multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
 
 
-@pytest.fixture(params=OBJECTS)
+are_slow = {COPYING}  # each process that gets it imports scikit-learn
+
+
+@pytest.fixture(
+    params=[pytest.param(x, marks=[pytest.mark.slow] if x in are_slow else []) for x in OBJECTS]
+)
 def name(request):
     return request.param
 
 
+@pytest.mark.parametrize("name", OBJECTS)
 def test_share_keeps_type_and_values(name):
     """Every object comes back as one of its type, equal, with its buffers in shared memory."""
     shared = nbshare.share(OBJECTS[name]())

@@ -297,11 +297,17 @@ WORLDS = {
     "in order, two to one": World(2, [2, 1], 1, in_order=True),
     "in order, two to two": World(2, [1, 1], 2, in_order=True),
     "in order, one dies": World(1, [1, 1], 1, deaths=1, in_order=True),
-    "an interrupt": World(1, [1, 1], 2, interrupts=1),
+    "an interrupt": World(1, [1], 2, interrupts=1),
+    "an interrupt of one of many": World(1, [1, 1], 2, interrupts=1),
 }
 
 
-MANY_STATES = {"one of many dies"}  # seconds
+MANY_STATES = {  # seconds
+    "one of many dies",
+    "an interrupt of one of many",
+    "two to two, two slots",
+    "in order, two to two",
+}
 
 
 @pytest.mark.parametrize(

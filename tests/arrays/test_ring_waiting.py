@@ -132,6 +132,9 @@ def test_a_child_that_leaves_the_block_does_not_take_the_slot_along(numbers):
         assert slot.tolist() == [5] * 4
 
 
+N_DEATHS = 25
+
+
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_deaths_at_any_moment_cost_nobody_anything(way):
     """Processes are killed anywhere in put or get: the rest get everything, whole, and end."""
@@ -141,7 +144,7 @@ def test_deaths_at_any_moment_cost_nobody_anything(way):
             stack.enter_context(running(FORK, rings.count, ring, seen))
         else:
             loader = stack.enter_context(running(FORK, rings.put_numbers, ring, 0, 3000))
-        for k in range(40):
+        for k in range(N_DEATHS):
             process = FORK.Process(
                 target=rings.die_at_random, args=(ring, way, 1000 * k, 1000, seen)
             )
@@ -161,8 +164,8 @@ def test_deaths_at_any_moment_cost_nobody_anything(way):
         assert seen[:3000].all()  # at least once
     else:
         assert seen.max() == 1
-        assert 0 <= now.n_put - seen.sum() <= 40  # killed between count and commit, if anybody
-        for k in range(40):
+        assert 0 <= now.n_put - seen.sum() <= N_DEATHS  # killed between count and commit
+        for k in range(N_DEATHS):
             of_one = seen[1000 * k : 1000 * (k + 1)]
             assert of_one[: of_one.sum()].all()  # up to somewhere
 

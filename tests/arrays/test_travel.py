@@ -216,7 +216,7 @@ def stranger():
     multiprocessing.resource_tracker._resource_tracker._stop()
 
 
-@examples(400)
+@examples(250)
 @given(pair=pairs())
 def test_a_view_of_any_array_goes_there_and_back(stranger, pair):
     """Bytes, dtype, shape, strides, flags and memory of any view survive the way there and back."""
@@ -231,7 +231,7 @@ def test_a_view_of_any_array_goes_there_and_back(stranger, pair):
         assert back.ctypes.data == sent.ctypes.data
 
 
-@examples(30)
+@examples(20)
 @given(batch=st.lists(pairs(), min_size=12, max_size=16))
 def test_views_of_any_arrays_are_items(batch):
     """A worker gets every view among the items as it is, on the caller's memory."""

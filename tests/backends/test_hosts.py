@@ -26,9 +26,25 @@ from nbshare.errors import (
 from nbshare.hosts import inputs
 
 
+@pytest.fixture(scope="module")
+def lasting(no_helpers_left):
+    """Give an executor to tests that leave its hosts alive."""
+    with farm.Farm(2) as executor:
+        yield executor
+
+
 @pytest.fixture
-def hosts(no_helpers_left):
+def hosts(lasting):
     """Give an executor with two hosts, each with its own agent."""
+    lasting.before_submit = lambda: None
+    yield lasting
+    nbshare.shutdown()
+    wait_until(lambda: not lasting.n_busy)  # with agents, which end
+
+
+@pytest.fixture
+def mortal_hosts(no_helpers_left):
+    """Give an executor of the same kind, of which hosts may be lost."""
     with farm.Farm(2) as executor:
         yield executor
         nbshare.shutdown()
@@ -133,11 +149,11 @@ def test_a_late_item_is_ended_on_its_host(threads):
     assert caught.value.index == 3
 
 
-def test_items_of_a_lost_host_run_again_if_they_may(hosts, tmp_path):
+def test_items_of_a_lost_host_run_again_if_they_may(mortal_hosts, tmp_path):
     """With ``retries=1`` the results are right; what was done does not run again."""
     shared = {"bad": {5}, "folder": str(tmp_path)}
     found = parallel_map(
-        farm.lose_host_at, range(12), shared=shared, retries=1, chunksize=2, **options(hosts)
+        farm.lose_host_at, range(12), shared=shared, retries=1, chunksize=2, **options(mortal_hosts)
     )
     assert found.tolist() == list(range(12))
     ran = [int(i) for i in duties.noted(tmp_path / "ran")]
@@ -146,18 +162,20 @@ def test_items_of_a_lost_host_run_again_if_they_may(hosts, tmp_path):
     assert ran.count(5) == 2
 
 
-def test_a_lost_host_is_named_with_what_it_worked_on(hosts, tmp_path):
+def test_a_lost_host_is_named_with_what_it_worked_on(mortal_hosts, tmp_path):
     """Without retries nothing runs twice, and what others did is kept."""
     shared = {"bad": {5}, "folder": str(tmp_path)}
     with pytest.raises(WorkerDiedError, match=r"host .*host-\d was lost .* items 4 to 5"):
-        parallel_map(farm.lose_host_at, range(12), shared=shared, chunksize=2, **options(hosts))
+        parallel_map(
+            farm.lose_host_at, range(12), shared=shared, chunksize=2, **options(mortal_hosts)
+        )
     assert len(set(ran := duties.noted(tmp_path / "ran"))) == len(ran)
     partial = last_job().partial()
     assert partial.mask[[4, 5]].all()
     assert (partial.compressed() == np.flatnonzero(~partial.mask)).all()
 
 
-def test_items_of_a_lost_host_may_fail(hosts, tmp_path):
+def test_items_of_a_lost_host_may_fail(mortal_hosts, tmp_path):
     """With ``on_error="return"`` all others have results."""
     shared = {"bad": {5}, "folder": str(tmp_path)}
     found = parallel_map(
@@ -166,7 +184,7 @@ def test_items_of_a_lost_host_may_fail(hosts, tmp_path):
         shared=shared,
         chunksize=2,
         on_error="return",
-        **options(hosts),
+        **options(mortal_hosts),
     )
     assert np.flatnonzero(found.mask).tolist() == [4, 5]
     assert isinstance(last_job().errors[5], WorkerDiedError)

@@ -193,7 +193,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("func", "durability", "how"),
-    thinned(4, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"]),
+    thinned(4, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"], soak=True),
 )
 def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
     """A clear error before anything runs, or one warning and all results; then all is well."""
@@ -429,7 +429,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(1200)]
 @pytest.mark.parametrize(
     ("func", "n_kills"),
     [
-        (SLEEPERS[0], 4),
+        (SLEEPERS[0], 3),
         *(pytest.param(func, 4, marks=pytest.mark.slow) for func in SLEEPERS[1:]),
         *(pytest.param(func, 70, marks=SOAK) for func in SLEEPERS),
     ],
@@ -495,7 +495,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize(
     ("func", "durability", "kind"),
-    thinned(2, ["slow", "slow_record", "slow_drawn"], ["process", "power"],
+    thinned(3, ["slow", "slow_record", "slow_drawn"], ["process", "power"],
             ["list", "generator", "reordered"]),
 )  # fmt: skip
 def test_a_killed_owner_loses_nothing(func, durability, kind, tmp_path):

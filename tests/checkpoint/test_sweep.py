@@ -133,6 +133,7 @@ def test_processes_share_the_items(shared):
     assert (code, sweep.ran().sum()) == (0, 400), text
 
 
+@pytest.mark.slow
 def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared):
     """On NFS a folder stays as long as another process has one of its files open."""
     sweep = shared("number", 4)

@@ -501,7 +501,7 @@ def test_leaving_is_not_tried_again(backend, ways, tally):
 
 def test_many_items_end_their_worker_once(tally):
     """Each item of a long chunk may cost a worker, if it may be tried again."""
-    n = 30
+    n = 12
     shared = {"tally": tally, "bad": range(n), "ways": ["die"]}
     result = parallel_map(
         policies.attempt, range(n), shared=shared, retries=1, chunksize=n, max_workers=1

@@ -431,7 +431,7 @@ def test_maps_in_quick_succession_start_no_more_workers(n_alike):
     workers()
     me = psutil.Process()
     before = set(me.children(recursive=True))
-    for func in (tasks.pid, tasks.other_pid) * 100:
+    for func in (tasks.pid, tasks.other_pid) * 50:
         for _ in range(n_alike):
             quiet(func, [1, 2])
     assert set(me.children(recursive=True)) <= before
@@ -610,10 +610,10 @@ def test_what_an_interrupted_one_had_done_stays():
     """Also if the interrupt came when all was done, and whatever runs follow."""
     run = partial(quiet, tasks.both, out="stack")
     n_jobs = 0
-    for k in range(200):
+    for k in range(100):
         for _ in range(3):
             run([k, k], [k, k])
-        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 4e-6):
+        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 8e-6):
             run([k, k], [-k, -k])
         if (job := last_job()) is not None:
             before, n_jobs = repr(job.partial()), n_jobs + 1
@@ -694,7 +694,8 @@ def test_threads_map_the_same_function(with_shutdown):
             if with_shutdown:
                 nbshare.shutdown()
             time.sleep(0.05)
-            if wrong or (turn > 20 and n_done > 20):  # a busy machine takes longer
+            n_turns = 20 if with_shutdown else 5
+            if wrong or (turn > n_turns and n_done > 20):  # a busy machine takes longer
                 break
         ended.set()
         for thread in threads:

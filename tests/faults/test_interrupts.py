@@ -121,13 +121,13 @@ await_flag("looked at")
     assert "Traceback" not in subject.stderr
 
 
-def test_i2_an_interrupt_that_wakes_nobody(lab):
+def test_i2_an_interrupt_that_wakes_nobody(run_script):
     """An interrupt that is noted just before the caller falls asleep ends the run all the same.
 
     Noted in another thread, as `interrupt_main` does, it leaves the main thread where it is, and
     so does one that comes between the main thread's last look and its sleep.
     """
-    lab.run("""
+    run_script("""
 import _thread
 def press():
     wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
@@ -144,9 +144,9 @@ assert back - json.loads(Path("facts.json").read_text())["at"] < faultlab.SOON_S
 """)
 
 
-def test_i2_no_interrupt_is_lost(lab):
+def test_i2_no_interrupt_is_lost(run_script):
     """An interrupt that falls between any two steps of a cold call ends it, at once."""
-    lab.run("""
+    run_script("""
 import random
 dice = random.Random(20261121)
 signal.signal(signal.SIGALRM, signal.default_int_handler)

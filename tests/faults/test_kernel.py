@@ -161,9 +161,10 @@ assert time.monotonic() - start < faultlab.SOON_S
 """)
 
 
-def test_i2_the_kernel_is_interrupted_while_inputs_are_copied(kernel):
+def test_i2_the_kernel_is_interrupted_while_inputs_are_copied(common):
     """■ in the middle of a copy ends the cell in one line, and frees the memory."""
-    kernel.run("tasks.check_double()")
+    _, kernel = common
+    kernel.run_well("nbshare.shutdown(); tasks.check_double()")
     # The kernel presses the button itself, as soon as some of the copy is there.
     cell = kernel.run("""
 def press():
@@ -193,7 +194,7 @@ ENDS = {
 DURING = ["idle", "beat", "gil", "program"]
 
 
-@pytest.mark.parametrize(("end", "during"), thinned(4, ENDS, DURING))
+@pytest.mark.parametrize(("end", "during"), thinned(4, ENDS, DURING, soak=True))
 def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """However the kernel ends, workers and what they started go; a new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
@@ -367,7 +368,13 @@ else:
 }
 
 
-@pytest.mark.parametrize("row", IN_A_KERNEL)
+are_slow = {"I3-many-interrupts"}  # as in a script: `test_interrupts.py`
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(x, marks=[pytest.mark.slow] if x in are_slow else []) for x in IN_A_KERNEL],
+)
 def test_the_kernel_survives(common, row):
     """What goes wrong in a call leaves the kernel right and quiet; the next call is soon right."""
     _, kernel = common

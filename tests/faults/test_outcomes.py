@@ -101,9 +101,9 @@ await_census(start, "after shutdown")
 # ------------------------------------------------------------- D, I, M: deaths and memory
 
 
-def test_d5_a_worker_is_killed_while_it_writes_an_object(lab):
+def test_d5_a_worker_is_killed_while_it_writes_an_object(run_script):
     """Of an object that was half written nothing is seen, and the others are whole."""
-    lab.run("""
+    run_script("""
 from nbshare.errors import WorkerDiedError
 class Dying:
     "Pickles some megabytes of itself, then its process is gone."
@@ -126,6 +126,7 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is ke
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_d7_the_server_is_lost_while_workers_start(lab, how):
     """A server that ends or stands still at any moment of a cold call is replaced unnoticed."""

@@ -59,9 +59,9 @@ tasks.check_double()
     assert subject.stderr == ""
 
 
-def test_c6_an_alarm_that_an_item_has_set(lab):
+def test_c6_an_alarm_that_an_item_has_set(run_script):
     """It rings neither in an idle worker nor in the items of the next call."""
-    lab.run("""
+    run_script("""
 def set_alarm(i):
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.2, 0.01)
@@ -74,9 +74,9 @@ assert helpers()[1] == workers
 """)
 
 
-def test_c6_signals_that_an_item_has_blocked(lab):
+def test_c6_signals_that_an_item_has_blocked(run_script):
     """They are delivered in the next call; what an initializer blocks stays blocked."""
-    lab.run("""
+    run_script("""
 def mask(i):
     return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 def block(i):
@@ -93,9 +93,9 @@ assert pair(mask, range(4), out="list", initializer=block_for_good) == [[int(sig
 """)
 
 
-def test_c6_a_crash_in_c_after_an_item_has_set_handlers(lab):
+def test_c6_a_crash_in_c_after_an_item_has_set_handlers(run_script):
     """The stack is shown as it is without them."""
-    subject = lab.run("""
+    subject = run_script("""
 from nbshare.errors import WorkerDiedError
 pair(functools.partial(tasks.litter, "handles signals"), range(2))
 try:
@@ -106,9 +106,9 @@ except WorkerDiedError as error:
     assert "Fatal Python error: Segmentation fault" in subject.stderr
 
 
-def test_p1_what_threads_open_at_once_is_closed(lab):
+def test_p1_what_threads_open_at_once_is_closed(run_script):
     """Of what several calls begin with, at the same time, nothing stays open."""
-    lab.run("""
+    run_script("""
 from nbshare.wire import context
 def held():
     return sum(os.path.realpath(f"/proc/self/fd/{fd}").endswith("status")
@@ -128,9 +128,9 @@ assert held() == 0, held()
 """)
 
 
-def test_p1_two_threads_call_at_once(lab):
+def test_p1_two_threads_call_at_once(run_script):
     """Calls from several threads at once each get their own results."""
-    lab.run("""
+    run_script("""
 found = {}
 def call(name, offset):
     for _ in range(5):

@@ -80,9 +80,9 @@ except KeyboardInterrupt as error:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_m4_memory_goes_back(lab, call):
+def test_m4_memory_goes_back(run_script, call):
     """After a call of any outcome its memory is free again, even if its exception is kept."""
-    lab.run(f"""
+    run_script(f"""
 given = {{"nbytes": 20 << 20}}
 tasks.check_double()
 nbshare.shutdown()  # workers that are still starting have not all their descriptors
@@ -392,9 +392,9 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "mem
 
 
 @pytest.mark.parametrize("does", ["maps", "waits", "iterates", "shuts down"])
-def test_w6_finalizers_that_use_nbshare(lab, does):
+def test_w6_finalizers_that_use_nbshare(run_script, does):
     """Whichever thread collects: where it would wait for itself it is refused, others are right."""
-    lab.run(f"""
+    run_script(f"""
 does, n, seen = {does!r}, 20 if {does!r} == "shuts down" else 40, []
 class Session:
     def __init__(self):
@@ -552,10 +552,10 @@ VALUES = {
 }
 
 
-def test_r3_values_are_exact(lab):
+def test_r3_values_are_exact(run_script):
     """Awkward arrays go in and come out with their values, dtype and shape, and are writable."""
     rows = "\n".join(f"    {name!r}: lambda: ({code})," for name, code in VALUES.items())
-    lab.run(
+    run_script(
         f"""
 GRID = np.arange(400.0).reshape(10, 40)
 FORTRAN = np.asfortranarray(GRID)

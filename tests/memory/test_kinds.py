@@ -325,6 +325,11 @@ except LookupError as error:
     assert "numpy.array(x)" in printed
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["memfd", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("named", "file"))],
+    indirect=True,
+)
 def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     """Made, filled, attached, lent, given back: whatever was opened is closed, and once."""
     data = np.ones(1 << 19)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels import Kernel
 
 import nbshare
 from nbshare.notebook.explore import View, finished
@@ -37,38 +36,33 @@ def test_outside_of_a_notebook_a_sentence_says_what_to_do():
         nbshare.explore(MAPS)
 
 
-def test_the_picture_is_there_when_the_cell_ends(lab):
+def test_the_picture_is_there_when_the_cell_ends(common):
     """In a kernel without a page: of an image, a line, and the first place of a grid."""
-    kernel = Kernel(lab)
-    try:
-        kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
-        image = kernel.run_well("nbshare.explore(maps)")
-        assert image.mimetypes == {"image/png", "text/plain"}
-        assert image.rows[0].startswith("To choose other results")
-        assert image.rows[-1] == "result: item 0"
-        line = kernel.run_well("nbshare.explore(maps[:, 0], kind='hist')")
-        assert line.rows[-1] == "result: item 0"
-        code = "nbshare.explore(maps, axes={'azimuth': [0, 120.5], 'height': ['a', 'b', 'c']})"
-        assert kernel.run_well(code).rows[-1] == "result: azimuth = 0, height = a"
-    finally:
-        kernel.close()
+    _, kernel = common
+    kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
+    image = kernel.run_well("nbshare.explore(maps)")
+    assert image.mimetypes == {"image/png", "text/plain"}
+    assert image.rows[0].startswith("To choose other results")
+    assert image.rows[-1] == "result: item 0"
+    line = kernel.run_well("nbshare.explore(maps[:, 0], kind='hist')")
+    assert line.rows[-1] == "result: item 0"
+    code = "nbshare.explore(maps, axes={'azimuth': [0, 120.5], 'height': ['a', 'b', 'c']})"
+    assert kernel.run_well(code).rows[-1] == "result: azimuth = 0, height = a"
 
 
-def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(lab):
+def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(common):
     """It shows the one or the other; a document that is rebuilt has the picture alone."""
-    kernel = Kernel(lab)
-    try:
-        kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
-        kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'")  # as VS Code does
-        shown = kernel.run_well("nbshare.explore(maps)")
-        assert shown.rows == ["result: item 0"]
-        assert shown.mimetypes == {WIDGET, "image/png", "text/plain"}
-        kernel.run_well("os.environ['NBSHARE_STATIC'] = '1'")
-        shown = kernel.run_well("nbshare.explore(maps[1:])")
-        assert shown.rows == ["result: item 0"]
-        assert shown.mimetypes == {"image/png", "text/plain"}
-    finally:
-        kernel.close()
+    _, kernel = common
+    kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
+    kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'")  # as VS Code does
+    shown = kernel.run_well("nbshare.explore(maps)")
+    assert shown.rows == ["result: item 0"]
+    assert shown.mimetypes == {WIDGET, "image/png", "text/plain"}
+    kernel.run_well("os.environ['NBSHARE_STATIC'] = '1'")
+    shown = kernel.run_well("nbshare.explore(maps[1:])")
+    kernel.run_well("del os.environ['NBSHARE_STATIC'], __vsc_ipynb_file__")
+    assert shown.rows == ["result: item 0"]
+    assert shown.mimetypes == {"image/png", "text/plain"}
 
 
 def test_a_panel_in_the_place_of_another_leaves_no_results_of_that_in_memory(lab):

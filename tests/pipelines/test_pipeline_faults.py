@@ -44,10 +44,10 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("way", "place"), [("D1", 0), ("D1", 1), ("D1", 2), ("D2", 1), ("D3", 2)])
-def test_a_worker_dies_in_a_block(lab, place, way):
+def test_a_worker_dies_in_a_block(run_script, place, way):
     """Within a second all stages end; the error names stage and block, finished blocks are kept."""
     deed, says = WAYS[way]
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 def fatal(block):
     if block[0] == 4 * 5:
         wait_until(Path("go").exists)
@@ -80,9 +80,9 @@ check()
 """)
 
 
-def test_d4_idle_workers_are_killed(lab):
+def test_d4_idle_workers_are_killed(run_script):
     """Between pipelines it changes nothing; one that waits for a block is an error, of no block."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 kill(helpers()[1])
 check()
@@ -108,9 +108,9 @@ check()
 """)
 
 
-def test_d1_a_death_that_the_ring_tells_first(lab):
+def test_d1_a_death_that_the_ring_tells_first(run_script):
     """The next stage may hear of a death before the engine does: the error is the death."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 from nbshare.engine.calls import Calls
 at_once, heard_at = Calls.lose, []
 def late(calls, worker, **options):
@@ -134,9 +134,9 @@ check()
 """)
 
 
-def test_d1_a_ring_is_closed_when_its_producer_is_gone(lab):
+def test_d1_a_ring_is_closed_when_its_producer_is_gone(run_script):
     """Killed with a slot in hands or without: the loop over the slots ends, the future says why."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 def put_and_die(ring, holds):
     with ring.put() as slot:
         slot[:] = 7
@@ -152,9 +152,9 @@ for holds in (True, False):
 """)
 
 
-def test_d4_all_workers_are_killed_at_once(lab):
+def test_d4_all_workers_are_killed_at_once(run_script):
     """The pipeline is an error within a second, and the next one has workers."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 def strike():
     await_flag("started")
     Path("at").write_text(str(time.monotonic()))
@@ -173,9 +173,9 @@ check()
 """)
 
 
-def test_d5_a_worker_is_killed_while_it_sends_its_result(lab):
+def test_d5_a_worker_is_killed_while_it_sends_its_result(run_script):
     """Blocks it has sent before are kept, the torn one is not, and its memory is freed."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 before = faultlab.memfd_bytes(faultlab.tagged())
 try:
@@ -193,9 +193,9 @@ wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-def test_d7_the_server_of_workers_is_lost(lab, how):
+def test_d7_the_server_of_workers_is_lost(run_script, how):
     """A pipeline that runs comes to its right end, and so does the next one."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 threading.Timer(0.1, lambda: os.kill(helpers()[0].pop(), signal.{how})).start()
 slow = functools.partial(plumbing.slow, pause_s=0.02)
@@ -211,9 +211,9 @@ assert time.monotonic() - start < 2 * faultlab.SOON_S
 
 
 @pytest.mark.parametrize("how", ["sleep", "gil", "stop"])
-def test_t1_d6_a_block_takes_too_long(lab, how):
+def test_t1_d6_a_block_takes_too_long(run_script, how):
     """The error names stage and block, comes soon after the limit, and the worker is gone."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 waits = functools.partial(plumbing.waits, for_s=60, at=3, how={how!r})
 start = time.monotonic()
@@ -234,9 +234,9 @@ check()
 """)
 
 
-def test_t1_a_loader_takes_too_long_and_waiting_does_not_count(lab):
+def test_t1_a_loader_takes_too_long_and_waiting_does_not_count(run_script):
     """A stage that waits for blocks, or a loader for slots, is not late; a loader that hangs is."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 slow = functools.partial(plumbing.slow, pause_s=0.2)
 for load in (plumbing.numbers, plumbing.numbers_in_place):
     load = functools.partial(load, n=24)
@@ -302,9 +302,9 @@ tell(error=type(error).__name__, back=back, state=job.state, next_s=time.monoton
     wait_until(lambda: cpu_s(int(flag[5:])) is None, SOON_S, "a stage runs on")
 
 
-def test_i3_many_interrupts_at_any_time(lab):
-    """After 30 pipelines that are interrupted anywhere, shutdown leaves what it left before."""
-    lab.run(
+def test_i3_many_interrupts_at_any_time(run_script):
+    """After 20 pipelines that are interrupted anywhere, shutdown leaves what it left before."""
+    run_script(
         f"""{HEAD}
 import random
 dice = random.Random(20261121)
@@ -317,7 +317,7 @@ def census():
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 before, n_interrupted = census(), 0
 check()  # so that workers are warm
-for call in range(30):
+for call in range(20):
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 0.08))
@@ -329,7 +329,7 @@ for call in range(30):
     start = time.monotonic()
     check()
     assert time.monotonic() - start < faultlab.SOON_S
-assert n_interrupted > 10, n_interrupted
+assert n_interrupted > 7, n_interrupted
 wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
 """,
         limit_s=40,
@@ -458,9 +458,9 @@ print(len(found) >= 7, all(found), len(done.results))
     assert cell.stderr == ""
 
 
-def test_p2_the_owner_forks(lab):
+def test_p2_the_owner_forks(run_script):
     """A forked child has workers of its own; the parent's are unaffected."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 workers = helpers()[1]
 child = os.fork()
@@ -478,9 +478,9 @@ check()
 """)
 
 
-def test_p3_a_worker_starts_late(lab):
+def test_p3_a_worker_starts_late(run_script):
     """A stage whose worker is stopped as it starts begins late, and results are right."""
-    lab.run(f"""{HEAD}
+    run_script(f"""{HEAD}
 check()
 kill(helpers()[1])
 (server,) = helpers()[0]

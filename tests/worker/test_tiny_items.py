@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import policies
 import pytest
+from grids import thinned
 from outcomes import MANY, backends, runs, said
 
 import nbshare
@@ -165,16 +166,16 @@ def test_each_tiny_item_is_run_once(backend, on_error, tally):
     assert runs(tally, MANY) == [1] * MANY
 
 
-@backends
-@pytest.mark.parametrize("make", [np.zeros, nbshare.zeros], ids=["plain", "shared"])
+FACTORS = {"f4": 1, "f8": 1, "c16": 0.5, ">f8": 0.5, "f2": 0.0}
+
+
 @pytest.mark.parametrize(
-    ("dtype", "factor"),
-    [(np.float32, 1), (np.float64, 1), (np.complex128, 0.5), (">f8", 0.5), (np.float16, 0.0)],
-    ids=str,
+    ("dtype", "backend", "make"),
+    thinned(2, FACTORS, [None, "serial", "threads"], [np.zeros, nbshare.zeros]),
 )
-def test_tiny_items_fill_a_given_array_of_another_dtype(backend, make, dtype, factor):
+def test_tiny_items_fill_a_given_array_of_another_dtype(backend, make, dtype):
     """Values are cast to the dtype of ``out=`` as NumPy would."""
-    out = make(SOME, dtype)
+    out, factor = make(SOME, dtype), FACTORS[dtype]
     result = parallel_map(
         policies.scaled, range(SOME), shared={"factor": factor}, out=out, backend=backend
     )
