@@ -38,7 +38,7 @@ def outputs_of(notebook):
 
 # Sources that take long on two CPUs, and their replacements.
 SMALLER = {
-    "01_first_parallel_map": [("spread(180)", "spread(4)"), ("azimuths[:36]", "azimuths[:2]")],
+    "01_first_parallel_map": [("spread(180)", "spread(2)"), ("azimuths[:36]", "azimuths[:2]")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
     "06_shared_arrays": [("years=30", "years=3")],
     "08_executor": [("start, 140", "start, 80")],

@@ -669,7 +669,7 @@ DTYPE = st.one_of(
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 @given(st.data())
 def test_share_is_a_copy_of_any_view_of_any_array(data):

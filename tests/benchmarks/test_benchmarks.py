@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 CHEATS = """
@@ -53,6 +55,7 @@ def benchmark(folder, *arguments):
     return done.returncode, done.stdout, json.loads((folder / "race.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_is_right_is_timed(tmp_path):
     """Every workload of every contestant is timed and verified, and tables and picture come."""
     outputs = ["--markdown", "race.md", "--picture", "race.png"]

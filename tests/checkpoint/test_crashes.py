@@ -32,7 +32,7 @@ from nbshare.memory import disk as disk_calls
 from nbshare.wire.rows import INDEX
 
 N = 6
-MOST_QUICK = 150  # states in the quick suite
+MOST_QUICK = 90  # states in the quick suite
 
 
 FUNCTIONS = [small_sweeps.values, small_sweeps.objects, small_sweeps.twos]

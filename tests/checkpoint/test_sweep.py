@@ -235,6 +235,7 @@ def test_a_call_uses_what_killed_processes_have_stored(shared):
     assert not (sweep.path / "parts").exists()
 
 
+@pytest.mark.slow
 def test_damaged_results_of_a_part_run_again(shared):
     """Their checksums tell."""
     sweep = shared("gated", 12)
@@ -250,10 +251,11 @@ def test_damaged_results_of_a_part_run_again(shared):
     assert open_checkpoint(sweep.path).results().tolist() == TWICE
 
 
-FILES = ["results.npy", "meta.json", "code.json"]
+FILES = ["results.npy", "objects*.log", "meta.json", "code.json"]
 
 
-@pytest.mark.parametrize("gone", ["objects*.log", *map(slowly, FILES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", FILES)
 def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     """They run again; the other results are kept."""
     sweep = shared("gated_mixed", 12)
@@ -347,6 +349,7 @@ def test_an_attached_job_stops_all(shared):
     assert open_checkpoint(sweep.path).results().tolist() == [2.0 * x for x in range(1000)]
 
 
+@pytest.mark.slow
 def test_an_item_that_misses_a_file_fails_the_run(shared):
     """It is not taken for the loss of the run's own files, which others may have merged."""
     code, text = (sweep := shared("misses_its_file", 6)).ended(sweep.start())

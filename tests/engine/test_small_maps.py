@@ -89,7 +89,7 @@ def outcome_of(func, items, **options):
 
 
 @pytest.mark.filterwarnings("ignore::nbshare.errors.MixedResultsWarning")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(ALIKE, min_size=3, max_size=8), st.sampled_from([None, "list"]))
 def test_results_are_those_of_the_serial_loop(maps, out):
     """Whatever the results of the runs before have been, dtypes included."""

@@ -211,10 +211,6 @@ def mean_of(array: np.ndarray, i: int) -> tuple[float, bool]:
     return float(array.mean()) + i, isinstance(array, nbshare.SharedArray)
 
 
-def enter(i: int, found: Any) -> None:
-    found[i] = i * i
-
-
 def inner_parallel(n: int, backend: str | None = None) -> tuple[list[int], int]:
     import joblib
 

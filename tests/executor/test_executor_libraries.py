@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import operator
-from functools import partial
 
 import figures
 import joblib
@@ -15,7 +13,6 @@ import pytest
 from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
-import nbshare
 from nbshare import Executor
 from nbshare.joblib_backend import register_joblib
 from nbshare.memory import usable_cpus
@@ -187,15 +184,7 @@ def test_joblib_uses_all_cpus_by_default():
         assert joblib.effective_n_jobs() == usable_cpus()
 
 
-def test_a_managers_proxies_work_in_workers():
-    """A dict of `multiprocessing.Manager` is filled by the tasks of runs and executors."""
-    with multiprocessing.Manager() as manager, Executor(2) as executor:
-        found = manager.dict()
-        nbshare.parallel_map(tasks.enter, range(3), shared={"found": found})
-        list(executor.map(partial(tasks.enter, found=found), range(3, 6)))
-        assert dict(found) == {i: i * i for i in range(6)}
-
-
+@pytest.mark.slow
 def test_scikit_learn():
     """A grid search and a forest give what they give on one CPU."""
     from sklearn.datasets import make_classification  # late, as above

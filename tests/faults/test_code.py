@@ -70,7 +70,7 @@ def hangs(i):
 ENDS = ["of the call", "of the owner", "of its group"]
 
 
-@pytest.mark.parametrize(("how", "end"), thinned(2, STARTS, ENDS))
+@pytest.mark.parametrize(("how", "end"), thinned(3, STARTS, ENDS))
 def test_n2_what_an_item_starts(lab, how, end):
     """Threads, programs and pools of an item work; they go with an interrupt, and the owner."""
     lab.folder.joinpath("starter.py").write_text(starter(how))
@@ -107,16 +107,17 @@ FORKS = {
 
 
 @pytest.mark.parametrize("what", FORKS)
-def test_x2_a_child_comes_back(lab, what):
+def test_x2_a_child_comes_back(run_script, tmp_path, what):
     """A process that a function forks is not a second worker: it ends; later calls work."""
-    lab.folder.joinpath("forking.py").write_text("""
+    tmp_path.joinpath("forking.py").write_text("""
 import os
 if "IS_OWNER" not in os.environ:
     os.fork()
 def same(i):
     return i
 """)
-    lab.run(f"""
+    run_script(f"""
+nbshare.shutdown()
 os.environ["IS_OWNER"] = ""
 import forking
 del os.environ["IS_OWNER"]

@@ -169,13 +169,13 @@ for make in (
 
 
 def test_r1_the_soft_limit_is_raised_when_it_is_in_the_way(lab):
-    """600 arrays of 1 MB where 256 files may be open and 4096 may be allowed; then a run works."""
+    """600 arrays where 256 files may be open and 4096 may be allowed; then a run works."""
     lab.run("""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
 tasks.check_double()  # workers that are there have the old limit
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 4096)
-arrays = [nbshare.zeros(1 << 20, "u1") for _ in range(600)]
+arrays = [nbshare.zeros(1 << 17, "u1") for _ in range(600)]
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (4096, 4096)
 for i, array in enumerate(arrays):
     array[-1] = i % 256

@@ -638,7 +638,7 @@ NUMBERS = st.one_of(
 
 
 QUICK = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 
 

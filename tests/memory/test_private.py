@@ -102,7 +102,7 @@ def test_private_memory_that_grows_keeps_what_was_read():
 
 def test_pages_of_a_long_generator_are_given_back():
     """What a loop over its results has taken needs no memory."""
-    n = 300_000  # 19 pages
+    n = 250_000  # 16 pages
     ahead = 100_000 // PAGE_ITEMS + 1  # pages of items that are brought ahead at most
     job = map_async(abs, iter(range(n)), backend="threads", max_workers=2)
     most = 0

@@ -46,7 +46,7 @@ PLAYER = (
 
 CELLS = {
     "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(HERE)]!r}\n{PLAYER}",
-    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=3.5)"),
+    "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=2.5)"),
     "changed": (
         "import os\nos.environ['NBSHARE_STATIC'] = '1'\n"  # frames before the last set the layout
         "job = PlayedJob(images())\nplay(job, plot=['image', 'line', 'hist'], seconds=0.1)\n"
@@ -70,7 +70,7 @@ CELLS = {
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.2)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
     "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
-    "loop": ("for i in range(40): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
+    "loop": ("for i in range(15): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
     "many at once": (
         "from threading import Thread\n"
         "def alone(i): play(PlayedJob(images(4), f'map {i}'), seconds=0.3)\n"
@@ -88,7 +88,7 @@ CELLS = {
         "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
         "                     plot='line')"
     ),
-    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=1.0)",
+    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=0.6)",
     "static": (
         "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
         "play(PlayedJob(images()), plot='image', seconds=0.2)"
@@ -257,11 +257,11 @@ def test_the_interval_of_a_live_plot_lies_between_its_frames(notebook):
 
 def test_a_loop_of_quick_maps_shows_some_rows_and_pictures_and_the_last(notebook):
     rows = texts(notebook["loop"])
-    assert [row.split()[2] for row in rows] == [*map(str, range(8)), "39"]
-    assert rows[-1].endswith("run 40 of this cell")
+    assert [row.split()[2] for row in rows] == [*map(str, range(8)), "14"]
+    assert rows[-1].endswith("run 15 of this cell")
     pictures = [data["text/plain"] for data in bundles(notebook["loop"], "image/png")]
     assert len(pictures) == 9
-    assert pictures[-1] == "map 39: mean of 4 of 4"
+    assert pictures[-1] == "map 14: mean of 4 of 4"
 
 
 def test_maps_that_run_at_the_same_time_have_a_row_each(notebook):
