@@ -40,6 +40,7 @@ Script = Callable[..., str]
 
 # Files whose tests take 9 s and more; that of the house takes longest where nothing is cached.
 LONG = [
+    *("test_browser", "test_browser_jobs", "test_browser_explore"),
     *("test_house", "test_crashes", "test_code", "test_pipeline_faults", "test_values"),
     *("test_limits", "test_notebook_display", "test_deaths", "test_kernel", "test_small_maps"),
     *("test_results", "test_stream", "test_policies", "test_hosts", "test_live_plots"),
