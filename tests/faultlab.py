@@ -572,19 +572,19 @@ class Session:
         n_out, n_err = len(subject.stdout), len(subject.stderr)
         (at / "new").write_text(str(folder / "script.py"))
         (at / "new").rename(at / "asked")
-        try:
-            wait_until(lambda: (at / "over").exists() or not subject.runs, limit_s, "it hangs")
-            is_good = (at / "good").exists()
-        except AssertionError:
-            is_good = False
-        for name in ("good", "over"):
+        with contextlib.suppress(AssertionError):  # it hangs
+            wait_until(lambda: (at / "over").exists() or not subject.runs, limit_s)
+        is_good, is_over = ((at / name).exists() for name in ("good", "over"))
+        for name in ("asked", "good", "over"):
             (at / name).unlink(missing_ok=True)
         ran = Ran(folder, subject.stdout[n_out:], subject.stderr[n_err:])
-        if not is_good:  # the next script has another process
+        if not is_good or not is_over:  # the next script has another process
             subject.signal(signal.SIGKILL, group=True)
             subject.wait()
             self._subject = None
+        assert is_over, f"it hangs or died; so far:\n{ran.stdout}\n{ran.stderr}"
         assert is_good, f"{ran.stdout}\n{ran.stderr}"
+        assert not self._lab.shm()
         return ran
 
     def close(self) -> None:

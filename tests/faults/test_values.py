@@ -3,7 +3,7 @@
 The ids are the catalogue's. E: errors, D: deaths of workers, I: interrupts, K: ends of the owner,
 M: memory, C: code, N: nested processes, P: parallel use, W: writes, R: values, limits, H: handles,
 X: what else may happen to a process. That nothing is left in ``/dev/shm``, ``TMPDIR`` or among the
-processes is checked after every one (`Lab.close`).
+processes is checked after every one, or after those that share a process (`Lab.close`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The fault catalogue for pipelines and rings: deaths, interrupts, ends of the owner, time.
 
 The ids are the catalogue's, as in ``test_deaths.py``; that nothing is left in ``/dev/shm``,
-``TMPDIR`` or among the processes is checked after every one (`Lab.close`).
+``TMPDIR`` or among the processes is checked after every one, or after those that
+share a process (`Lab.close`).
 """
 
 from __future__ import annotations
