@@ -579,8 +579,9 @@ class Session:
             (at / name).unlink(missing_ok=True)
         ran = Ran(folder, subject.stdout[n_out:], subject.stderr[n_err:])
         if not is_good or not is_over:  # the next script has another process
-            subject.signal(signal.SIGKILL, group=True)
-            subject.wait()
+            if subject.runs:
+                subject.signal(signal.SIGKILL, group=True)
+                subject.wait()
             self._subject = None
         assert is_over, f"it hangs or died; so far:\n{ran.stdout}\n{ran.stderr}"
         assert is_good, f"{ran.stdout}\n{ran.stderr}"
