@@ -16,12 +16,6 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(/home/|/root/|/tmp/|/work/|/Users/|/var/|site-packages|[A-Z]:\\)")
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-most_are_slow = pytest.mark.parametrize(
-    "path",
-    [NOTEBOOKS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[1:])],
-    ids=lambda path: path.stem,
-)
-
 
 FAILS = {"tags": ["raises-exception"]}  # of a cell that shows what a failure looks like
 
@@ -83,7 +77,8 @@ def test_the_tutorial_uses_the_demo_s_functions():
 
 
 @pytest.mark.timeout(300)  # it computes most of what a reader would, next to other tests
-@most_are_slow
+@pytest.mark.slow
+@each_notebook
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
     """A copy of the folder is enough; no cell fails, and what it shows are the saved kinds."""
     for package in NEEDS.get(path.stem, []):

@@ -59,7 +59,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "func", "backend"), thinned(3, ITEMS, sweeps.RESULTS, BACKENDS))
+@pytest.mark.parametrize(("kind", "func", "backend"), thinned(5, ITEMS, sweeps.RESULTS, BACKENDS))
 def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):
     """A sweep, the same again, extended, thinned and turned round: only what is new runs."""
     made = ITEMS[kind]

@@ -15,6 +15,7 @@ import numpy as np
 import policies
 import psutil
 import pytest
+from grids import thinned
 from outcomes import MANY, SOON_S, backends, no_interrupt, runs, said, worker_pids
 
 import nbshare
@@ -554,8 +555,7 @@ def test_a_result_that_does_not_fit_is_tried_again(tally):
 # ---------------------------------------------------------------------------- timeout
 
 
-@pytest.mark.parametrize("way", ["sleep", "freeze"])
-@pytest.mark.parametrize("on_error", ["raise", "return"])
+@pytest.mark.parametrize(("way", "on_error"), thinned(2, ["sleep", "freeze"], ["raise", "return"]))
 def test_an_item_that_takes_too_long(way, on_error, tmp_path, cold):
     """Past the time-out the item's worker alone is ended, the item named, the others kept."""
     task = functools.partial(policies.tell_and, way)

@@ -280,8 +280,7 @@ def test_a_time_out_leaves_the_task_as_it_is(executor, tmp_path):
 # --------------------------------------------------------------------- the owner's death
 
 
-@pytest.mark.parametrize("is_group", [False, True], ids=["owner", "group"])
-@pytest.mark.parametrize("how", ["sleep", "gil", "idle"])
+@pytest.mark.parametrize(("how", "is_group"), thinned(2, ["sleep", "gil", "idle"], [False, True]))
 def test_nobody_outlives_a_killed_owner(lab, how, is_group):
     """SIGKILL for the owner ends tasks and workers, busy in Python, in C, or idle."""
     subject = lab.start(f"""

@@ -58,7 +58,24 @@ assert sorted(job) == [(i, 10.0 * i) for i in range(20)]
 }
 
 
-def test_every_outcome_leaves_the_process_as_it_was(lab):
+are_slow = {  # each is much like one of the others
+    *("raises_odd", "gives_unloadable", "leaves", "is killed, errors returned", "is refused"),
+    *("arrays of a generator", "generator, raises", "generator, cancelled"),
+}
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        {name: code for name, code in OUTCOMES.items() if name not in are_slow},
+        pytest.param(
+            {name: code for name, code in OUTCOMES.items() if name in are_slow},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["some", "others"],
+)
+def test_every_outcome_leaves_the_process_as_it_was(lab, outcomes):
     """After any call, descriptors, memory maps, threads, workers and inputs are as before it.
 
     Without a collection of garbage: a notebook may not have one for hours.
@@ -73,7 +90,7 @@ elevation = np.random.default_rng(1).random(50_000)
 bytes_before = elevation.tobytes()
 nbshare.zeros(1)
 start, before = census(), None
-for name, code in {OUTCOMES!r}.items():
+for name, code in {outcomes!r}.items():
     for turn in range(2):
         for path in Path().glob("returned-*"):
             path.unlink()

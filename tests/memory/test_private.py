@@ -8,6 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
+from grids import thinned
 
 from nbshare import map_async, parallel_map
 from nbshare.memory import Segment, View, segment_of
@@ -70,8 +71,9 @@ def test_arrays_in_private_memory_go_by_value():
     assert len(ForkingPickler.dumps(array)) > array.nbytes
 
 
-@in_process
-@pytest.mark.parametrize("where", ["shared", "item", "result"])
+@pytest.mark.parametrize(
+    ("where", "backend"), thinned(2, ["shared", "item", "result"], ["serial", "threads"])
+)
 def test_what_a_function_keeps_of_its_inputs_stays_as_it_was(backend, where):
     """Memory is used again only when no array shows it."""
     source = np.full((2, N), 3.0)
@@ -100,6 +102,7 @@ def test_private_memory_that_grows_keeps_what_was_read():
     assert not View(large).array(np.uint8, (1 << 20,), 4096).any()
 
 
+@pytest.mark.slow
 def test_pages_of_a_long_generator_are_given_back():
     """What a loop over its results has taken needs no memory."""
     n = 250_000  # 16 pages

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from faultlab import SOON_S, wait_until
+from grids import thinned
 from kernels import LONG, listening
 
 
@@ -20,8 +21,7 @@ def page(tmp_path_factory):
 # ------------------------------------------------------------------------------ Stop
 
 
-@pytest.mark.parametrize("presses", [1, 3])
-@pytest.mark.parametrize("how", ["sleep", "gil"])
+@pytest.mark.parametrize(("how", "presses"), thinned(2, ["sleep", "gil"], [1, 3]))
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
     """Partial results at once, also after a double click; the row says so; queued cells run."""
     stopped = page.start("results = " + LONG.format(how=how))

@@ -16,6 +16,7 @@ import policies
 import psutil
 import pytest
 from faultlab import wait_until
+from grids import thinned
 from outcomes import SOON_S, backends, runs, said
 
 import nbshare
@@ -34,8 +35,7 @@ def numbers(seed, n):
     return [np.random.default_rng(child).random() for child in sequence.spawn(n)]
 
 
-@pytest.mark.parametrize("max_workers", [1, 2, 5])
-@pytest.mark.parametrize("chunksize", [None, 1, 7])
+@pytest.mark.parametrize(("max_workers", "chunksize"), thinned(3, [1, 2, 5], [None, 1, 7]))
 def test_a_seed_gives_the_numbers_of_the_spawned_sequences(max_workers, chunksize):
     """Item i draws from the i-th child, whatever the number of workers and chunks."""
     result = parallel_map(
