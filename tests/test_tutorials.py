@@ -34,9 +34,14 @@ def outputs_of(notebook):
 SMALLER = {
     "01_first_parallel_map": [("spread(180)", "spread(2)"), ("azimuths[:36]", "azimuths[:2]")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
+    "05_sweeps_and_files": [("-2, 4, 19", "-2, 4, 5"), ("-6, -1, 16", "-6, -1, 4")],
     "06_shared_arrays": [("years=30", "years=3")],
     "08_executor": [("start, 140", "start, 80")],
-    "09_libraries": [("-4, 1, 24", "-4, 1, 8")],
+    "09_libraries": [
+        ("-4, 1, 24", "-4, 1, 8"),
+        ("share(images / 16)", "share(images[:600] / 16)"),
+        ("share(digits)", "share(digits[:600])"),
+    ],
     "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
     "12_long_runs": [("steps=4000", "steps=1500")],
     "13_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
