@@ -338,7 +338,7 @@ def test_two_jobs_run_at_once():
 
 def test_first_calls_of_many_threads_share_one_engine(cold):
     """However many threads begin at once, the end of the workers leaves no process."""
-    for _ in range(5):
+    for _ in range(3):
         start = threading.Barrier(8)
 
         def begin(start=start):

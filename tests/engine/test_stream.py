@@ -189,14 +189,14 @@ def test_the_source_of_tiny_items_is_not_far_ahead_of_the_workers():
 
     def counted():
         assert has_begun.wait(10)
-        for i in range(500_000):
+        for i in range(250_000):
             if i % 1000 == 0:
                 ahead.append(i - job.n_done)
             yield i
 
     job = background(abs, counted())
     has_begun.set()
-    assert len(job.result(60)) == 500_000
+    assert len(job.result(60)) == 250_000
     assert max(ahead) <= 110_000
 
 

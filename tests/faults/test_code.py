@@ -504,7 +504,7 @@ wait_until(lambda: faultlab.tagged() <= own, 2, "orphans")
 """)
 
 
-@pytest.mark.parametrize("call", ["quick", "with all"])
+@pytest.mark.parametrize("call", ["quick", pytest.param("with all", marks=pytest.mark.slow)])
 def test_p3_a_worker_starts_late(run_script, call):
     """Replies of a worker that is very late are dropped; calls before and after are right."""
     run_script(f"""
