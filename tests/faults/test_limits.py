@@ -79,7 +79,7 @@ for n_free in N_FREE:
         assert "open files" in text or "descriptors" in text, (n_free, repr(error))
     error = found = None
     tasks.check_double()
-assert n_right > 1
+assert n_right > 2, n_right
 renew()
 gc.collect()  # of errors that the system itself raised
 await_census(before, "in the end")
