@@ -65,23 +65,21 @@ def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(co
     assert shown.mimetypes == {"image/png", "text/plain"}
 
 
-def test_a_panel_in_the_place_of_another_leaves_no_results_of_that_in_memory(lab):
+def test_a_panel_in_the_place_of_another_leaves_no_results_of_that_in_memory(common):
     """A cell that is run again and again with new results keeps the newest alone."""
-    kernel = Kernel(lab)
-    try:
-        kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'\nimport weakref\nseen = []")
-        code = "maps = nbshare.ones((6, 20, 30)); seen.append(weakref.ref(maps))"
-        for _ in range(3):
-            cell = kernel.finish(kernel.start(f"{code}\nnbshare.explore(maps)", cell="a"))
-            assert cell.status == "ok", cell.traceback
-        kernel.run_well(
-            "import gc\nuntil_s = time.monotonic() + 5\n"
-            "while seen[0]() is not None or seen[1]() is not None:\n"
-            "    assert time.monotonic() < until_s and gc.collect() >= 0\n"
-            "    time.sleep(0.05)"
-        )
-    finally:
-        kernel.close()
+    _, kernel = common
+    kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'\nimport weakref\nseen = []")
+    code = "maps = nbshare.ones((6, 20, 30)); seen.append(weakref.ref(maps))"
+    for _ in range(3):
+        cell = kernel.finish(kernel.start(f"{code}\nnbshare.explore(maps)", cell="a"))
+        assert cell.status == "ok", cell.traceback
+    kernel.run_well(
+        "import gc\nuntil_s = time.monotonic() + 5\n"
+        "while seen[0]() is not None or seen[1]() is not None:\n"
+        "    assert time.monotonic() < until_s and gc.collect() >= 0\n"
+        "    time.sleep(0.05)\n"
+        "del __vsc_ipynb_file__"
+    )
 
 
 def test_all_items_are_drawn_on_one_scale():
