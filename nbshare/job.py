@@ -161,6 +161,11 @@ class Job:
         return self._run.n_done
 
     @property
+    def _n_restored(self) -> int:
+        """Number of items that a checkpoint had before."""
+        return self._run.n_restored
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds (float) from the start of the run until now, or its end."""
         ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at

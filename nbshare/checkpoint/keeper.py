@@ -188,8 +188,7 @@ class Keeper:
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]
             self._restore(page, low, rows[here], states[here])
-            if np.isin(states[here], STORED).any():
-                board.header[RESTORED] = 1
+            board.header[RESTORED] += int(np.isin(states[here], STORED).sum())
 
     def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
         """Place stored results where workers would put theirs."""
@@ -211,7 +210,7 @@ class Keeper:
         """Mark items as done, though there are no results: other processes run them."""
         board = self._call.board
         with self._saving:
-            board.header[RESTORED] = 1
+            board.header[RESTORED] += stop - start
             for page, low, high in board.parts(start, stop):
                 page.rows[low:high] = -1
                 page.done[low:high] = FAILED

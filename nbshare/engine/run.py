@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
+from nbshare.wire.board import RESTORED
 from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
 
@@ -192,6 +193,11 @@ class Run:
         """Return the stats of a pipeline's stages."""
         return []
 
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        return 0
+
     def halt(self) -> None:
         """Begin no further items; running ones finish."""
 
@@ -223,6 +229,11 @@ class OwnRun(Run):
     def n_done(self) -> int:
         """Number of items that are done or have failed."""
         return self.board.n_done()
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        return self.board.header[RESTORED]
 
     @property
     def errors(self) -> Mapping[int, BaseException]:

@@ -98,7 +98,9 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         words = f"done with {n_failed} failed" if n_failed else "done"
         if not n_done:
             return Words(words, "no items", [])
-        timing = f"in {duration(job.elapsed_s)} ({_rate(n_done / max(job.elapsed_s, 1e-9))})"
+        timing = f"in {duration(job.elapsed_s)}"
+        if n_new := n_done - job._n_restored:
+            timing += f" ({_rate(n_new / max(job.elapsed_s, 1e-9))})"
         if job.elapsed_s < _SHORTEST_S:  # or it was over before the first look
             timing = f"in under {_SHORTEST_S} s"
         return Words(words, count, [timing] if timed else [])
@@ -170,7 +172,10 @@ class TerminalBar(Bar):
     def __init__(self, job: Job) -> None:
         # Every update is drawn: the display limits how often.
         always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
+        # Stored results say nothing about the rate.
+        always["initial"] = n_stored = job.n_done
         super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
+        self._told = n_stored
 
     def draw(self, *, final: bool) -> float:
         """Redraw the bar with details; at the end list the stages below it."""

@@ -46,7 +46,7 @@ with suppress(ImportError):  # Windows has none, and no workers yet
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
-RESTORED = 11  # whether some items were done before the call
+RESTORED = 11  # number of items that were done before the call
 NOT_KNOWN = -1  # as TOTAL
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -396,3 +397,11 @@ def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):
     assert len(ran) == 8
     assert (after != copy).all()
     assert (before == copy).all()
+
+
+def test_the_rate_counts_what_has_run(sweep, capfd):
+    """Not the stored results, of which a thousand are there at once."""
+    sweep(sweeps.slow, range(1000), max_workers=8)
+    sweep(sweeps.slow, range(1020), max_workers=1, progress=True)
+    elapsed_s, rate = re.search(r"1020/1020 in (.*) s \((.*)/s\)", capfd.readouterr().err).groups()
+    assert float(elapsed_s) * float(rate) < 100  # 20, but for rounding
