@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
@@ -129,6 +130,7 @@ class StoredRun:
         meta = read_json(path / "meta.json")
         if meta is None:
             raise CheckpointError(f"{path} is not a checkpoint: it has no meta.json")
+        check_place(path)
         self.label = str(meta["label"])
         self._reader = RowReader(path)
 

@@ -103,8 +103,8 @@ def check_place(path: Path) -> None:
     meta = read_json(path / "meta.json")
     if meta is not None and meta.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; "
-            f"this one knows format {FORMAT}"
+            f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; this "
+            f"one knows format {FORMAT}. Use that nbshare, or another path."
         )
     if meta is None and path.exists():
         names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}

@@ -1,7 +1,8 @@
-"""Stored runs of each format that there has been keep loading, and going on."""
+"""Stored runs of the format keep loading, and going on; those of others are refused."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import format_work
 import numpy as np
 import pytest
 
-from nbshare import open_checkpoint, parallel_map
+from nbshare import attach, open_checkpoint, parallel_map
+from nbshare.errors import CheckpointError
 
 FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 
@@ -26,3 +28,21 @@ def test_a_stored_run_loads(folder, name, tmp_path):
     assert run.outdated(func, range(5), shared={"scale": 3}) == (5, 4, 1, 0, [])
     results = parallel_map(func, range(5), shared={"scale": 3}, checkpoint=path, backend="serial")
     assert str(list(map(np.asarray, results))) == str([np.asarray(func(x, 3)) for x in range(5)])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [open_checkpoint, attach, lambda path: parallel_map(abs, [1], checkpoint=path)],
+    ids=["open", "attach", "map"],
+)
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_run_of_another_format_is_refused_and_left_alone(use, version, tmp_path):
+    """The error names its format, and who can read it."""
+    path = tmp_path / "run"
+    shutil.copytree(FORMATS[-1] / "rows", path)
+    meta = json.loads((path / "meta.json").read_text())
+    (path / "meta.json").write_text(json.dumps(meta | {"format": version}))
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with pytest.raises(CheckpointError, match=f"its format is {version}, of nbshare"):
+        use(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
