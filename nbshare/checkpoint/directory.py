@@ -237,7 +237,7 @@ class Directory:
         n = self._columns[0].n if self._columns else None
         column = files.Column(self.path / name, dtype, shape, n, is_sparse=self._is_part)
         self._columns.append(column)
-        return self._columns[-1]
+        return column
 
     # ------------------------------------------------------------------------ its key
 

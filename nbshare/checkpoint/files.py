@@ -136,11 +136,11 @@ class Column:
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         size, found = size_of(path), header_of(path)
         if found is None or found[1:] != (self.dtype, shape):
-            n_there, self.was_whole = 0, not size
+            self.n, self.was_whole = 0, not size
         else:
-            n_there = min(found[0], (size - self.start) // max(1, self._row_nbytes))
-            self.was_whole = n_there == found[0] or not self._row_nbytes
-        self.resize(n_there if n is None else n)  # so that others can read the rows that are there
+            self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
+            self.was_whole = self.n == found[0] or not self._row_nbytes
+        self.resize(self.n if n is None else n)  # so that others can read the rows that are there
 
     def _end(self, n: int) -> int:
         return self.start + n * self._row_nbytes
@@ -154,8 +154,8 @@ class Column:
         """Have `n` rows; new ones are zero."""
         file = owned(disk.system.open(self.path, os.O_RDWR))
         disk.system.truncate(file.fileno(), self._end(n))
-        if not self._is_sparse:
-            _allocate(file.fileno(), self._end(n))
+        if n > self.n and not self._is_sparse:
+            _allocate(file.fileno(), self._end(self.n), self._end(n))
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
@@ -169,10 +169,13 @@ class Column:
         write_all(file.fileno(), data.view(np.uint8), self._end(start))
 
 
-def _allocate(fd: int, nbytes: int) -> None:
-    """Allocate all of a file, or find now that the disk is too small."""
+def _allocate(fd: int, start: int, stop: int) -> None:
+    """Allocate a part of a file, or find now that the disk is too small.
+
+    Only a new part: where the system cannot allocate, the C library writes to each block of it.
+    """
     try:
-        disk.system.allocate(fd, nbytes)
+        disk.system.allocate(fd, start, stop)
     except OSError as error:
         if error.errno not in UNSUPPORTED:  # or writing finds it later
             raise

@@ -123,7 +123,7 @@ class Sweep(Supply):
         return 0.0
 
     def has_place(self) -> bool:
-        """Return whether the run of the last call goes on; if not, others have merged its parts."""
+        """Whether the run of the last call still has its parts, or others have merged them."""
         return not self._id or (read_json(self._folder / SWEEP) or {}).get("id") == self._id
 
     # -------------------------------------------------------------- beginning and end

@@ -23,9 +23,9 @@ class System:
         """Write at an offset; may write less than all."""
         return os.pwrite(fd, data, offset)
 
-    def allocate(self, fd: int, nbytes: int) -> None:
-        """Allocate so many bytes of a file: writing to them needs no more space."""
-        os.posix_fallocate(fd, 0, nbytes)
+    def allocate(self, fd: int, start: int, stop: int) -> None:
+        """Allocate a part of a file, in bytes: writing to it needs no more space."""
+        os.posix_fallocate(fd, start, stop - start)
 
     def truncate(self, fd: int, nbytes: int) -> None:
         """Set the size of a file."""

@@ -98,11 +98,12 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         words = f"done with {n_failed} failed" if n_failed else "done"
         if not n_done:
             return Words(words, "no items", [])
-        timing = f"in {duration(job.elapsed_s)}"
-        if n_new := n_done - job._n_restored:
-            timing += f" ({_rate(n_new / max(job.elapsed_s, 1e-9))})"
         if job.elapsed_s < _SHORTEST_S:  # or it was over before the first look
             timing = f"in under {_SHORTEST_S} s"
+        else:
+            timing = f"in {duration(job.elapsed_s)}"
+            if n_new := n_done - job._n_restored:
+                timing += f" ({_rate(n_new / job.elapsed_s)})"
         return Words(words, count, [timing] if timed else [])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:

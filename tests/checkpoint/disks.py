@@ -42,9 +42,9 @@ class Recording(System):
         self.ops.append(Op("write", self._name(fd), offset, bytes(data)))
         return super().pwrite(fd, data, offset)
 
-    def allocate(self, fd, nbytes):  # noqa: D102
-        self.ops.append(Op("allocate", self._name(fd), nbytes))
-        super().allocate(fd, nbytes)
+    def allocate(self, fd, start, stop):  # noqa: D102
+        self.ops.append(Op("allocate", self._name(fd), stop))
+        super().allocate(fd, start, stop)
 
     def truncate(self, fd, nbytes):  # noqa: D102
         self.ops.append(Op("truncate", self._name(fd), nbytes))
@@ -121,9 +121,9 @@ class Failing(System):
             data = data[: len(data) // 2]
         return super().pwrite(fd, data, offset)
 
-    def allocate(self, fd, nbytes):  # noqa: D102
+    def allocate(self, fd, start, stop):  # noqa: D102
         self._count()
-        super().allocate(fd, nbytes)
+        super().allocate(fd, start, stop)
 
     def truncate(self, fd, nbytes):  # noqa: D102
         self._count()

@@ -152,7 +152,7 @@ def test_what_is_saved_of_a_job_is_its_last_state(jobs):
 
 
 def test_a_page_that_is_loaded_anew_loses_no_job(jobs):
-    """Its row goes on, and in another cell it shows its present state, then its last one."""
+    """Its row keeps moving; shown in another cell, it has the present state, then the final one."""
     for text in (jobs.closed, jobs.reloaded):
         assert re.search(r"held\s+running\s+2/20", text)
     assert re.search(r"held\s+done\s+20/20", jobs.healed)
