@@ -177,9 +177,9 @@ def own_modules() -> dict[str, str]:
     return {name: p for name, p in found if p and p.endswith(".py") and not is_installed(p)}
 
 
-def packed_sources() -> bytes:
-    """Return the source files of imported modules that users may edit, for another machine."""
-    return pickle.dumps({path: _source(path, MOST) for path in sorted({*own_modules().values()})})
+def packed_sources(paths: Iterable[str]) -> bytes:
+    """Return source files for another machine."""
+    return pickle.dumps({path: _source(path, MOST) for path in sorted({*paths})})
 
 
 def _source(path: str, most: int) -> Source | None:

@@ -22,7 +22,7 @@ import os
 import pickle
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -101,7 +101,8 @@ class Cluster(Engine):
         for column in request.iterables:
             if column is not None and len(column):
                 source(Arena(by_value=True), column[:1])
-        sources = arena.add(packed_sources())
+        modules = own_modules()
+        sources = arena.add(packed_sources(modules.values()))
         nbytes = arena.nbytes  # placing empties it
         small, segments, _ = placed = place(arena)
         self._name = f"call {next(_numbers)}"
@@ -116,7 +117,7 @@ class Cluster(Engine):
             handle=None if small else handle_of(segments[0][0], is_held=False),
             sources=sources,
             fixed=fixed,
-            settings=_settings(request),
+            settings=_settings(request, modules),
             policy=request.policy,
             out=out,
             news_s=self._block_s,
@@ -345,10 +346,10 @@ class Cluster(Engine):
         )
 
 
-def _settings(request: Request) -> dict[str, Any]:
-    """Return the settings of this process that other hosts take over."""
+def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of this process that other hosts take over; `modules`: their files."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
     same = {name: given[name] for name in ("cwd", "umask", "overridden", "warnings")}
-    files = {**own_modules(), **given["files"]}  # they may be missing there, or older
+    files = {**modules, **given["files"]}  # they may be missing there, or older
     return {**same, "files": files, "path": own, "affinity": None, "authkey": None}
