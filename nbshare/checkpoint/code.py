@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from contextlib import suppress
 from dis import get_instructions
-from types import CodeType, FunctionType, ModuleType
+from itertools import pairwise
+from types import (
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import Sources
+from nbshare.checkpoint.sources import IMPORTING, Sources
 from nbshare.functions.pickling import MAINS
 
 CO_HAS_DOCSTRING = getattr(inspect, "CO_HAS_DOCSTRING", 0)  # since Python 3.14
+UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
 NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
     "__abstractmethods__", "_abc_impl",
 }  # fmt: skip
+OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
 class Code:
@@ -43,6 +53,7 @@ class Code:
         self.sources = Sources()
         self._parts: dict[str, str] = {}
         self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
+        self._counts = Counter[str]()  # how many have the same name
 
     @property
     def parts(self) -> dict[str, str]:
@@ -55,44 +66,56 @@ class Code:
             self.sources.reach(obj.__name__)
             return f"module {self.sources.label(obj.__name__)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
-        is_edited = module in MAINS or self.sources.is_own(module)
-        if module not in MAINS and "<" not in qualname and _is_named(obj):
+        is_made = isinstance(obj, FunctionType) and module in UNNAMED
+        if module not in MAINS and "<" not in qualname and not is_made and _is_named(obj):
             self.sources.reach(module, [qualname.partition(".")[0]])
-        elif is_edited or "<" in qualname:
-            return f"own {self._by_value(obj, qualname, is_edited=is_edited)}"
+        elif is_made or "<" in qualname or self._is_edited(module):
+            return f"own {self._by_value(obj, qualname)}"
         return f"named {self.sources.label(module)}.{qualname}"
 
-    def _by_value(self, obj: Any, qualname: str, *, is_edited: bool) -> str:
+    def _is_edited(self, module: str) -> bool:
+        return module in MAINS or module in UNNAMED or self.sources.is_own(module)
+
+    def _by_value(self, obj: Any, qualname: str) -> str:
         """Note what is sent by value; returns its name."""
         if id(obj) not in self._names:
             name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
-            n = sum(other.startswith(name) for _, other in self._names.values())
-            label = f"{name} ({n + 1})" if n else name
+            self._counts[name] += 1
+            label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
             self._names[id(obj)] = obj, label  # first: it may lead to itself
-            if isinstance(obj, FunctionType):
-                content = self._function(obj, is_edited=is_edited)
-            else:
-                content = _members(obj)
+            content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
             self._parts[label] = self.digests.of(content, label).hex()
         return self._names[id(obj)][1]
 
-    def _function(self, func: FunctionType, *, is_edited: bool) -> list[Any]:
+    def _function(self, func: FunctionType) -> list[Any]:
         """Return what a function itself depends on, and note its global values."""
         names: set[str] = set()
         form = _form_of(func.__code__, names)
-        closure = _closure_of(func)
-        used = (_globals_of(func.__code__) & func.__globals__.keys()) - {"__name__"}
-        for name in sorted(used) if is_edited else ():
-            value = func.__globals__[name]
-            if isinstance(value, ModuleType):
-                self.sources.reach(value.__name__, names)
-                form.append((name, self.sources.label(value.__name__)))
-            elif isinstance(value, FunctionType | type):
-                form.append((name, value))
-            else:
-                value_name = f"the global {name}"
-                self._parts[value_name] = self.digests.of(value, value_name).hex()
-        return [form, func.__defaults__, func.__kwdefaults__, closure]
+        # Not `__module__`: a decorator may have copied that of another function.
+        module = func.__globals__.get("__name__") or ""
+        used, imported = _globals_of(func.__code__)
+        if self._is_edited(module):
+            for name in sorted(used & func.__globals__.keys() - {"__name__"}):
+                self._global(module, name, func.__globals__[name], names, form)
+            for name in sorted(imported):
+                self.sources.reach(name, names)
+            self.sources.imports_any |= not IMPORTING.isdisjoint(names)
+        content = [form, func.__defaults__, func.__kwdefaults__, _closure_of(func)]
+        attributes = {k: v for k, v in vars(func).items() if k != "__wrapped__"}
+        return [*content, attributes] if attributes else content
+
+    def _global(self, module: str, name: str, value: Any, names: set[str], form: list[Any]) -> None:
+        """Note a global value of a function that uses some names."""
+        if isinstance(value, ModuleType):
+            self.sources.reach(value.__name__, names)
+            form.append((name, self.sources.label(value.__name__)))
+        elif isinstance(value, FunctionType | type) or module in UNNAMED:
+            form.append((name, value))
+        else:
+            where = "" if module in MAINS else f" of {self.sources.label(module)}"
+            self._parts[f"the global {name}{where}"] = self.digests.of(
+                value, f"the global {name}"
+            ).hex()
 
 
 def _is_named(obj: Any) -> bool:
@@ -101,7 +124,9 @@ def _is_named(obj: Any) -> bool:
     for part in obj.__qualname__.split("."):
         found = getattr(found, part, None)
     found = getattr(found, "__func__", found)
-    return found is obj or (type(found) is type(obj) and not hasattr(found, "__wrapped__"))
+    if isinstance(found, FunctionType | type):
+        return found is obj or (type(found) is type(obj) and not hasattr(found, "__wrapped__"))
+    return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled
 
 
 def _form_of(code: CodeType, names: set[str]) -> list[Any]:
@@ -110,21 +135,29 @@ def _form_of(code: CodeType, names: set[str]) -> list[Any]:
     form: list[Any] = [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
     form += [code.co_exceptiontable, code.co_argcount, code.co_kwonlyargcount]
     form.append(code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
-    is_def = code.co_name[0] != "<"  # before 3.14, its first constant is its docstring or None
+    # Before 3.14, the first constant of a function is its docstring or None.
+    is_def = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
     has_docstring = code.co_flags & CO_HAS_DOCSTRING if CO_HAS_DOCSTRING else is_def
+    pairs = pairwise(get_instructions(code))
+    of_class = {x.arg for x, y in pairs if y.opname == "STORE_NAME" and y.argval in NOT_OF_A_CLASS}
     for i, const in enumerate(code.co_consts):
         if isinstance(const, CodeType):
             form.append(_form_of(const, names))
-        elif i or not (has_docstring and isinstance(const, str | None)):
+        elif i not in of_class and (i or not (has_docstring and isinstance(const, str | None))):
             form.append(const)
     return form
 
 
-def _globals_of(code: CodeType) -> set[str]:
-    """Return the names of the global variables that a function uses; not those of attributes."""
-    names = ((each.opname, each.argval) for each in get_instructions(code))
-    found = {name for op, name in names if "GLOBAL" in op or op == "LOAD_NAME"}  # of a class
-    return found.union(*(_globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
+def _globals_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the names of the global variables and of the modules that a function uses."""
+    names = [(each.opname, each.argval) for each in get_instructions(code)]
+    used = {name for op, name in names if "GLOBAL" in op or op == "LOAD_NAME"}  # of a class
+    imported = {name for op, name in names if op == "IMPORT_NAME"}
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            more, more_imported = _globals_of(const)
+            used, imported = used | more, imported | more_imported
+    return used, imported
 
 
 def _closure_of(func: FunctionType) -> dict[str, Any]:
@@ -139,11 +172,13 @@ def _closure_of(func: FunctionType) -> dict[str, Any]:
 def _members(cls: type) -> list[Any]:
     """Return what a class consists of."""
     found: list[Any] = [cls.__bases__]
+    if type(cls) is not type:
+        found.append(type(cls))
     for name, member in sorted(vars(cls).items()):
         if isinstance(member, property):
             found.append((name, member.fget, member.fset, member.fdel))
         elif isinstance(member, staticmethod | classmethod):
             found.append((name, type(member), member.__func__))
-        elif not (name in NOT_OF_A_CLASS or inspect.isdatadescriptor(member)):
+        elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
             found.append((name, member))
     return found

@@ -18,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from importlib.util import resolve_name
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
@@ -82,7 +83,7 @@ class _Module:
     """The statements of a file."""
 
     def __init__(self, name: str, path: str) -> None:
-        self.name, self.path = name, path
+        self.name, self.path, self.stamp = name, path, stamp_of(path)
         # The plain name of a file that was imported by its path: the other may be the folder's.
         self.label = Path(path).stem if name in imported_files() else name
         is_package = os.path.basename(path) == "__init__.py"
@@ -113,14 +114,26 @@ class _Module:
 
     def _only_defines(self, statement: ast.stmt) -> bool:
         """Whether a statement matters only to code that uses the names that it binds."""
-        if isinstance(statement, DEFINITIONS):  # own decorators might register a function
-            return all(self._is_foreign(decorator) for decorator in statement.decorator_list)
+        if isinstance(statement, DEFINITIONS):  # own decorators and classes might register it
+            called = [*statement.decorator_list]
+            if isinstance(statement, ast.ClassDef):
+                called += [keyword.value for keyword in statement.keywords]
+            names = {each.name for each in statement.body if isinstance(each, DEFINITIONS)}
+            return "__init_subclass__" not in names and all(map(self._is_foreign, called))
         is_plain = isinstance(statement, ASSIGNMENTS)
         return is_plain and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
     def _is_foreign(self, decorator: ast.expr) -> bool:
         name = next((part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)), "")
-        return any(_own_path(t.module, None) is None for t in self.targets.get(name, []))
+        modules = [target.module for target in self.targets.get(name, [])]
+        places = [*modules, *(module.partition(".")[0] for module in modules)]  # or its package
+        return bool(places) and not any(_own_path(place, None) for place in places)
+
+    @property
+    def subclasses(self) -> list[str]:
+        """The classes that have a base."""
+        named = self.named.items()
+        return [k for k, v in named if any(isinstance(x, ast.ClassDef) and x.bases for x in v)]
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
@@ -153,13 +166,24 @@ def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tup
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
     found[f"the top level of {name}"] = module.always
-    parts = {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
-    imports = _digest_of([], repr(sorted(module.targets.items())))
+    parts = {label: (_digest_of(_text_of(x)), _lines_of(x)) for label, x in found.items()}
+    imports = _digest_of(repr(sorted(module.targets.items())))
     return parts | {f"the imports of {name}": (imports, "")}
 
 
-def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
-    text = "".join(map(ast.unparse, statements)) + more
+def _finds_subclasses(part: ast.AST) -> bool:
+    """Whether a class learns of its subclasses, or code asks for them."""
+    if isinstance(part, ast.ClassDef):  # a metaclass
+        return any(ast.unparse(base).endswith(("type", "Meta")) for base in part.bases)
+    names = getattr(part, "name", None), getattr(part, "attr", None)
+    return not {"__init_subclass__", "__subclasses__"}.isdisjoint(names)
+
+
+def _text_of(statements: list[ast.stmt]) -> str:
+    return "".join(map(ast.unparse, statements))
+
+
+def _digest_of(text: str) -> str:
     return digest(text.encode("utf8", "surrogatepass")).hex()
 
 
@@ -187,12 +211,13 @@ class Sources:
         self._modules: dict[str, _Module | None] = {}
         self._seen: dict[Step, None] = {}
         self.imports_any = False
+        self._has_registry = False  # of subclasses, which code reaches without their names
 
     @property
-    def paths(self) -> dict[str, None]:
-        """The files that were reached, in that order."""
+    def paths(self) -> dict[str, Stamp | None]:
+        """The files that were reached, in that order, as they were then."""
         modules = [self._modules.get(name) for name, _ in self._seen]
-        return {module.path: None for module in modules if module is not None}
+        return {module.path: module.stamp for module in modules if module is not None}
 
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""
@@ -210,6 +235,10 @@ class Sources:
             if (step := todo.pop()) not in self._seen:
                 self._seen[step] = None
                 todo += self._step(*step)
+            if not todo and self._has_registry:
+                modules = {name: self._modules.get(name) for name, _ in self._seen}
+                found = [(k, each) for k, v in modules.items() if v for each in v.subclasses]
+                todo = [step for step in found if step not in self._seen]
 
     def _module(self, name: str) -> _Module | None:
         if name not in self._modules:
@@ -220,12 +249,20 @@ class Sources:
 
     def _asked_of(self, name: str, attributes: Collection[str]) -> list[Step]:
         """Return what code reaches that uses a module, and asks something for these attributes."""
-        if (module := self._module(name)) is None:
-            return []
         below = [f"{name}.{each}" for each in sorted(attributes) if self.is_own(f"{name}.{each}")]
         steps = [step for each in below for step in self._asked_of(each, attributes)]
-        has_any = below or not {*module.named, *module.targets}.isdisjoint(attributes)
+        if self._module(name) is None:  # it may be a package without a file
+            return steps
+        has_any = below or any(self._has(name, each, ()) for each in attributes)
         return steps + [(name, each) for each in (sorted(attributes) if has_any else [ALL])]
+
+    def _has(self, name: str, attribute: str, above: tuple[str, ...]) -> bool:
+        """Whether a module has a name, maybe with all of another."""
+        if name in above or (module := self._module(name)) is None:
+            return False
+        others = (target.module for target in module.targets.get(ALL, []))
+        is_here = attribute in module.named or attribute in module.targets
+        return is_here or any(self._has(other, attribute, (*above, name)) for other in others)
 
     def _along(self, target: Target, attributes: Collection[str] = ()) -> list[Step]:
         """Return what an imported name leads to, if it is asked for these attributes."""
@@ -239,37 +276,45 @@ class Sources:
         if (module := self._module(name)) is None:
             return []
         if attribute == ALL:
-            return [(name, each) for each in ["", *module.named, *module.targets]]
+            others = [(target.module, ALL) for target in module.targets.get(ALL, [])]
+            return others + [(name, each) for each in ["", *module.named, *module.targets]]
         if attribute == "":
             steps = [(each, "") for each in [*module.imported, *_above(name)]]
             return steps + self._note(module, f"{module.label} (top level)", module.always)
         found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
-        if not found and not targets:  # nothing of that name, or it comes with all of another
-            targets = [t._replace(name=attribute) for t in module.targets["*"]]
-        steps = [(name, ""), *(step for target in targets for step in self._along(target))]
+        steps = [(name, "")]
+        if not found and not targets:  # it is made when asked for, or comes with all of another
+            targets = [t._replace(name=attribute) for t in module.targets.get(ALL, [])]
+            steps += [(name, "__getattr__")] if "__getattr__" in module.named else []
+        steps += [step for target in targets for step in self._along(target)]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
 
     def _note(self, module: _Module, label: str, found: list[ast.stmt]) -> list[Step]:
         """Note the digest of statements; return what they lead to."""
-        steps, bindings = [], set()
+        steps, bindings, text = list[Step](), dict[Any, None](), _text_of(found)
+        stars = module.targets.get(ALL, [])
         for statement in found:
             parts = list(ast.walk(statement))
+            self._has_registry |= any(map(_finds_subclasses, parts))
             asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             bases = {part.value for part in parts if isinstance(part, ast.Attribute)}
             names = [part for part in parts if isinstance(part, ast.Name)]
             steps += [(target.module, "") for _, target in imports_in(statement, module.package)]
             read = {each.id for each in names}
             self.imports_any |= not IMPORTING.isdisjoint(asked | read)
-            steps += [] if DYNAMIC.isdisjoint(read) else [(module.name, ALL)]
+            if not DYNAMIC.isdisjoint(read) or ("sys" in read and "modules" in asked):
+                steps.append((module.name, ALL))
             for each in names:
                 targets = module.targets.get(each.id, [])
-                bindings |= {(each.id, self.label(t.module), t.name) for t in targets}
+                bound = targets or (() if each.id in module.named else stars)
+                bindings |= {(each.id, self.label(t.module), t.name): None for t in bound}
                 if targets and each in bases and each.id not in module.named:
                     steps += [step for target in targets for step in self._along(target, asked)]
                 else:
                     steps.append((module.name, each.id))
         if found:
-            self.parts[label] = _digest_of(found, repr(sorted(bindings, key=repr)))
+            in_order = sorted(bindings, key=itemgetter(0))
+            self.parts[label] = _digest_of(f"{text}{in_order}")
             self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return steps
 

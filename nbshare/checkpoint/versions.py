@@ -94,7 +94,8 @@ class Versions:
         known = {} if self._key.sources.imports_any else self._key.sources.paths
         for path, stamp in imported.items():
             name = os.path.relpath(path, self._base)
-            if stamp is not None and path not in known and name not in self._files:
+            # A function may import a file that it names so late that the file was edited before.
+            if stamp is not None and stamp != known.get(path) and name not in self._files:
                 found = definitions_in(path, name)
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}

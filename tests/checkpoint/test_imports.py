@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -37,6 +38,13 @@ def waiting(x):
     result = f(x)
     open(os.path.join(folder, "imported"), "w").close()
     return result
+def named(x):
+    folder = os.path.dirname(__file__)
+    open(os.path.join(folder, "began"), "w").close()
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.001)
+    import plugin as found
+    return found.scale(x)
 def unpickled(x):
     import pickle
     return pickle.loads(b"cplugin\\nscale\\n.")(x)
@@ -107,6 +115,36 @@ def test_other_edits_of_what_workers_imported_are_not_seen(project, change):
     assert project("f").tolist() == [2.0 * x for x in range(8)]
     versions = json.loads((project.path / "code.json").read_text())
     assert [set(version["files"]) for version in versions] == [set(), {"sim.py", "plugin.py"}]
+
+
+def test_a_late_import_of_a_file_that_was_edited_meanwhile_is_told(project):
+    """Its name was known at the beginning, but not what workers would find."""
+    func = f"{project.folder / 'sim.py'}:named"
+    job = map_async(func, range(3), checkpoint=project.path, max_workers=1)
+    wait_until((project.folder / "began").exists)
+    edit(project, "plugin.py", "2.0 * x", "3.0 * x")
+    (project.folder / "go").touch()
+    assert job.result().tolist() == [0.0, 3.0, 6.0]
+    edit(project, "plugin.py", "3.0 * x", "2.0 * x")
+    with pytest.raises(CheckpointError, match=r"plugin\.py changed .* 3 of 3 results"):
+        project("named", range(3))
+
+
+def test_a_function_with_a_cache_runs_and_counts_as_its_file_is_now(project):
+    """Also if the module that the caller imported is an older one."""
+    path = project.folder / "cached.py"
+    path.write_text("from functools import cache\n@cache\ndef k(x):\n    return 2.0 * x\n")
+    func = importlib.import_module("cached").k
+    run = {"checkpoint": project.path, "max_workers": 1}
+    try:
+        assert parallel_map(func, range(3), **run).tolist() == [0.0, 2.0, 4.0]
+        path.write_text(path.read_text().replace("2.0", "3.0"))
+        with pytest.raises(CheckpointError, match=r"cached\.k changed"):
+            parallel_map(func, range(4), **run)
+        results = parallel_map(func, range(4), **run, if_changed="restart")
+        assert results.tolist() == [0.0, 3.0, 6.0, 9.0]
+    finally:
+        del sys.modules["cached"]
 
 
 def test_a_file_that_is_gone_is_told(project):

@@ -135,6 +135,124 @@ UNSEEN = {
     "an import that is not used": ("pack/more.py", "def factor", "import json\ndef factor"),
 }  # fmt: skip
 
+REGISTRY = """
+    known = {}
+    class Base:
+        def __init_subclass__(cls):
+            known[cls.__name__] = cls
+    class Meta(type):
+        def __init__(cls, *args):
+            known[cls.__name__] = cls
+    def register(function):
+        known[function.__name__] = function
+        return function
+    """
+
+# What a result depends on though no name in the code that uses it leads there: files, and an edit.
+HIDDEN = {
+    "all names of an installed module": (
+        {"work.py": "from math import *\ndef simulate(x):\n    return floor(x)\n"},
+        ("work.py", "math", "numpy"),
+    ),
+    "which of two imports is the last": (
+        {
+            "work.py": "from a import g\nfrom b import g\ndef simulate(x):\n    return g(x)\n",
+            "a.py": "def g(x):\n    return 1\n",
+            "b.py": "def g(x):\n    return 2\n",
+        },
+        ("work.py", "from a import g\nfrom b import g", "from b import g\nfrom a import g"),
+    ),
+    "a package that imports all names of its modules": (
+        {
+            "work.py": "import box\ndef simulate(x):\n    return box.g(x)\n",
+            "box/__init__.py": "from .inner import *\n",
+            "box/inner.py": "def g(x):\n    return 1\ndef unused(x):\n    return 3\n",
+        },
+        ("box/inner.py", "return 1", "return 2"),
+    ),
+    "a package without a file": (
+        {
+            "work.py": "import box.inner\ndef simulate(x):\n    return box.inner.g(x)\n",
+            "box/inner.py": "def g(x):\n    return 1\n",
+        },
+        ("box/inner.py", "return 1", "return 2"),
+    ),
+    "a module that makes a name when it is asked for": (
+        {
+            "work.py": "import a\ndef simulate(x):\n    return a.g(x) + a.made\n",
+            "a.py": "def g(x):\n    return x\ndef __getattr__(name):\n    return 1\n",
+        },
+        ("a.py", "return 1", "return 2"),
+    ),
+    "a class that its base registers": (
+        {
+            "work.py": "import part\nfrom reg import known\n"
+            "def simulate(x):\n    return known['Part'].k\n",
+            "reg.py": REGISTRY,
+            "part.py": "from reg import Base\nclass Part(Base):\n    k = 1\n",
+        },
+        ("part.py", "k = 1", "k = 2"),
+    ),
+    "a class that its metaclass registers": (
+        {
+            "work.py": "import part\nfrom reg import known\n"
+            "def simulate(x):\n    return known['Part'].k\n",
+            "reg.py": REGISTRY,
+            "part.py": "from reg import Meta\nclass Part(metaclass=Meta):\n    k = 1\n",
+        },
+        ("part.py", "k = 1", "k = 2"),
+    ),
+    "a class that is found among the subclasses": (
+        {
+            "work.py": "class Base:\n    pass\nclass Part(Base):\n    k = 1\n"
+            "def simulate(x):\n    return Base.__subclasses__()[0].k\n"
+        },
+        ("work.py", "k = 1", "k = 2"),
+    ),
+    "a function that a decorator registers in a late import": (
+        {
+            "work.py": "def simulate(x):\n    import box.part\n    from box.reg import known\n"
+            "    return known['part'](x)\n",
+            "box/__init__.py": "",
+            "box/reg.py": REGISTRY,
+            "box/part.py": "from .reg import register\n@register\ndef part(x):\n    return 1\n",
+        },
+        ("box/part.py", "return 1", "return 2"),
+    ),
+    "a name that is looked up in the module itself": (
+        {
+            "work.py": "import sys\ndef g(x):\n    return 1\n"
+            "def simulate(x):\n    return getattr(sys.modules[__name__], 'g')(x)\n"
+        },
+        ("work.py", "return 1", "return 2"),
+    ),
+    "two constants of one name that closures use": (
+        {
+            "work.py": "import a\nimport b\nf, g = a.make(), b.make()\n"
+            "simulate = lambda x: f(x) + g(x)\n",
+            "a.py": "N = 1\ndef make():\n    def inner(x):\n        return N\n    return inner\n",
+            "b.py": "N = 2\ndef make():\n    def inner(x):\n        return N\n    return inner\n",
+        },
+        ("a.py", "N = 1", "N = 7"),
+    ),
+}
+
+# The same for what it does not depend on.
+APART = {
+    "another subclass": (
+        {
+            "work.py": "from abc import ABCMeta\nclass Base(metaclass=ABCMeta):\n    pass\n"
+            "class A(Base):\n    k = 1\nclass B(Base):\n    k = 2\n"
+            "def simulate(x):\n    return A.k\n"
+        },
+        ("work.py", "k = 2", "k = 3"),
+    ),
+    "another function of a module of which a package imports all names": (
+        HIDDEN["a package that imports all names of its modules"][0],
+        ("box/inner.py", "return 3", "return 4"),
+    ),
+}
+
 PROGRAM = """
 import os, sys
 from nbshare.checkpoint.key import key_of
@@ -152,9 +270,11 @@ for line in sys.stdin:
 """
 
 
-def write(folder: Path, edit: tuple[str, str, str] | None = None) -> None:
+def write(
+    folder: Path, edit: tuple[str, str, str] | None = None, files: dict[str, str] = FILES
+) -> None:
     """Write the files, one of them edited."""
-    for name, text in FILES.items():
+    for name, text in files.items():
         text = textwrap.dedent(text)
         if edit is not None and edit[0] == name:
             assert edit[1] in text
@@ -201,6 +321,24 @@ def test_an_edit_is_not_seen(edit, tmp_path, original, parts_in):
     """What changes no result does not change the key; nor does another folder."""
     write(tmp_path, UNSEEN[edit])
     assert parts_in(tmp_path) == original
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_an_edit_that_no_name_leads_to_is_seen(case, tmp_path, parts_in):
+    """Registries, names that are made or imported with all others, constants of one name."""
+    files, edit = HIDDEN[case]
+    write(tmp_path / "before", None, files)
+    write(tmp_path / "after", edit, files)
+    assert parts_in(tmp_path / "before") != parts_in(tmp_path / "after")
+
+
+@pytest.mark.parametrize("case", APART)
+def test_an_edit_next_to_what_is_reached_is_not_seen(case, tmp_path, parts_in):
+    """The ways above lead to no more than is used."""
+    files, edit = APART[case]
+    write(tmp_path / "before", None, files)
+    write(tmp_path / "after", edit, files)
+    assert parts_in(tmp_path / "before") == parts_in(tmp_path / "after")
 
 
 def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original, parts_in):
@@ -285,6 +423,72 @@ def test_an_edit_of_a_closure_is_seen(edit):
 def test_an_edit_of_a_class_in_a_cell_is_seen(edit):
     """Method and attribute of a class that a cell defines, and a lambda within a lambda."""
     assert parts_of(cell(BY_VALUE, "h")) != parts_of(cell(BY_VALUE.replace(*edit), "h"))
+
+
+OF_MANY_KINDS = """
+from enum import Enum
+from functools import wraps
+class Checked:
+    def __init__(self, k):
+        self.k = k
+    def __get__(self, instance, owner):
+        return self.k
+    def __set__(self, instance, value):
+        self.k = value + 5
+class Meta(type):
+    def __call__(cls, x):
+        return x + 6
+class A(metaclass=Meta):
+    pass
+class B:
+    checked = Checked(7)
+class E(Enum):
+    ONE = 8
+def g(x):
+    return g.table
+g.table = [9]
+names = {}
+exec("def made(x):\\n    return 10", names)
+made = names["made"]
+def f(x):
+    class C:
+        "Docs."
+        c = 11
+    return A(x), B().checked, E.ONE, g(x), made(x), C.c
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_seen"),
+    [
+        (("self.k\n", "-self.k\n"), True),
+        (("+ 5", "+ 4"), True),
+        (("+ 6", "+ 4"), True),
+        (("(7)", "(4)"), True),
+        (("= 8", "= 4"), True),
+        (("[9]", "[4]"), True),
+        (("return 10", "return 4"), True),
+        (("c = 11", "c = 4"), True),
+        (('"Docs."', '"Doc."'), False),
+        (("def f", "\n\n\ndef f"), False),
+    ],
+    ids=str,
+)
+def test_an_edit_of_what_a_cell_defines_is_seen(edit, is_seen):
+    """Descriptors, metaclasses, members, attributes of functions, functions made by exec."""
+    assert edit[0] in OF_MANY_KINDS
+    before, after = parts_of(cell(OF_MANY_KINDS)), parts_of(cell(OF_MANY_KINDS.replace(*edit)))
+    assert (before != after) == is_seen
+
+
+def test_a_file_that_a_cell_imports_in_a_function_counts_by_what_is_used(tmp_path, monkeypatch):
+    """As one that it imports at the top, wherever the process is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_late.py").write_text("def g(x):\n    return 1\ndef h(x):\n    return 2\n")
+    f = cell("def f(x):\n    import imported_late as late\n    return late.g(x)\n")
+    parts = parts_of(f)
+    assert "imported_late.g" in parts
+    assert "imported_late.h" not in parts
 
 
 OF_A_DATACLASS = """
