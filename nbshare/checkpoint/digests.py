@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from nbshare.errors import CheckpointError, cut
 SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces
+X87_NMANT = 63  # bits of a long double that takes 10 of its 16 bytes
 # Answers that sparse matrices keep once they were asked.
 ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
 
@@ -68,118 +70,151 @@ class Digests:
         CheckpointError
             If there is none that is the same tomorrow.
         """
-        walk = _Walk(self)
-        walk.put(value, where)
-        return bytes(walk.hashed.digest()[:SIZE])
+        try:
+            return _Walk(self).of(value, where)
+        except RecursionError:
+            raise CheckpointError(f"{where} is nested too deeply to have a digest") from None
 
 
 class _Walk:
-    """Goes through a value, and feeds a hash with all that it holds."""
+    """Goes through a value, and takes each object once."""
 
     def __init__(self, digests: Digests) -> None:
         self._digests = digests
-        self.hashed = _new_hash()
-        self._above: list[int] = []  # the objects that it is in
+        self._above: dict[int, int] = {}  # the objects that it is in -> how deep they are
+        self._highest = sys.maxsize  # depth of those among them that the present one leads to
+        self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, which are kept
+        self._n_in_cycles = 0
 
-    def _tag(self, *words: Any) -> None:
-        text = " ".join(map(str, words)).encode("utf8", "surrogatepass")
-        self.hashed.update(len(text).to_bytes(8, "little") + text)
-
-    def put(self, value: Any, where: str) -> None:
-        """Take a value."""
-        kind = type(value)
+    def of(self, value: Any, where: str) -> bytes:
+        """Return the digest of a value."""
+        kind, key = type(value), id(value)
         if kind in _PLAIN:
-            self._tag(kind.__name__, repr(value))
-        elif kind in (bytes, bytearray, memoryview):
-            self._tag("bytes", len(value))
-            self.hashed.update(value)
-        elif id(value) in self._above:
-            self._tag("above", len(self._above) - self._above.index(id(value)))
-        else:
-            self._above.append(id(value))
-            self._put_parts(value, kind, where)
-            self._above.pop()
+            return _of_text(kind.__name__, repr(value))
+        if kind in (bytes, bytearray, memoryview):
+            return digest(b"bytes", value)
+        if kind is tuple:  # not kept: it may hold the copy of an array that a pickle would have
+            return self._all("tuple", value, where)
+        if key in self._known:
+            return self._known[key][1]
+        depth = len(self._above)
+        if key in self._above:
+            self._highest = min(self._highest, self._above[key])
+            return _of_text("above", str(depth - self._above[key]))
+        self._above[key] = depth
+        before, self._highest = self._highest, sys.maxsize
+        found = self._of_parts(value, kind, where)
+        del self._above[key]
+        self._known[key] = value, found
+        if self._highest < depth:  # the digest depends on how we came here; next time, it is known
+            self._n_in_cycles += 1
+            self._known[key] = value, _of_text("again", str(self._n_in_cycles))
+            before = min(before, self._highest)
+        self._highest = before
+        return found
 
-    def _put_parts(self, value: Any, kind: type, where: str) -> None:
-        if kind in (list, tuple):
-            self._put_all(kind.__name__, value, where)
-        elif kind in (dict, types.MappingProxyType):
-            self._put_pairs("dict", value, where)
-        elif kind in (set, frozenset):
-            self._tag("set", sorted(self._digests.of(each, where) for each in value))
-        elif kind in _ARRAYS:
-            self._put_array(value, where)
-        elif isinstance(value, np.generic):
-            self._put_array(np.asarray(value), where)
-        elif isinstance(value, types.ModuleType | types.FunctionType | type):
-            self._tag(self._digests.definition(value))
-        elif isinstance(value, types.MethodType):
-            self._put_all("method", [value.__func__, value.__self__], where)
-        elif hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
-            self._put_all("cached", [value.__wrapped__], where)
-        elif kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
+    def _of_parts(self, value: Any, kind: type, where: str) -> bytes:
+        if kind is list:
+            return self._all("list", value, where)
+        if kind in (dict, types.MappingProxyType):
+            return self._pairs("dict", value, where)
+        if isinstance(value, set | frozenset):
+            found = sorted(self._digests.of(each, where) for each in value)
+            if kind in (set, frozenset):
+                return digest(b"set", *found)
+            return digest(b"set", *found, self._all("kind", [kind, vars(value)], where))
+        if kind in _ARRAYS:
+            return self._array(value, where)
+        if isinstance(value, np.generic):
+            return self._array(np.asarray(value), where)
+        if isinstance(value, types.ModuleType | types.FunctionType | type):
+            return _of_text(self._digests.definition(value))
+        if isinstance(value, types.MethodType):
+            return self._all("method", [value.__func__, value.__self__], where)
+        if hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
+            return self._all("cached", [value.__wrapped__], where)
+        if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
             # Not its blocks: how columns share them depends on how it was made.
             columns = [column.array for _, column in value.items()]
-            self._put_all("frame", [value.columns, value.index, value.attrs, *columns], where)
-        else:
-            self._put_object(value, kind, where)
+            return self._all("frame", [value.columns, value.index, value.attrs, *columns], where)
+        if kind.__module__.startswith("numba.") and hasattr(value, "py_func"):
+            return self._all("compiled", [kind, value.py_func, value.targetoptions], where)
+        return self._object(value, kind, where)
 
-    def _put_all(self, tag: str, values: Iterable[Any], where: str) -> None:
+    def _all(self, tag: str, values: Iterable[Any], where: str) -> bytes:
         values = list(values)
-        self._tag(tag, len(values))
-        for i, value in enumerate(values):
-            self.put(value, f"{where}[{i}]")
+        if _PLAIN.issuperset(map(type, values)):
+            return _of_text(tag, repr(values))
+        found = []
+        for i, value in enumerate(values):  # no comprehension: it would need one more level
+            found.append(self.of(value, f"{where}[{i}]"))
+        return digest(tag.encode(), *found)
 
-    def _put_pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> None:
-        self._tag(tag, len(pairs))
+    def _pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> bytes:
+        if _PLAIN.issuperset(map(type, (*pairs, *pairs.values()))):
+            return _of_text(tag, repr(dict(pairs)))
+        found = []
         for key, value in pairs.items():
-            self.put(key, where)
-            self.put(value, f"{where}.{key}" if tag == "state" else f"{where}[{cut(repr(key))}]")
+            name = f".{key}" if tag == "state" else f"[{cut(repr(key))}]"
+            found += [self.of(key, where), self.of(value, where + name)]
+        return digest(tag.encode(), *found)
 
-    def _put_array(self, array: Any, where: str) -> None:
+    def _array(self, array: Any, where: str) -> bytes:
+        if array.dtype.names:  # what is between the fields is anything
+            fields = self._all("fields", [array[name] for name in array.dtype.names], where)
+            return digest(repr(array.dtype.names).encode(), fields)
         if is_masked(array):
             mask, data = np.ma.getmaskarray(array), np.ma.getdata(array)
             zero = np.zeros((), array.dtype)
-            return self._put_all("masked", [np.where(mask, zero, data), mask], where)
+            return self._all("masked", [np.where(mask, zero, data), mask], where)
         plain = np.asarray(array)
-        self._tag("array", plain.dtype.name, plain.dtype.str, plain.shape)
         if plain.dtype.hasobject or plain.dtype.char == "T":
-            return self._put_all("objects", plain.ravel().tolist(), where)
-        if plain.dtype.names:  # what is between the fields is anything
-            return self._put_pairs("fields", {n: plain[n] for n in plain.dtype.names}, where)
+            return self._all(f"objects {plain.dtype} {plain.shape}", plain.ravel().tolist(), where)
+        hashed = _new_hash()
+        text = f"array {plain.dtype.name} {plain.dtype.str} {plain.shape}".encode()
+        hashed.update(len(text).to_bytes(8, "little") + text)
         pieces = list(_pieces(np.atleast_1d(plain)))
         if len(pieces) == 1:
-            self.hashed.update(_bytes_of(pieces[0]))
+            hashed.update(_bytes_of(pieces[0]))
         else:
             with ThreadPoolExecutor(N_THREADS) as threads:
-                for hashed in threads.map(lambda piece: digest(_bytes_of(piece)), pieces):
-                    self.hashed.update(hashed)
-        return None
+                for found in threads.map(lambda piece: digest(_bytes_of(piece)), pieces):
+                    hashed.update(found)
+        return bytes(hashed.digest()[:SIZE])
 
-    def _put_object(self, value: Any, kind: type, where: str) -> None:
+    def _object(self, value: Any, kind: type, where: str) -> bytes:
         name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind is np.random.RandomState and value is np.random.mtrand._rand:  # as SciPy keeps it
+            return _of_text("NumPy's global random state, which is another one in each process")
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
             if self._digests.version is not None:
-                return self._tag("object", name)
+                return _of_text("object", name)
             raise CheckpointError(
                 f"{where} is a {name}, which has no stable digest, as it has no values "
                 'that can be compared. Give the run a version="1", which you change when its '
                 "results would change; then such objects count by their type alone."
             ) from error
         if isinstance(reduced, str):
-            return self._tag("name", name, getattr(value, "__module__", None), reduced)
+            return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
-        self._put_all("object", [func, args], where)
         if isinstance(state, dict):
             kept = {k: v for k, v in state.items() if not _is_answer(kind, k)}
-            self._put_pairs("state", kept, where)
+            found = self._pairs("state", kept, where)
         else:
-            self.put(state, where)
-        self._put_all("items", items or (), where)
-        return self._put_pairs("pairs", dict(pairs or ()), where)
+            found = self.of(state, where)
+        return digest(
+            self._all("object", [func, args], where),
+            found,
+            self._all("items", items or (), where),
+            self._pairs("pairs", dict(pairs or ()), where),
+        )
+
+
+def _of_text(*words: str) -> bytes:
+    return digest(" ".join(words).encode("utf8", "surrogatepass"))
 
 
 def _is_answer(kind: type, name: Any) -> bool:
@@ -205,4 +240,7 @@ def _bytes_of(array: npt.NDArray[Any]) -> Any:
     """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
     if not array.nbytes:
         return b""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    found = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if array.dtype.char in "gG" and np.finfo(array.dtype).nmant == X87_NMANT:
+        found = np.ascontiguousarray(found.reshape(-1, 16)[:, :10])  # the rest is anything
+    return found

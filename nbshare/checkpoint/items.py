@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from nbshare.checkpoint.digests import SIZE, Digests, digest
 
 Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
+LIMIT = 2**63  # of an int
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 
 
@@ -93,17 +95,34 @@ class ItemDigests:
 
     def _column(self, column: Any, first: int) -> Pairs:
         """Return the digests of what one iterable gives to the items."""
-        if isinstance(column, np.ndarray):
-            if column.ndim == 1 and column.dtype.kind in "biufmM" and column.itemsize <= 8:
-                return _tagged(f"scalar {column.dtype.str}", column)
-        elif (kinds := {int} if isinstance(column, range) else set(map(type, column))) == {float}:
-            return _tagged("float", np.array(column, np.float64))
-        elif kinds == {int}:
+        if isinstance(column, np.ndarray) and column.ndim == 1 and _is_short(column):
+            return _tagged(f"scalar {column.dtype.str}", column)
+        kinds = {int} if isinstance(column, range) else set(map(type, column))
+        if kinds in ({float}, {int}):
             with suppress(OverflowError):
-                return _tagged("int", np.array(column, np.int64))
-        of = self._digests.of
-        found = b"".join([of(x, f"item {i}") for i, x in enumerate(column, first)])
-        return np.frombuffer(found, np.uint64).reshape(-1, 2)
+                return _tagged(next(iter(kinds)).__name__, np.array(column, *kinds))
+        pairs = np.zeros((len(column), 2), np.uint64)
+        places = defaultdict[str, list[int]](list)
+        for i, x in enumerate(column):
+            places[_tag_of(x)].append(i)
+        others = places.pop("", [])
+        found = b"".join([self._digests.of(column[i], f"item {first + i}") for i in others])
+        pairs[others] = np.frombuffer(found, np.uint64).reshape(-1, 2)
+        for tag, some in places.items():  # a number has one digest, whatever the others are
+            pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
+        return pairs
+
+
+def _is_short(x: Any) -> bool:
+    """Whether a digest can hold a number, or each number of an array."""
+    return x.dtype.kind in "biufmM" and x.dtype.itemsize <= 8
+
+
+def _tag_of(x: Any) -> str:
+    """Return what a number is, if a digest can hold it."""
+    if type(x) is float or (type(x) is int and -LIMIT <= x < LIMIT):
+        return type(x).__name__
+    return f"scalar {x.dtype.str}" if isinstance(x, np.generic) and _is_short(x) else ""
 
 
 def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:

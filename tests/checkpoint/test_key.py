@@ -647,6 +647,27 @@ class Kept:
         return 2 * self.x
 
 
+class OwnSet(set):
+    """A set with attributes."""
+
+
+def long_double(rest: int) -> np.ndarray:
+    """Return one, with any bytes behind those that it needs."""
+    numbers = np.array([1, 2], np.longdouble)
+    if np.finfo(numbers.dtype).nmant == 63:
+        numbers.view(np.uint8).reshape(-1, 16)[:, 10:] = rest
+    return numbers
+
+
+def mesh(n: int, value: int = 0) -> list[Holder]:
+    """Return objects that lead to each other in very many ways."""
+    nodes = [Holder([k]) for k in range(n)]
+    for node in nodes:
+        node.others = nodes[::-1]
+    nodes[-1].x.append(value)
+    return nodes
+
+
 SAME = {
     "an array in shared memory": (np.arange(6.0), share(np.arange(6.0))),
     "the order in memory": (np.eye(3)[:2], np.asfortranarray(np.eye(3)[:2])),
@@ -655,6 +676,10 @@ SAME = {
     "an object": (Holder([1, 2]), Holder([1, 2])),
     "what is masked": (np.ma.array([1, 5], mask=[0, 1]), np.ma.array([1, 6], mask=[0, 1])),
     "identities in a list": ([x := [1], x], [[1], [1]]),
+    "what is masked in records": (
+        np.ma.array([(1, 5)], "i4,i4", mask=[(0, 1)]), np.ma.array([(1, 6)], "i4,i4", mask=[(0, 1)])
+    ),
+    "the rest of a long double": (long_double(0), long_double(255)),
 }  # fmt: skip
 OTHER = {
     "int and float": (1, 1.0),
@@ -676,6 +701,11 @@ OTHER = {
     "generators": (np.random.default_rng(1), np.random.default_rng(2)),
     "paths": (Path("a"), Path("b")),
     "attributes": (Holder(1), Holder(2)),
+    "objects that lead to each other": (mesh(30), mesh(30, 1)),
+    "sets of a class": (OwnSet("ab"), {"a", "b"}),
+    "records with a mask": (
+        np.ma.array([(1, 5)], "i4,i4", mask=[(0, 1)]), np.ma.array([(1, 5)], "i4,i4", mask=[(1, 0)])
+    ),
 }  # fmt: skip
 
 
@@ -698,12 +728,34 @@ def test_other_values_have_other_digests(name):
     assert digest_of(first) == digest_of(first)
 
 
+def test_objects_that_are_often_reached_are_taken_once():
+    """Lists in lists, twice each; and a graph whose nodes know each other."""
+    lists = [1]
+    for _ in range(60):
+        lists = [lists, lists]
+    assert digest_of(lists) == digest_of(lists)
+    assert digest_of(mesh(30)) == digest_of(mesh(30))
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        digest_of(deep)
+    while deep:  # or it would be freed by a recursion
+        deep = deep.pop()
+
+
 def test_digests_are_the_same_in_every_process():
-    """Whatever the seed of its hashes."""
+    """Whatever the seed of its hashes, and of NumPy's random numbers."""
     program = (
+        "import numpy as np\n"
         "from nbshare.checkpoint.code import Code\n"
+        "class Own(set): pass\n"
+        "def step(x): return 1\n"
+        "def step_2(x): return 2\n"
         "value = [{'a', 'b', 'c'}, {'x': frozenset('defg')}, object, range(3), 1j, None]\n"
-        "print(Code(None).digests.of(value, '').hex())"
+        "value += [Own('abc'), np.random.mtrand._rand, {step, step_2}]\n"
+        "code = Code(None)\n"
+        "print(code.digests.of(value, '').hex(), sorted(code.parts.items()))"
     )
     found = {
         subprocess.run(
@@ -825,6 +877,18 @@ def test_items_are_known_again_wherever_they_are(items):
     assert len(set(all_keys)) == 4
     assert keys(items[::-1]) == all_keys[::-1]
     assert keys(items[1:3], first=7) == all_keys[1:3]
+
+
+def test_a_number_has_one_digest_whatever_the_others_are():
+    """Another kind of number may be added, or a number that no machine integer holds."""
+    numbers, scalars = keys([1, 2, 3]), keys(np.arange(3.0))
+    assert keys([1, 2, 3, 2.5, 2**70, None])[:3] == numbers
+    assert keys([0.5, 1, 2, 3])[1:] == numbers
+    assert keys(list(np.arange(3.0))) == keys([*np.arange(3.0), 1])[:3] == scalars
+    assert keys([*np.arange(3.0).reshape(3, 1), np.array(1.0)]) != scalars
+    assert len({*keys([1, 1.0, True, np.int64(1), np.float64(1), np.bool_(True), 2**70])}) == 7
+    days = np.array(["2020-01-01", "2021-01-01"], "M8[D]")
+    assert keys([*days, days[0].astype("M8[s]")])[:2] == keys(days)
 
 
 def test_equal_items_are_told_apart_by_their_order():
