@@ -250,7 +250,8 @@ class StoredRun:
         Outdated
             A named tuple: ``n_items`` of the call, of which ``n_stored`` have a result, ``n_new``
             have none, and ``n_changed`` have one that depended on something else; ``changes``, a
-            list of str that says what has changed.
+            list of str that says what has changed. The call is refused if there are any, also if
+            the results of other items depended on it, unless it has ``if_changed=``.
 
         Raises
         ------
@@ -286,14 +287,13 @@ class StoredRun:
             stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
             rows = Lookup(stored).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
-        is_wanted &= np.isin(whole.words["state"], STORED)
-        n_stored, n_old, changes = int(is_wanted.sum()), 0, list[str]()
+        is_stored = np.isin(whole.words["state"], STORED)
+        n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
         for k, reader in enumerate(whole.readers):
-            versions = Versions(reader.folder, key)
-            codes = whole.words["code"][is_wanted & (whole.source == k)]
-            old = codes[~np.isin(codes, versions.accepted)]
-            n_old += len(old)
-            changes = changes or (versions.changes_of(old) if len(old) else [])
+            versions, codes = Versions(reader.folder, key), whole.words["code"]
+            is_old = is_stored & (whole.source == k) & ~np.isin(codes, versions.accepted)
+            n_old += int((is_old & is_wanted).sum())
+            changes = changes or (versions.changes_of(codes[is_old]) if is_old.any() else [])
         return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
 
     def __repr__(self) -> str:

@@ -27,8 +27,9 @@ UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
-    "__abstractmethods__", "_abc_impl",
+    "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
 }  # fmt: skip
+NOT_OF_A_MODULE = {"__name__", "__file__"}  # where it is
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
@@ -95,7 +96,7 @@ class Code:
         module = func.__globals__.get("__name__") or ""
         used, imported = _globals_of(func.__code__)
         if self._is_edited(module):
-            for name in sorted(used & func.__globals__.keys() - {"__name__"}):
+            for name in sorted(used & func.__globals__.keys() - NOT_OF_A_MODULE):
                 self._global(module, name, func.__globals__[name], names, form)
             for name in sorted(imported):
                 self.sources.reach(name, names)

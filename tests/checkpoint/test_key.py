@@ -481,6 +481,17 @@ def test_an_edit_of_what_a_cell_defines_is_seen(edit, is_seen):
     assert (before != after) == is_seen
 
 
+def test_what_python_notes_on_a_class_or_where_a_script_is_does_not_count():
+    """As pickling an instance does; and the path of the file."""
+    source = "class P:\n    def __init__(self): self.k = 1\ndef f(x):\n    return P().k, __file__\n"
+    f = cell(source)
+    f.__globals__["__file__"] = "/here/script.py"
+    before = parts_of(f)
+    f.__globals__["P"]().__reduce_ex__(4)
+    f.__globals__["__file__"] = "/there/script.py"
+    assert parts_of(f) == before
+
+
 def test_a_file_that_a_cell_imports_in_a_function_counts_by_what_is_used(tmp_path, monkeypatch):
     """As one that it imports at the top, wherever the process is."""
     monkeypatch.syspath_prepend(tmp_path)

@@ -114,13 +114,11 @@ def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
     assert run.outdated(func, range(5, 13)) == (8, 5, 3, 0, [])
     file.write_text("def g(x):\n    return -x\ndef f(x):\n    return g(x) + 1\n")
     func = nbshare.import_file(file).f
-    assert run.outdated(func, range(8)) == (
-        8,
-        0,
-        0,
-        8,
-        ["outdated_work.g changed (outdated_work.py, lines 1-2)"],
-    )
+    changes = ["outdated_work.g changed (outdated_work.py, lines 1-2)"]
+    assert run.outdated(func, range(8)) == (8, 0, 0, 8, changes)
+    assert run.outdated(func, range(20, 25)) == (5, 0, 5, 0, changes)
+    with pytest.raises(CheckpointError, match=r"outdated_work\.g changed"):
+        parallel_map(func, range(20, 25), checkpoint=path)
     assert run.n_done == 10
     with pytest.raises(TypeError, match="make a list"):
         run.outdated(func, iter([1]))
