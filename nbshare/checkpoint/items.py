@@ -63,17 +63,25 @@ class ItemDigests:
         Of single values.
     is_seeded : bool
         Whether a result depends on the item's index, too.
+    columns : sequence, optional
+        What each iterable gives, if all items are there.
     """
 
-    def __init__(self, digests: Digests, *, is_seeded: bool) -> None:
+    def __init__(
+        self, digests: Digests, *, is_seeded: bool, columns: Sequence[Any] | None = None
+    ) -> None:
         self._digests, self._is_seeded = digests, is_seeded
         self._counts: dict[bytes, int] = {}  # of those so far
+        self._all: Pairs | None = None
+        self._all = self.next(columns) if columns is not None else None
 
     def next(self, columns: Sequence[Any], first: int = 0, *, is_last: bool = True) -> Pairs:
         """Return the digests of items from the index `first` on; of equal ones others each time.
 
         `is_last`: whether no more will be asked for.
         """
+        if self._all is not None:
+            return self._all
         parts = [self._column(column, first) for column in columns]
         pairs = parts[0]
         if len(parts) > 1:
@@ -105,11 +113,12 @@ class ItemDigests:
         places = defaultdict[str, list[int]](list)
         for i, x in enumerate(column):
             places[_tag_of(x)].append(i)
-        others = places.pop("", [])
-        found = b"".join([self._digests.of(column[i], f"item {first + i}") for i in others])
-        pairs[others] = np.frombuffer(found, np.uint64).reshape(-1, 2)
         for tag, some in places.items():  # a number has one digest, whatever the others are
-            pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
+            if tag:
+                pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
+            else:
+                found = b"".join([self._digests.of(column[i], f"item {first + i}") for i in some])
+                pairs[some] = np.frombuffer(found, np.uint64).reshape(-1, 2)
         return pairs
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from nbshare.checkpoint.code import Code
+from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.items import ItemDigests
 from nbshare.checkpoint.sources import Sources
 from nbshare.engine.run import Request
@@ -41,8 +42,26 @@ def key_of(request: Request, version: str | None) -> Key:
     seed = request.policy.seed
     parts["seed="] = of(seed, "seed").hex()
     parts["version="] = of(version, "version").hex()
-    items = ItemDigests(code.digests, is_seeded=seed is not None)
-    return Key(parts | code.parts, items, code.sources)
+    columns = request.iterables if request.source is None and request.n_tasks else None
+    digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
+    items = ItemDigests(digests, is_seeded=seed is not None, columns=columns)
+    return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes
+
+
+def _defined_in_full(version: str | None) -> Callable[[Any], str]:
+    """Return what gives a text for a definition that holds all that it depends on.
+
+    For items that are not there yet, so that the key cannot have the parts that they lead to.
+    """
+    known: dict[int, tuple[Any, str]] = {}  # with the objects, which are kept
+
+    def definition(obj: Any) -> str:
+        if id(obj) not in known:
+            code = Code(version)
+            known[id(obj)] = obj, f"{code.definition(obj)} {sorted(code.parts.items())}"
+        return known[id(obj)][1]
+
+    return definition
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:

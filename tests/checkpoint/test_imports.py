@@ -130,6 +130,26 @@ def test_a_late_import_of_a_file_that_was_edited_meanwhile_is_told(project):
         project("named", range(3))
 
 
+@pytest.mark.parametrize("kind", [list, iter])
+def test_the_class_of_items_counts(project, kind):
+    """Also if only they lead to it, and if they come one by one."""
+    (project.folder / "kinds.py").write_text(
+        "class P:\n    def __init__(self, a):\n        self.a = a\n"
+        "    def area(self):\n        return 2.0 * self.a\n"
+    )
+    (project.folder / "areas.py").write_text("def area(p):\n    return p.area()\n")
+
+    def areas(**options):
+        P = nbshare.import_file(project.folder / "kinds.py").P
+        return project("area", kind([P(1), P(2)]), file="areas.py", **options).tolist()
+
+    assert areas() == [2.0, 4.0]
+    edit(project, "kinds.py", "2.0", "3.0")
+    with pytest.raises(CheckpointError, match=r"P.* changed .* 2 of 2 results"):
+        areas()
+    assert areas(if_changed="restart") == [3.0, 6.0]
+
+
 def test_a_function_with_a_cache_runs_and_counts_as_its_file_is_now(project):
     """Also if the module that the caller imported is an older one."""
     path = project.folder / "cached.py"
