@@ -275,9 +275,9 @@ def parallel_map(
     initializer; and each item, by what it holds. Comments, docstrings, formatting, unrelated
     definitions, paths and all other arguments do not matter. A file that workers import in another
     way, such as under a computed name, counts as a whole from its import on; if `func` reaches
-    ``import_module``, all its files do. Versions of installed packages are not seen: change
-    `version` then. Failed items run again. With `seed` an item counts with its index. An item that
-    occurs several times runs as often.
+    ``import_module``, all its files do. Versions of installed packages, and data that `func` reads
+    from files, are not seen: change `version` then. Failed items run again. With `seed` an item
+    counts with its index. An item that occurs several times runs as often.
 
     **Code** is fresh: workers run a function, method or class of a module file as the file is when
     the call begins, also one that was imported before an edit. If the file no longer has a matching

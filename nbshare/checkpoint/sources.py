@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from importlib.util import resolve_name
@@ -209,6 +209,7 @@ class Sources:
         self.parts: dict[str, str] = {}
         self.lines: dict[str, str] = {}
         self._modules: dict[str, _Module | None] = {}
+        self._labels = Counter[str]()
         self._seen: dict[Step, None] = {}
         self.imports_any = False
         self._has_registry = False  # of subclasses, which code reaches without their names
@@ -244,7 +245,11 @@ class Sources:
         if name not in self._modules:
             parent = self._module(name.rpartition(".")[0]) if "." in name else None
             path = _own_path(name, parent.folder if parent else None)
-            self._modules[name] = _Module(name, path) if path else None
+            self._modules[name] = module = _Module(name, path) if path else None
+            if module is not None:  # two files of other folders may have one name
+                self._labels[module.label] += 1
+                n = self._labels[module.label]
+                module.label += f" ({n})" if n > 1 else ""
         return self._modules[name]
 
     def _asked_of(self, name: str, attributes: Collection[str]) -> list[Step]:

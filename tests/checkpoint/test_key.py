@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbshare import share
+from nbshare import import_file, share
 from nbshare.checkpoint import digests
 from nbshare.checkpoint.code import Code
 from nbshare.checkpoint.items import ItemDigests, Lookup, as_bytes
@@ -339,6 +339,24 @@ def test_an_edit_next_to_what_is_reached_is_not_seen(case, tmp_path, parts_in):
     write(tmp_path / "before", None, files)
     write(tmp_path / "after", edit, files)
     assert parts_in(tmp_path / "before") == parts_in(tmp_path / "after")
+
+
+@pytest.mark.parametrize("edited", ["a", "b"])
+def test_two_files_of_one_name_are_told_apart(edited, tmp_path):
+    """Two versions of a model, each in a folder of its own, in one function."""
+
+    def parts():
+        a, b = (import_file(tmp_path / folder / "two_of_a_name.py") for folder in "ab")
+        f = cell("def f(x):\n    return a.k - b.k\n")
+        f.__globals__.update(a=a, b=b)
+        return parts_of(f)
+
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "two_of_a_name.py").write_text("k = 1\n")
+    before = parts()
+    (tmp_path / edited / "two_of_a_name.py").write_text("k = 20\n")
+    assert parts() != before
 
 
 def test_a_touched_file_in_a_moved_folder_has_the_same_key(tmp_path, original, parts_in):
