@@ -67,15 +67,13 @@ class Code:
             self.sources.reach(obj.__name__)
             return f"module {self.sources.label(obj.__name__)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
-        is_made = isinstance(obj, FunctionType) and module in UNNAMED
-        if module not in MAINS and "<" not in qualname and not is_made and _is_named(obj):
+        has_no_name = module in MAINS or "<" in qualname
+        has_no_name |= isinstance(obj, FunctionType) and module in UNNAMED
+        if not has_no_name and _is_named(obj):
             self.sources.reach(module, [qualname.partition(".")[0]])
-        elif is_made or "<" in qualname or self._is_edited(module):
+        elif has_no_name or self.sources.is_own(module):
             return f"own {self._by_value(obj, qualname)}"
         return f"named {self.sources.label(module)}.{qualname}"
-
-    def _is_edited(self, module: str) -> bool:
-        return module in MAINS or module in UNNAMED or self.sources.is_own(module)
 
     def _by_value(self, obj: Any, qualname: str) -> str:
         """Note what is sent by value; returns its name."""
@@ -95,7 +93,7 @@ class Code:
         # Not `__module__`: a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
         used, imported = _globals_of(func.__code__)
-        if self._is_edited(module):
+        if module in MAINS or module in UNNAMED or self.sources.is_own(module):
             for name in sorted(used & func.__globals__.keys() - NOT_OF_A_MODULE):
                 self._global(module, name, func.__globals__[name], names, form)
             for name in sorted(imported):
@@ -114,9 +112,8 @@ class Code:
             form.append((name, value))
         else:
             where = "" if module in MAINS else f" of {self.sources.label(module)}"
-            self._parts[f"the global {name}{where}"] = self.digests.of(
-                value, f"the global {name}"
-            ).hex()
+            label = f"the global {name}{where}"
+            self._parts[label] = self.digests.of(value, label).hex()
 
 
 def _is_named(obj: Any) -> bool:

@@ -726,6 +726,7 @@ OTHER = {
     "decimals": (Decimal("1.0"), Decimal("1.00")),
     "fractions": (Fraction(1, 3), Fraction(2, 3)),
     "functions": (np.sin, np.cos),
+    "types without a name of their own": (type(None), type(NotImplemented)),
     "methods": ("a".upper, "b".upper),
     "generators": (np.random.default_rng(1), np.random.default_rng(2)),
     "paths": (Path("a"), Path("b")),
