@@ -27,8 +27,12 @@ SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces
 X87_NMANT = 63  # bits of a long double that takes 10 of its 16 bytes
-# Answers that sparse matrices keep once they were asked.
-ANSWERS = {"_has_sorted_indices", "_has_canonical_format"}
+# Answers that objects keep once they were asked, and what splines leave of their work.
+ANSWERS = {
+    "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
+    "ExtensionArray._readonly", "UnivariateSpline._data",
+    "Delaunay._transform", "Delaunay._vertex_to_simplex", "Delaunay._vertex_neighbor_vertices",
+}  # fmt: skip
 
 _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
@@ -201,8 +205,9 @@ class _Walk:
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         if isinstance(state, dict):
-            kept = {k: v for k, v in state.items() if not _is_answer(kind, k)}
-            found = self._pairs("state", kept, where)
+            found = self._pairs("state", _without_answers(state, kind), where)
+        elif type(state) is tuple:
+            found = self.of(tuple(_without_answers(part, kind) for part in state), where)
         else:
             found = self.of(state, where)
         return digest(
@@ -217,11 +222,17 @@ def _of_text(*words: str) -> bytes:
     return digest(" ".join(words).encode("utf8", "surrogatepass"))
 
 
-def _is_answer(kind: type, name: Any) -> bool:
-    """Whether an attribute follows from the others, and is there once it was asked for."""
-    return name in ANSWERS or any(
-        isinstance(vars(base).get(name), cached_property) for base in kind.__mro__
-    )
+def _without_answers(state: Any, kind: type) -> Any:
+    """Return attributes without those that follow from others, and are there once asked for."""
+    if not isinstance(state, dict):
+        return state
+    answers = {
+        name
+        for name in state
+        for base in kind.__mro__
+        if f"{base.__name__}.{name}" in ANSWERS or isinstance(vars(base).get(name), cached_property)
+    }
+    return {name: value for name, value in state.items() if name not in answers}
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

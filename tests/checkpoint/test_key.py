@@ -826,6 +826,21 @@ def test_tables_count_by_their_values():
     assert digest_of(matrix) == before != digest_of(2 * matrix)
 
 
+def test_use_of_an_object_does_not_count():
+    """Tables with dates, interpolators and splines, which note or leave what they have computed."""
+    pd, interpolate = pytest.importorskip("pandas"), pytest.importorskip("scipy.interpolate")
+    x = np.arange(9.0)
+    dates = pd.DataFrame({"a": x[:2]}, index=pd.to_datetime(["2020", "2021"]))
+    triangles = interpolate.LinearNDInterpolator(np.random.default_rng(0).random((9, 2)), x)
+    before = digest_of(dates), digest_of(triangles)
+    dates.loc["2020"]
+    triangles(0.5, 0.5)
+    assert (digest_of(dates), digest_of(triangles)) == before
+    splines = [interpolate.UnivariateSpline(x, y, s=0) for y in (x**2, x**2, x**3)]
+    splines[0]._data = None  # what fitting leaves there is not the same each time
+    assert digest_of(splines[0]) == digest_of(splines[1]) != digest_of(splines[2])
+
+
 def test_an_answer_that_an_object_keeps_does_not_count():
     """The value of a cached property, which follows from the rest."""
     asked, other = Kept(3), Kept(4)
