@@ -258,16 +258,17 @@ class Sources:
         steps = [step for each in below for step in self._asked_of(each, attributes)]
         if self._module(name) is None:  # it may be a package without a file
             return steps
-        has_any = below or any(self._has(name, each, ()) for each in attributes)
+        has_any = below or any(self._has(name, each, set()) for each in attributes)
         return steps + [(name, each) for each in (sorted(attributes) if has_any else [ALL])]
 
-    def _has(self, name: str, attribute: str, above: tuple[str, ...]) -> bool:
-        """Whether a module has a name, maybe with all of another."""
-        if name in above or (module := self._module(name)) is None:
+    def _has(self, name: str, attribute: str, seen: set[str]) -> bool:
+        """Whether a module has a name, maybe with all of another; `seen`: modules without it."""
+        if name in seen or (module := self._module(name)) is None:
             return False
-        others = (target.module for target in module.targets.get(ALL, []))
-        is_here = attribute in module.named or attribute in module.targets
-        return is_here or any(self._has(other, attribute, (*above, name)) for other in others)
+        seen.add(name)
+        if attribute in module.named or attribute in module.targets:
+            return True
+        return any(self._has(t.module, attribute, seen) for t in module.targets.get(ALL, []))
 
     def _along(self, target: Target, attributes: Collection[str] = ()) -> list[Step]:
         """Return what an imported name leads to, if it is asked for these attributes."""
