@@ -122,6 +122,7 @@ class AttachedRun(Run):
         request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
         super().__init__(Request(**request))
+        self.stored_in = str(path)
         self._end_state: State = "failed"
         self._given = np.zeros(0, np.bool_)
         self._began_at: float | None = writer.get("began_at")

@@ -166,6 +166,11 @@ class Job:
         return self._run.n_restored
 
     @property
+    def _stored_in(self) -> str:
+        """Path of its checkpoint; empty without one."""
+        return self._run.stored_in
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds (float) from the start of the run until now, or its end."""
         ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
@@ -382,6 +387,7 @@ class Job:
         """Return whether the run was stopped: by `cancel`, the Stop button or `shutdown`."""
         return self.done() and self.state == "stopped"
 
+    @shown_from_the_call
     def cancel(self) -> bool:
         """Stop the run, as the Stop button does; finished results are kept.
 
@@ -391,6 +397,11 @@ class Job:
         -------
         bool
             False if the run was over already.
+
+        Raises
+        ------
+        RuntimeError
+            The job is one of `attach`, of a run that is not detached: its own process can stop it.
 
         See Also
         --------
@@ -762,7 +773,8 @@ class Job:
             return None, self._error
         # While the interpreter ends a thread that prints to its closing streams may abort it.
         if not (self._is_shown or is_ending()):
-            warn(f"{self.label} was stopped: {self._count()}", PartialResultWarning)
+            more = "; the same call continues" if self._stored_in else ""
+            warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * len(self.present) if partial is None else partial, None
 
@@ -783,6 +795,8 @@ class Job:
 
     def _count(self, *, kept_in: str = "") -> str:
         n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
+        if self._stored_in:
+            kept_in = kept_in and "the checkpoint: the same call continues"
         kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
         return f"{self.n_done}{n_tasks} items done{kept}"
 

@@ -139,8 +139,10 @@ def parallel_map(
         in the folder says how. If the function, a helper, `shared`, `seed` or the initializer has
         changed, the call is refused with what differs. See the Notes.
     if_changed : None, "restart" or "accept", optional
-        What to do with stored results that depended on something that has changed since: refuse
-        the call (default), run their items again, or keep them.
+        What to do with stored results that depended on something that has changed since. None
+        (default): refuse the call. ``"restart"``: forget them all, also those of items that are not
+        in this call, and run their items again. ``"accept"``: keep them, as good as new ones from
+        then on, so that a later ``"restart"`` keeps them as well.
     durability : {"process", "power"}, optional
         ``"process"`` (default): finished results survive the end of any process, however it ends.
         ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,
@@ -205,6 +207,7 @@ def parallel_map(
     map_async : the same in the background.
     share : copy an array to shared memory once, for several calls.
     last_job : what a stopped, failed or interrupted call had done.
+    open_checkpoint : how far a run with `checkpoint` is, and its results, from any process.
     report : report the progress of a long item.
     LivePlot : a plot with labels, units and coordinates.
 
@@ -256,6 +259,15 @@ def parallel_map(
     >>> rolls = [parallel_map(roll, [10] * 4, seed=1, max_workers=n) for n in (1, 2)]
     >>> bool((rolls[0] == rolls[1]).all())
     True
+
+    Results in a folder: the same call, with more items, runs the new ones only:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    SharedArray([1., 2.])
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], checkpoint=folder)
+    SharedArray([1., 2., 3.])
 
     Notes
     -----
@@ -455,6 +467,7 @@ def _prepared(
         from nbshare.checkpoint.keeper import Keeper  # late: most calls do without
 
         call = Keeper(request, kept).begin(make)
+        call.stored_in = str(kept.path)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

@@ -126,6 +126,8 @@ class Run:
         The error that ended it.
     is_over : bool
         Whether it has ended.
+    stored_in : str
+        Path of the checkpoint with its results; empty without one.
 
     Notes
     -----
@@ -136,6 +138,7 @@ class Run:
         self.request = request
         self.error: BaseException | None = None
         self.is_over = False
+        self.stored_in = ""
         # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()

@@ -104,7 +104,8 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
             timing = f"in {duration(job.elapsed_s)}"
             if n_new := n_done - job._n_restored:
                 timing += f" ({_rate(n_new / job.elapsed_s)})"
-        return Words(words, count, [timing] if timed else [])
+        stored = [f"{n} stored before"] if (n := job._n_restored) else []
+        return Words(words, count, [timing, *stored] if timed else [])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, pace)
@@ -114,6 +115,8 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         details.append(f"{n_failed} failed")
     if state == "stopped":
         details.append("the result is partial")
+        if job._stored_in:
+            details.append("the same call continues")
     return Words(state, count, details + slow_loading(job))
 
 

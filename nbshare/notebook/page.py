@@ -44,6 +44,8 @@ class PageLink:
         Returns the present markup; safe from any thread.
     in_loop
         Whether the cell waits for the run, and may start more of them.
+    without_kernel
+        What the page shows once the kernel is gone.
 
     Attributes
     ----------
@@ -53,6 +55,8 @@ class PageLink:
         Whether a page has asked. From then on nothing is sent before the last state.
     is_pressed : bool
         Whether Stop has been pressed.
+    refusal : str
+        Why that does not stop the run; empty if it does.
 
     Notes
     -----
@@ -61,15 +65,21 @@ class PageLink:
     """
 
     def __init__(
-        self, job: Job, output: KernelOutput, draw: Callable[[], str], *, in_loop: bool
+        self,
+        job: Job,
+        output: KernelOutput,
+        draw: Callable[[], str],
+        *,
+        in_loop: bool,
+        without_kernel: str,
     ) -> None:
         self._job: Job | None = job  # None when it is over
         self._draw = draw
         self._cell = output.cell.number if in_loop else None
         self.is_followed = self.is_pressed = False
-        self.script = ""
+        self.script = self.refusal = ""
         if (kernel_id := _kernel_id()) is not None:
-            arguments = kernel_id, output.id, job.label, _ASK
+            arguments = kernel_id, output.id, without_kernel, _ASK
             self.script = f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
             _links[output.id] = self  # no longer the run that used the output before
 
@@ -99,7 +109,11 @@ class PageLink:
         if self._cell is not None and self._cell == _stopped_cell:
             job._interrupt()
         else:
-            job.cancel()
+            try:
+                job.cancel()
+            except RuntimeError as error:  # another process runs it
+                self.refusal = str(error)
+                return False
         _stopped_cell = self._cell or _stopped_cell
         return True
 

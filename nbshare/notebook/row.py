@@ -77,7 +77,13 @@ class NotebookRow:
         self._timed = not is_static()  # if not, leave out what differs from run to run
         self._pace = Pace(job)
         self.output = kernel_output("row")
-        self._page = PageLink(job, self.output, self._live, in_loop=not in_background)
+        self._page = PageLink(
+            job,
+            self.output,
+            self._live,
+            in_loop=not in_background,
+            without_kernel=_without_kernel(job),
+        )
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""
@@ -90,7 +96,7 @@ class NotebookRow:
     def _live(self) -> str:
         """Return the markup for a page that asks; safe from any thread."""
         words, stop = self._words(), ""
-        if self._job.state in LIVE:
+        if self._job.state in LIVE and not self._page.refusal:
             text = "stopping…" if self._page.is_pressed else "Stop"
             stop = _BUTTON.format(disabled=" disabled" * self._page.is_pressed, text=text)
         return self._markup(words, stop=stop)
@@ -145,6 +151,8 @@ class NotebookRow:
             )
         else:
             line += bar
+        if is_live and self._page.refusal:
+            line += f"<div>{html.escape(self._page.refusal)}</div>"
         says = html.escape(self._line(words))  # the first line: JupyterLab folds outputs to it
         return (
             f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
@@ -216,6 +224,14 @@ class NotebookRow:
         if text == str(items[0]):
             return f"item {text}"
         return f"item {items[0]}: {html.escape(_cut(_plain_number(text)))}"
+
+
+def _without_kernel(job: Job) -> str:
+    """Return what to show of a job whose kernel is gone; a detached one may still run."""
+    if job._stored_in:
+        shows = f"nbshare.attach({job._stored_in!r}) shows what is stored"
+        return f"■ {job.label}: its kernel has ended; {shows}"
+    return f"■ {job.label} ended with its kernel".replace("  ", " ")
 
 
 def _look(words: Words) -> tuple[str, tuple[str, str]]:

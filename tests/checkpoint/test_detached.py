@@ -209,6 +209,26 @@ def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
     assert subject.wait() == 0
 
 
+def test_a_row_says_why_stop_does_nothing_and_what_outlives_its_kernel(sweep, tmp_path, lab):
+    """In place of the button, which had said "stopping…" for ever; the page has the other text."""
+    job = sweep(detach=False)
+    await_gate(tmp_path / "run")
+    kernel = Page(lab, JPY_SESSION_NAME="test.ipynb")
+    try:
+        (row,) = kernel.await_rows(kernel.start(f"nbshare.attach({str(tmp_path / 'run')!r})"))
+        assert ">Stop<" in kernel.look(row)["html"]
+        assert not kernel.press(row)
+        shown = kernel.look(row)["html"]
+        assert "only it can stop it" in shown
+        assert "<button" not in shown
+        script = next(html for html in kernel.html if "<script>" in html)
+        assert f"gated: its kernel has ended; nbshare.attach('{tmp_path / 'run'}')" in script
+    finally:
+        kernel.close()
+    (tmp_path / "gate").touch()
+    assert job.result().tolist() == TWICE
+
+
 # --------------------------------------------------------------------- how it begins
 
 

@@ -16,8 +16,8 @@ from faultlab import wait_until
 from grids import thinned
 
 import nbshare
-from nbshare import map_async, parallel_map
-from nbshare.errors import CheckpointError, MixedResultsWarning
+from nbshare import MapInterrupted, map_async, parallel_map
+from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
 
 BACKENDS = [None, "serial", "threads"]
 
@@ -399,9 +399,25 @@ def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):
     assert (before == copy).all()
 
 
+@pytest.mark.parametrize("end", ["cancel", "_interrupt"])
+def test_an_early_end_says_that_the_same_call_continues(tmp_path, log, end):
+    """Stop warns where no display says it; an interrupt names the checkpoint."""
+    options = {"shared": {"log": log}, "checkpoint": tmp_path / "run", "max_workers": 1}
+    job = map_async(sweeps.slow, range(1000), **options)
+    next(iter(job))
+    getattr(job, end)()
+    if end == "cancel":
+        with pytest.warns(PartialResultWarning, match=r"items done; the same call continues$"):
+            job.result()
+    else:
+        with pytest.raises(MapInterrupted, match=r"kept in the checkpoint: the same call cont"):
+            job.result()
+
+
 def test_the_rate_counts_what_has_run(sweep, capfd):
-    """Not the stored results, of which a thousand are there at once."""
+    """Not the stored results, of which a thousand are there at once; the line names them."""
     sweep(sweeps.slow, range(1000), max_workers=8)
     sweep(sweeps.slow, range(1020), max_workers=1, progress=True)
-    elapsed_s, rate = re.search(r"1020/1020 in (.*) s \((.*)/s\)", capfd.readouterr().err).groups()
+    shown = r"1020/1020 in (.*) s \((.*)/s\), 1000 stored before"
+    elapsed_s, rate = re.search(shown, capfd.readouterr().err).groups()
     assert float(elapsed_s) * float(rate) < 100  # 20, but for rounding
