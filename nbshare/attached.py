@@ -154,6 +154,12 @@ class AttachedRun(Run):
         return self.stored.n_done + len(self.errors)
 
     @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        is_old = self.stored.stats["stored_at"] < (self._began_at or 0.0)
+        return int((is_old & self.stored.present).sum())
+
+    @property
     def errors(self) -> dict[int, BaseException]:
         """Failures by item, as texts: they come from another process."""
         found = self.stored._failures(self._began_at or 0.0).items()

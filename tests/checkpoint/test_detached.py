@@ -158,6 +158,14 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
         second.debug(0)
 
 
+def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
+    """So its rate counts what has run: 2 items of this call, none of a call without new ones."""
+    options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
+    for n, n_before in ((5, 0), (7, 5), (7, 7)):
+        parallel_map(sweeps.number, range(n), **options)
+        assert attach(tmp_path / "run")._n_restored == n_before
+
+
 def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
     """As without a driver; and what workers print appears."""
     shared = {"log": str(tmp_path / "log")}
