@@ -484,9 +484,9 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 class MapInterrupted(KeyboardInterrupt):
     """The kernel's interrupt (■) or Ctrl-C stopped a run; finished results are kept.
 
-    ``nbshare.last_job().partial()`` returns them. All workers have stopped, and the next call works
-    normally. It is a `KeyboardInterrupt` and no `Exception`, so that ``except Exception`` in a cell
-    does not swallow it and Run All stops.
+    ``nbshare.last_job().partial()`` returns them; with ``checkpoint=``, the same call continues.
+    All workers have stopped, and the next call works normally. It is a `KeyboardInterrupt` and no
+    `Exception`, so that ``except Exception`` in a cell does not swallow it and Run All stops.
 
     Examples
     --------
