@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import threading
 from _thread import get_ident
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -47,3 +48,19 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
             self._handler(number, frame)
         else:
             self._came = True
+
+
+def start_thread(run: Callable[..., object], *args: object) -> None:
+    """Start a thread of which `threading` knows when it ends, and does not wait for it.
+
+    For whatever may print or draw: ipykernel gives a socket to each thread that does, and takes it
+    back when that has ended, which it cannot see of threads that `_thread` starts.
+
+    Raises
+    ------
+    RuntimeError
+        If no more threads are allowed.
+    """
+    thread = threading.Thread(target=run, args=args, daemon=True)
+    with uninterrupted():
+        thread.start()

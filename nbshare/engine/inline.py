@@ -16,6 +16,7 @@ from nbshare.engine.call import Call
 from nbshare.engine.run import Engine
 from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
+from nbshare.interrupts import start_thread
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire.failures import describe, explained
 from nbshare.wire.results import LogKey, OutputSpec
@@ -148,7 +149,7 @@ class ThreadEngine(Engine):
 
         for work in list(works):
             try:
-                _thread.start_new_thread(run, (work,))
+                start_thread(run, work)
             except RuntimeError:  # no more threads are allowed: this one does it
                 run(work)
         del work

@@ -26,6 +26,7 @@ from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.errors import SlowLoadingWarning, warn_at_most
+from nbshare.interrupts import start_thread
 from nbshare.memory.descriptors import with_room
 from nbshare.wire.orders import STREAMS
 
@@ -102,7 +103,7 @@ class Prints:
         if not self.is_attended and not self._showing.locked():
             # If no thread can be started, it is shown with the next text.
             with suppress(RuntimeError):
-                _thread.start_new_thread(self.show, ())
+                start_thread(self.show)
 
     def show(self) -> bool:
         """Show all prints so far; returns False if there were none."""

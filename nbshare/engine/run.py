@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
+from nbshare.interrupts import start_thread
 from nbshare.wire.board import RESTORED
 from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
@@ -169,7 +170,7 @@ class Run:
             with suppress(IndexError):
                 callback = self._callbacks.popleft()
                 try:
-                    _thread.start_new_thread(_call_safely, (callback,))
+                    start_thread(_call_safely, callback)
                 except RuntimeError:  # no more threads are allowed, or the interpreter is ending
                     _call_safely(callback)
 

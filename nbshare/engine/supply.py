@@ -23,6 +23,7 @@ from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
+from nbshare.interrupts import start_thread
 from nbshare.wire.board import LOW, N_ITEMS, RESTORED, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
@@ -96,7 +97,7 @@ class SourceSupply(Supply):
         """Begin."""
         self._intake.want(2 * self._pace.size)
         if self._in_background:
-            _thread.start_new_thread(self._live, ())
+            start_thread(self._live)
 
     def wake(self) -> None:
         """Check for work; for any thread."""
@@ -254,7 +255,7 @@ class Intake:
             self._has_thread = True
             try:
                 # With the caller's context, which holds NumPy's errstate, for example.
-                _thread.start_new_thread(contextvars.copy_context().run, (self._work,))
+                start_thread(contextvars.copy_context().run, self._work)
             except RuntimeError:  # no more threads are allowed: `take` does it
                 self._has_thread = False
         self._go_on()

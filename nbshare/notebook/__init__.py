@@ -37,7 +37,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
-from nbshare.interrupts import uninterrupted
+from nbshare.interrupts import start_thread
 from nbshare.job import Job
 from nbshare.notebook.environment import KernelOutput, cell_number, is_static, surroundings
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot, as_plots
@@ -293,10 +293,8 @@ class Showing:
             self._live.append(display)
         over = threading.Event()
         job.add_done_callback(lambda _: over.set())
-        thread = threading.Thread(target=self._follow, args=(display, over), daemon=True)
         try:
-            with uninterrupted():
-                thread.start()
+            start_thread(self._follow, display, over)
         except RuntimeError:  # no more threads are allowed: only the last state is drawn
             job.add_done_callback(lambda _: self.close())
         return True

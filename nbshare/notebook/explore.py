@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.errors import DisplayWarning, warn
+from nbshare.interrupts import start_thread
 from nbshare.job import Job
 from nbshare.notebook.environment import (
     JUPYTER,
@@ -320,7 +321,7 @@ class Panel:
             _show({**self._also, "text/plain": ""})
             self._also = {}
         self._save(self._saved.display)
-        threading.Thread(target=self._run, daemon=True).start()
+        start_thread(self._run)
 
     def close(self) -> None:
         """Remove it: another one replaces it."""

@@ -138,6 +138,20 @@ def test_i1_i4_the_kernel_is_interrupted(common, how, presses):
     assert time.monotonic() - start < SOON_S
 
 
+def test_r1_background_runs_leave_no_descriptors(common):
+    """The kernel gives a socket to each thread that prints, until that has ended."""
+    _, kernel = common
+    kernel.run_well("""
+for _ in range(3):
+    job = nbshare.map_async(print, range(4), max_workers=2)
+    job.wait()
+    quiet(tasks.double, (print("taken") or i for i in range(3)), max_workers=2)
+wait_until(lambda: threading.active_count() <= 10)
+""")
+    cell = kernel.run("print([t.name for t in sys.stdout.pub_thread._event_pipes])")
+    assert "Dummy" not in cell.stdout
+
+
 def test_i1_the_kernel_is_interrupted_under_a_live_plot(common):
     """■ ends the cell at once, keeps what is done and the picture of it; the next call works."""
     lab, kernel = common
