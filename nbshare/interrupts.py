@@ -4,9 +4,11 @@ from __future__ import annotations
 
 # The module signal adds enumerations, which take 12 µs.
 import _signal  # type: ignore[import-not-found]
+import importlib
 import threading
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -64,3 +66,22 @@ def start_thread(run: Callable[..., object], *args: object) -> None:
     thread = threading.Thread(target=run, args=args, daemon=True)
     with uninterrupted():
         thread.start()
+
+
+def import_whole(name: str) -> None:
+    """Import a module in a thread, where no interrupt arrives, and wait for it; errors are lost.
+
+    Large packages fail for good if an interrupt ends their import in the middle. A wait for it can
+    be interrupted. An import of the module after this is quick, or raises the error.
+    """
+    is_there = allocate_lock()
+    is_there.acquire()
+
+    def load() -> None:
+        with suppress(BaseException):
+            importlib.import_module(name)
+        is_there.release()
+
+    with suppress(RuntimeError):  # no more threads are allowed
+        start_thread(load)
+        is_there.acquire()

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.errors import DisplayWarning, warn
-from nbshare.interrupts import start_thread
+from nbshare.interrupts import import_whole, start_thread
 from nbshare.job import Job
 from nbshare.notebook.environment import (
     JUPYTER,
@@ -282,6 +282,7 @@ class Panel:
     """
 
     def __init__(self, view: View) -> None:
+        import_whole("ipywidgets")
         import ipywidgets as w
         from IPython.display import DisplayHandle
 

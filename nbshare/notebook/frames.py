@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from nbshare.interrupts import import_whole
 from nbshare.job import Job
 from nbshare.memory import usable_cpus
 from nbshare.notebook.environment import Bundle, kernel_output
@@ -46,7 +47,8 @@ class LiveFrames:
         if not n_done or not (final or n_done != self._n_done or not self._is_complete):
             return _LOOK_S
         if self._figure is None:
-            from nbshare.notebook.figure import LiveFigure  # loads matplotlib
+            import_whole("nbshare.notebook.figure")  # and Matplotlib
+            from nbshare.notebook.figure import LiveFigure
 
             # matplotlib has one style for all threads: in the background, keep the user's.
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)

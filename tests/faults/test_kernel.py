@@ -177,6 +177,20 @@ assert time.monotonic() - start < faultlab.SOON_S
 """)
 
 
+def test_i2_the_kernel_is_interrupted_while_matplotlib_is_imported(kernel):
+    """■ leaves it whole: the last frame is drawn, and later cells can import the rest."""
+    cell = kernel.run("""
+def press():
+    wait_until(lambda: "matplotlib.colors" in sys.modules)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press).start()
+pair(functools.partial(tasks.hang, "sleep"), range(8), plot="line")
+""")
+    assert cell.error == "MapInterrupted"
+    assert "image/png" in cell.mimetypes
+    kernel.run_well("import matplotlib.pyplot")
+
+
 def test_i2_the_kernel_is_interrupted_while_inputs_are_copied(common):
     """■ in the middle of a copy ends the cell in one line, and frees the memory."""
     _, kernel = common
