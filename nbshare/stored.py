@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint.directory import check_place
-from nbshare.checkpoint.files import read_json
+from nbshare.checkpoint.files import read_json, size_of
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
+from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -192,14 +192,19 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
+        if not any(size_of(x / ERRORS_FILE) for x in (self.path, *parts_of(self.path))):
+            return {}  # the usual case, which is asked for often
         whole = whole_of(self.path)
-        present = np.isin(whole.states, STORED)
-        return {
-            each["item"]: each
-            for reader in whole.readers
-            for each in reader.errors()
-            if each["time"] >= since and not present[each["item"] :][:1].any()
-        }
+        missing = np.flatnonzero(~np.isin(whole.states, STORED))
+        item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
+        item_of[whole.order[missing]] = missing
+        found = {}
+        for k, reader in enumerate(whole.readers):
+            for each in reader.errors():  # in a part, rows are in the order of the items
+                row = each["row"] if k == 0 else whole.order[each["row"]]
+                if each["time"] >= since and (item_of[row : row + 1] >= 0).any():
+                    found[int(item_of[row])] = each
+        return found
 
     def results(self) -> Any:
         """Return the results that are stored, in the order of the items of the last call.

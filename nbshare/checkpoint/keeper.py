@@ -88,6 +88,7 @@ class Keeper:
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
+        self._noted: set[int] = set()  # items whose failures are stored
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
         self._is_over.acquire()
@@ -247,6 +248,7 @@ class Keeper:
             raise FileNotFoundError
         for page in self._call.board.pages:
             self._save_page(page)
+        self._save_errors()
         self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
@@ -255,7 +257,8 @@ class Keeper:
         where = self._directory.path
         if not self._directory.writer.renew():  # it may go at any moment, with any error
             self._is_lost = True
-            error = FileNotFoundError(2, "the directory is gone", str(where))
+            gone = "the directory is gone, or another process writes to it"
+            error = FileNotFoundError(2, gone, str(where))
         if self._on_full == "stop":
             self._is_lost = True
             call = self._call
@@ -298,6 +301,16 @@ class Keeper:
         index["state"] = states
         transfer(source, new, self._writer, page.rows[new], index)
 
+    def _save_errors(self) -> None:
+        for i, error in list(self._call.results.errors.items()):
+            if i not in self._noted:
+                told = describe(error, i, "")
+                record = {"type": told.type_name, "text": told.text, "traceback": told.traceback}
+                for page, place, _ in self._call.board.parts(i, i + 1):
+                    if (row := int(page.rows[place])) >= 0:
+                        self._directory.note_error(record | {"row": row})
+                self._noted.add(i)
+
     # ------------------------------------------------------------------------ in the end
 
     def end(self, then: Callable[[], None]) -> None:
@@ -325,10 +338,6 @@ class Keeper:
     def _note_end(self) -> None:
         if self._call.board.is_open and self._order:
             self._directory.note_order(np.concatenate(self._order))
-        for i, error in list(self._call.results.errors.items()):
-            told = describe(error, i, "")
-            record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
-            self._directory.note_error(record | {"traceback": told.traceback})
 
     def close(self, error: BaseException | None) -> None:
         """Release the directory to other writers; `error`: with which the call has failed."""
