@@ -5,8 +5,10 @@ from __future__ import annotations
 import _thread
 import os
 import pickle
+import shlex
 import signal
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.directory import LOG_FILE
 from nbshare.checkpoint.files import size_of
+from nbshare.checkpoint.reader import whole_of
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import PARTS, is_here
 from nbshare.engine.collect import as_masked, collect
@@ -94,7 +97,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
     label = progress if isinstance(progress, str) else run.stored.label
-    return in_background(cast("Any", run), label, progress, plot)
+    job = in_background(cast("Any", run), label, progress, plot)
+    weakref.finalize(job, run.release).atexit = False
+    return job
 
 
 def _error_of(writer: dict[str, Any]) -> BaseException:
@@ -123,6 +128,7 @@ class AttachedRun(Run):
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
         super().__init__(Request(**request))
         self._end_state: State = "failed"
+        self._is_left = False  # nobody has its job any more
         self._given = np.zeros(0, np.bool_)
         self._began_at: float | None = writer.get("began_at")
         self._n_shown = size_of(path / LOG_FILE)
@@ -139,8 +145,18 @@ class AttachedRun(Run):
     @property
     def age_s(self) -> float:
         """Seconds since it began, or until its end."""
-        ended_at = self.stored._writer()[1].get("ended") or time.time()
-        return float(ended_at - self._began_at) if self._began_at else 0.0
+        state, writer = self.stored._writer()
+        until = time.time() if state == "running" else writer.get("ended")
+        if not until:  # it was killed
+            until = whole_of(self._path).words["stored_at"].max(initial=0.0)
+        return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were stored before it began."""
+        whole = whole_of(self._path)
+        stored_at = whole.words["stored_at"][whole.order]
+        return int(((stored_at > 0) & (stored_at < (self._began_at or 0.0))).sum())
 
     @property
     def n_tasks(self) -> int | None:
@@ -221,9 +237,13 @@ class AttachedRun(Run):
         with suppress(ProcessLookupError):
             os.kill(writer["pid"], signal.SIGINT)
 
+    def release(self) -> None:
+        """Look no more: the job is gone."""
+        self._is_left = True
+
     def _watch(self) -> None:
         try:
-            while self.stored.state == "running":
+            while not self._is_left and self.stored.state == "running":
                 self._show_prints(size_of(self._path / LOG_FILE))
                 time.sleep(LOOK_S)
         finally:
@@ -255,7 +275,7 @@ class AttachedRun(Run):
         return "done" if self.n_done == self.n_tasks else "stopped", None
 
     def _death(self) -> WorkerDiedError:
-        resume = f", or: python -m nbshare resume {self._path}"
+        resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"
         return WorkerDiedError(
             f"{self._path}: the process of this run was killed, or the machine restarted, after "
             f"{self.n_done} of {self.n_tasks} items. Their results are kept, and partial() returns "

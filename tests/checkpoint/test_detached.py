@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,14 +102,19 @@ def test_it_outlives_its_kernel(lab):
 
 
 @pytest.mark.parametrize("way", ["call", pytest.param("folder", marks=pytest.mark.slow)])
-def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way):
+def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch):
     """By the same call, or from its folder alone; no item that is stored runs again."""
     job = sweep()
     await_gate(tmp_path / "run")
     driver_of(tmp_path / "run").kill()
     with pytest.raises(WorkerDiedError, match=r"was killed.* 4 of 12.*make the same call"):
         job.result()
-    assert attach(tmp_path / "run").partial().compressed().tolist() == TWICE[:4]
+    hour_later_s = time.time() + 3600
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: hour_later_s)
+        late = attach(tmp_path / "run")
+    assert late.partial().compressed().tolist() == TWICE[:4]
+    assert late.elapsed_s < 60
     (tmp_path / "gate").touch()
     sweeps.noted(tmp_path / "log")
     if way == "call":
@@ -156,6 +162,29 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=0.5)
     with pytest.raises(LookupError, match="another process"):
         second.debug(0)
+
+
+def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
+    """No thread goes on looking, though the run does."""
+    job = sweep()
+    n_threads = psutil.Process().num_threads()
+    for _ in range(3):
+        assert attach(tmp_path / "run").running()
+    assert nbshare.last_job().running()
+    nbshare.job.remember(None)
+    wait_until(lambda: psutil.Process().num_threads() <= n_threads)
+    (tmp_path / "gate").touch()
+    assert job.result().tolist() == TWICE
+
+
+def test_the_rate_of_a_run_that_goes_on(tmp_path, capfd):
+    """Counts what has run, and not what is stored."""
+    options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
+    parallel_map(sweeps.slow, range(1000), max_workers=8, **options)
+    map_async(sweeps.slow, range(1010), max_workers=1, detach=True, **options).wait()
+    attach(tmp_path / "run", progress=True).wait()
+    rate = float(re.findall(r"1010/1010 in .* \(([0-9.]+)/s\)", capfd.readouterr().err)[-1])
+    assert rate < 100
 
 
 def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
@@ -320,10 +349,10 @@ def test_a_scheduler_s_notice(swept, tmp_path, number):
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
 
 
-@pytest.mark.slow
-def test_items_that_take_too_long_after_the_notice(swept, tmp_path):
+@pytest.mark.parametrize("grace", [0, pytest.param(0.1, marks=pytest.mark.slow)])
+def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
     """Are ended when the grace is over, and run again next time."""
-    command = swept("--grace", 0.1)
+    command = swept("--grace", grace)
     wait_until((tmp_path / "run" / "lease.json").exists)
     job = await_gate(tmp_path / "run")
     command.process.terminate()
@@ -400,8 +429,33 @@ def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says
     assert not list(tmp_path.iterdir())
 
 
-def test_shared_needs_names(capsys):
-    """Or nobody knows which argument a file is for."""
+def test_files_that_are_wrong(tmp_path, monkeypatch, capsys):
+    """Are named: of items, and of the function, with the line whose import fails."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.json").write_text("[1")
+    (tmp_path / "items.npy").write_text("no array")
+    (tmp_path / "items.txt").write_text("one")
+    (tmp_path / "breaks.py").write_text("import sys\nimport no_such_module\n")
+    for kind in ("json", "npy"):
+        assert main(f"run breaks.py:f --items items.{kind} --checkpoint run".split()) == 1
+        assert f"run: items.{kind}: " in capsys.readouterr().err
+    assert main(["run", "breaks.py:f", "--items", "items.txt", "--checkpoint", "run"]) == 1
+    told = capsys.readouterr().err
+    assert "ModuleNotFoundError: No module named 'no_such_module'\n" in told
+    assert f'  File "{tmp_path / "breaks.py"}", line 2' in told
+    assert "importlib" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--shared table.npy", "write name=file"),  # or nobody knows for which argument
+        ("--grace -1", "write a number of seconds"),
+        ("--grace nan", "write a number of seconds"),
+    ],
+)
+def test_options_that_are_wrong(capsys, words, says):
+    """Are said with how to write them."""
     with pytest.raises(SystemExit, match="2"):
-        main(["run", "f.py:f", "--items", "x.npy", "--checkpoint", "run", "--shared", "table.npy"])
-    assert "write name=file" in capsys.readouterr().err
+        main(f"run f.py:f --items x.npy --checkpoint run {words}".split())
+    assert says in capsys.readouterr().err
