@@ -162,6 +162,9 @@ def _wind_up(number: int, grace: float, notices: list[int]) -> None:
     for job in running:
         job._run.halt()
     name = signal.Signals(number).name
-    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
+    text = f"nbshare: {name}: items that run may finish within {grace:g} s\n"
+    with suppress(OSError):  # who reads it may have got the signal, too
+        if sys.stderr is not None:  # else the descriptor is of another file
+            os.write(2, text.encode())
     signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
     signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would be no limit

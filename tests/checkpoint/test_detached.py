@@ -299,12 +299,12 @@ class Command:
 
     processes: ClassVar[list[subprocess.Popen]] = []
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, output=None):
         self._log = folder.parent / f"{folder.name}.log"
         words = [sys.executable, "-m", "nbshare", *map(str, arguments)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                words, cwd=folder, stdout=log, stderr=log, start_new_session=True
+                words, cwd=folder, stdout=log, stderr=output or log, start_new_session=True
             )
         self.processes.append(self.process)
 
@@ -325,7 +325,8 @@ def swept(tmp_path):
     (tmp_path / "log.json").write_text(json.dumps(str(tmp_path / "log")))
     given = "--items", "items.npy", "--shared", "log=log.json"
     given += "--checkpoint", "run", "--max-workers", 2
-    return lambda *more: Command(tmp_path, "run", f"{sweeps.__file__}:gated", *given, *more)
+    words = tmp_path, "run", f"{sweeps.__file__}:gated", *given
+    return lambda *more, **options: Command(*words, *more, **options)
 
 
 @pytest.mark.parametrize(
@@ -347,6 +348,18 @@ def test_a_scheduler_s_notice(swept, tmp_path, number):
     assert command.ended() == 0
     assert "gated done: 12/12" in command.log
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
+
+
+def test_a_notice_that_nobody_reads(swept, tmp_path):
+    """As in a pipe whose other end got the signal first: exit 75 all the same."""
+    end, begin = os.pipe()
+    command = swept("--grace", 0, output=begin)
+    os.close(begin)
+    wait_until((tmp_path / "run" / "lease.json").exists)
+    await_gate(tmp_path / "run")
+    os.close(end)
+    command.process.terminate()
+    assert command.ended() == 75
 
 
 @pytest.mark.parametrize("grace", [0, pytest.param(0.1, marks=pytest.mark.slow)])
