@@ -73,8 +73,7 @@ def _importing(error: Exception) -> list[str]:
     """Return the lines of the function's file, and of what it imports, that an error is from."""
     frames = traceback.extract_tb(error.__traceback__)
     is_import = [frame.filename.startswith("<frozen importlib") for frame in frames]
-    first = is_import.index(True) if True in is_import else len(frames)
-    users = [frame for k, frame in enumerate(frames) if k > first and not is_import[k]]
+    users = [x for k, x in enumerate(frames) if any(is_import[:k]) and not is_import[k]]
     return [line.rstrip() for line in traceback.format_list(users)]
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.directory import LOG_FILE
 from nbshare.checkpoint.files import size_of
-from nbshare.checkpoint.reader import whole_of
+from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import PARTS, is_here
 from nbshare.engine.collect import as_masked, collect
@@ -31,7 +31,7 @@ from nbshare.job import Job
 from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
 from nbshare.running import in_background
-from nbshare.stored import StoredRun
+from nbshare.stored import StoredRun, values_of
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
 
@@ -129,8 +129,8 @@ class AttachedRun(Run):
         super().__init__(Request(**request))
         self._end_state: State = "failed"
         self._is_left = False  # nobody has its job any more
-        self._given = np.zeros(0, np.bool_)
-        self._began_at: float | None = writer.get("began_at")
+        self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
+        self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(path / LOG_FILE)
 
     # ------------------------------------------------------------------ what a job reads
@@ -152,13 +152,6 @@ class AttachedRun(Run):
         return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
 
     @property
-    def n_restored(self) -> int:
-        """Number of items that were stored before it began."""
-        whole = whole_of(self._path)
-        stored_at = whole.words["stored_at"][whole.order]
-        return int(((stored_at > 0) & (stored_at < (self._began_at or 0.0))).sum())
-
-    @property
     def n_tasks(self) -> int | None:
         """Number of items."""
         return self.stored.n_tasks
@@ -171,7 +164,7 @@ class AttachedRun(Run):
     @property
     def errors(self) -> dict[int, BaseException]:
         """Failures by item, as texts: they come from another process."""
-        found = self.stored._failures(self._began_at or 0.0).items()
+        found = self.stored._failures(self._began_at).items()
         return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
 
     def present(self) -> npt.NDArray[np.bool_]:
@@ -192,15 +185,16 @@ class AttachedRun(Run):
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
-        errors = self.errors if self.request.policy.returns_errors else {}
-        there = self.present()
-        there[[i for i in errors if i < len(there)]] = True
+        whole, errors = whole_of(self._path), self.errors
+        there = np.isin(whole.states, STORED)
         new = there.copy()
         new[: len(self._given)] &= ~self._given
         self._given = there
-        results = self.stored.results() if new.any() else ()
-        for i in np.flatnonzero(new).tolist():
-            yield i, errors[i] if i in errors else results[i]
+        yield from values_of(whole, new)
+        if self.request.policy.returns_errors:
+            for i in errors.keys() - self._given_errors:
+                self._given_errors.add(i)
+                yield i, errors[i]
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Raise LookupError: items are not stored."""
@@ -243,8 +237,11 @@ class AttachedRun(Run):
 
     def _watch(self) -> None:
         try:
-            while not self._is_left and self.stored.state == "running":
-                self._show_prints(size_of(self._path / LOG_FILE))
+            while not self._is_left:
+                n_printed = size_of(self._path / LOG_FILE)  # first: after the end its driver prints
+                if self.stored.state != "running":
+                    break
+                self._show_prints(n_printed)
                 time.sleep(LOOK_S)
         finally:
             self._finish()

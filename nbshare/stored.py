@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -316,24 +316,31 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
+def values_of(whole: Whole, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
+    """Yield (index, result) of some items of the last call, one by one."""
+    sources = whole.source[whole.order]
+    for k, reader in enumerate(whole.readers):
+        here = np.flatnonzero(wanted & (sources == k))
+        values = reader.objects(whole.place[whole.order[here]], whole.states[here])
+        yield from zip(here.tolist(), values, strict=True)
+
+
 def _together(whole: Whole) -> Any:
     """Return the results of several readers: a masked array in memory, or a list."""
-    n, parts, is_missing = len(whole.order), [], ~np.isin(whole.states, STORED)
+    states, sources = whole.states, whole.source[whole.order]
+    is_missing, parts = ~np.isin(states, STORED), []
     for k, reader in enumerate(whole.readers):
-        new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
-        if len(new):
-            output = reader.load(RESULTS_FILE)
-            rows = whole.place[whole.order[new]]
-            parts.append((reader, new, rows, whole.states[new], output))
-    forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
-    if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
-        results = [MISSING] * n
-        for reader, new, rows, states, _ in parts:
-            for i, value in zip(new.tolist(), reader.objects(rows, states), strict=True):
-                results[i] = value
+        here = np.flatnonzero((states == IN_OUTPUT) & (sources == k))
+        if len(here):
+            parts.append((reader.load(RESULTS_FILE), here))
+    forms = {(output.dtype, output.shape[1:]) for output, _ in parts}
+    if len(forms) != 1 or (states == IN_LOG).any():
+        results = [MISSING] * len(states)
+        for i, value in values_of(whole, ~is_missing):
+            results[i] = value
         return results
     dtype, shape = forms.pop()
-    array = np.zeros((n, *shape), dtype)
-    for _, new, rows, _, output in parts:
-        array[new] = output[rows]
+    array = np.zeros((len(states), *shape), dtype)
+    for output, here in parts:
+        array[here] = output[whole.place[whole.order[here]]]
     return masked(array, is_missing) if is_missing.any() else array

@@ -231,7 +231,7 @@ class Directory:
             words["code"] = numbers[words["code"]]
             transfer(source, whole.place[rows], writer, rows, words)
         for record in part.errors():
-            files.append(self.path / ERRORS_FILE, record | {"row": int(whole.order[record["row"]])})
+            self.note_error(record | {"row": int(whole.order[record["row"]])})
 
     def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
         n = self._columns[0].n if self._columns else None
@@ -351,7 +351,7 @@ class Directory:
 
     def note_error(self, record: dict[str, Any]) -> None:
         """Store the failure of a row's item."""
-        files.append(self.path / ERRORS_FILE, record | {"time": time.time()})
+        files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:
         """Wait until the disk has all."""

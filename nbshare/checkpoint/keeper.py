@@ -246,9 +246,9 @@ class Keeper:
     def _save(self) -> None:
         if not self._directory.writer.renew():
             raise FileNotFoundError
+        self._save_errors()  # first: an item that is known to have failed has its error
         for page in self._call.board.pages:
             self._save_page(page)
-        self._save_errors()
         self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
@@ -305,10 +305,11 @@ class Keeper:
         for i, error in list(self._call.results.errors.items()):
             if i not in self._noted:
                 told = describe(error, i, "")
-                record = {"type": told.type_name, "text": told.text, "traceback": told.traceback}
+                record = {"type": told.type_name, "text": told.text, "time": time.time()}
                 for page, place, _ in self._call.board.parts(i, i + 1):
                     if (row := int(page.rows[place])) >= 0:
-                        self._directory.note_error(record | {"row": row})
+                        record |= {"row": row, "traceback": told.traceback}
+                        self._directory.note_error(record)
                 self._noted.add(i)
 
     # ------------------------------------------------------------------------ in the end

@@ -68,9 +68,12 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
                 return False
         return other["boot"] == boot_id() and not has_ended((other["pid"], other["start"]))
     with suppress(OSError):
-        os.utime(folder / "lock")  # by the clock of the file system, not by ours
+        now_s = time.time()
+        with suppress(OSError):  # who may only read has no better clock
+            os.utime(folder / "lock")
+            now_s = (folder / "lock").stat().st_mtime  # that of the file system
         with (folder / LEASE).open() as file:  # opened: NFS then asks its server
-            age_s = (folder / "lock").stat().st_mtime - os.fstat(file.fileno()).st_mtime
+            age_s = now_s - os.fstat(file.fileno()).st_mtime
         return age_s < LEASE_S[other.get("role", "run")]
     return False
 
