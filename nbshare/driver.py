@@ -80,6 +80,8 @@ def run(
 ) -> int:
     """Run a function with items from files; return the exit code."""
     grace = options.pop("grace")
+    # It may import the files next to it, as a script may.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
     options["shared"] = {name: _load(path) for name, path in shared}
     return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
 

@@ -414,6 +414,18 @@ def test_items_from_files(tmp_path):
     assert 'raise KeyError("no such word")' in command.log
 
 
+def test_a_function_s_file_imports_its_neighbours(tmp_path):
+    """As a script does, from whichever folder the command is given."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "neighbour.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "project" / "work.py").write_text("from neighbour import twice\n")
+    (tmp_path / "items.json").write_text("[1, 2]")
+    words = "--items", "items.json", "--checkpoint", "run"
+    command = Command(tmp_path, "run", "project/work.py:twice", *words)
+    assert command.ended() == 0, command.log
+    assert attach(tmp_path / "run").result().tolist() == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
