@@ -26,7 +26,7 @@ from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, State
-from nbshare.errors import TaskError, WorkerDiedError
+from nbshare.errors import CheckpointError, TaskError, WorkerDiedError
 from nbshare.job import Job
 from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
@@ -263,6 +263,8 @@ class AttachedRun(Run):
 
     def _outcome(self) -> tuple[State, BaseException | None]:
         """Return how the run has ended."""
+        if not (self._path / "meta.json").exists():
+            return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
         state, writer = self.stored._writer()
         if state == "ended":
             return "failed", self._death()

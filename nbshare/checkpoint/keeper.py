@@ -259,7 +259,7 @@ class Keeper:
             self._is_lost = True
             gone = "the directory is gone, or another process writes to it"
             error = FileNotFoundError(2, gone, str(where))
-        if self._on_full == "stop":
+        if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
             self._is_lost = True
             call = self._call
             call.error = call.error or error.with_traceback(None)

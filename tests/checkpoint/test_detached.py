@@ -124,6 +124,19 @@ def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch
     assert attach(tmp_path / "run").result().tolist() == TWICE
 
 
+def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
+    """With an error, as nobody would get its results; it was done, with no items."""
+    job = sweep()
+    await_gate(tmp_path / "run")
+    driver = driver_of(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match="is gone"):
+        job.result(10)
+    assert job.state == "failed"
+    psutil.wait_procs([driver], timeout=10)
+    assert not driver.is_running()
+
+
 # ------------------------------------------------------------------------- what a job does
 
 
