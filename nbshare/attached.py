@@ -31,7 +31,7 @@ from nbshare.job import Job
 from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
 from nbshare.running import in_background
-from nbshare.stored import StoredRun, values_of
+from nbshare.stored import StoredRun
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
 
@@ -190,7 +190,11 @@ class AttachedRun(Run):
         new = there.copy()
         new[: len(self._given)] &= ~self._given
         self._given = there
-        yield from values_of(whole, new)
+        for k, reader in enumerate(whole.readers):
+            here = np.flatnonzero(new & (whole.source[whole.order] == k))
+            rows = whole.order[here]
+            values = reader.objects(whole.place[rows], whole.words["state"][rows])
+            yield from zip(here.tolist(), values, strict=True)
         if self.request.policy.returns_errors:
             for i in errors.keys() - self._given_errors:
                 self._given_errors.add(i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint.directory import check_place
-from nbshare.checkpoint.files import read_json, size_of
+from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Whole, whole_of
+from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -192,8 +192,9 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
-        if not any(size_of(x / ERRORS_FILE) for x in (self.path, *parts_of(self.path))):
-            return {}  # the usual case, which is asked for often
+        folders = self.path, *parts_of(self.path)
+        if not any((folder / "errors.jsonl").exists() for folder in folders):
+            return {}  # quickly: every look at a job asks for them
         whole = whole_of(self.path)
         missing = np.flatnonzero(~np.isin(whole.states, STORED))
         item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
@@ -316,31 +317,24 @@ class StoredRun:
         return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
 
 
-def values_of(whole: Whole, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
-    """Yield (index, result) of some items of the last call, one by one."""
-    sources = whole.source[whole.order]
-    for k, reader in enumerate(whole.readers):
-        here = np.flatnonzero(wanted & (sources == k))
-        values = reader.objects(whole.place[whole.order[here]], whole.states[here])
-        yield from zip(here.tolist(), values, strict=True)
-
-
 def _together(whole: Whole) -> Any:
     """Return the results of several readers: a masked array in memory, or a list."""
-    states, sources = whole.states, whole.source[whole.order]
-    is_missing, parts = ~np.isin(states, STORED), []
+    n, parts, is_missing = len(whole.order), [], ~np.isin(whole.states, STORED)
     for k, reader in enumerate(whole.readers):
-        here = np.flatnonzero((states == IN_OUTPUT) & (sources == k))
-        if len(here):
-            parts.append((reader.load(RESULTS_FILE), here))
-    forms = {(output.dtype, output.shape[1:]) for output, _ in parts}
-    if len(forms) != 1 or (states == IN_LOG).any():
-        results = [MISSING] * len(states)
-        for i, value in values_of(whole, ~is_missing):
-            results[i] = value
+        new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
+        if len(new):
+            output = reader.load(RESULTS_FILE)
+            rows = whole.place[whole.order[new]]
+            parts.append((reader, new, rows, whole.states[new], output))
+    forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
+    if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
+        results = [MISSING] * n
+        for reader, new, rows, states, _ in parts:
+            for i, value in zip(new.tolist(), reader.objects(rows, states), strict=True):
+                results[i] = value
         return results
     dtype, shape = forms.pop()
-    array = np.zeros((len(states), *shape), dtype)
-    for output, here in parts:
-        array[here] = output[whole.place[whole.order[here]]]
+    array = np.zeros((n, *shape), dtype)
+    for _, new, rows, _, output in parts:
+        array[new] = output[rows]
     return masked(array, is_missing) if is_missing.any() else array

@@ -38,7 +38,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Rows, Whole, whole_of
+from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
@@ -351,7 +351,7 @@ class Directory:
 
     def note_error(self, record: dict[str, Any]) -> None:
         """Store the failure of a row's item."""
-        files.append(self.path / ERRORS_FILE, record)
+        files.append(self.path / "errors.jsonl", record)
 
     def _sync(self) -> None:
         """Wait until the disk has all."""

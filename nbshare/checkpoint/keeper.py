@@ -88,7 +88,6 @@ class Keeper:
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
-        self._noted: set[int] = set()  # items whose failures are stored
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
         self._is_over.acquire()
@@ -96,6 +95,7 @@ class Keeper:
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
         self._line = users_line()
+        self._noted = set[int]()  # items whose failures are stored
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
         spec, out = self._directory.reader.spec, request.out

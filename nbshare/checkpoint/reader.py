@@ -29,7 +29,6 @@ from nbshare.wire.rows import (
     log_file,
 )
 
-ERRORS_FILE = "errors.jsonl"
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 Rows = npt.NDArray[np.int64]
@@ -105,7 +104,7 @@ class RowReader:
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""
         with suppress(FileNotFoundError):
-            lines = read_current(Path.read_text, self.folder / ERRORS_FILE).splitlines()
+            lines = read_current(Path.read_text, self.folder / "errors.jsonl").splitlines()
             return [json.loads(line) for line in lines if line.endswith("}")]
         return []
 
