@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
         lines = [f"nbshare {options.command}: {kind}{error}", *getattr(error, "__notes__", ())]
+        lines += _importing(error)
         print(*lines, sep="\n", file=sys.stderr)
         return 1
+
+
+def _importing(error: Exception) -> list[str]:
+    """Return the lines of the function's file, and of what it imports, that an error is from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_import = [frame.filename.startswith("<frozen importlib") for frame in frames]
+    users = [x for k, x in enumerate(frames) if any(is_import[:k]) and not is_import[k]]
+    return [line.rstrip() for line in traceback.format_list(users)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -124,7 +136,7 @@ def _add_run(commands: Any) -> None:
     add("--on-error", choices=["raise", "return"], help="return: go on when an item fails")
     add("--if-changed", choices=["restart", "accept"], help=IF_CHANGED)
     for each in (run, resume):
-        each.add_argument("--grace", type=float, default=30.0, metavar="S", help=GRACE)
+        each.add_argument("--grace", type=_seconds, default=30.0, metavar="S", help=GRACE)
 
 
 def _name_and_file(text: str) -> tuple[str, str]:
@@ -132,6 +144,13 @@ def _name_and_file(text: str) -> tuple[str, str]:
     if not (name.isidentifier() and file):
         raise argparse.ArgumentTypeError(f"{text!r}: write name=file, as elevation=dem.npy")
     return name, file
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r}: write a number of seconds, as 30")
 
 
 def _run(options: argparse.Namespace) -> int:

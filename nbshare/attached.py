@@ -5,8 +5,10 @@ from __future__ import annotations
 import _thread
 import os
 import pickle
+import shlex
 import signal
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,13 +19,14 @@ import numpy.typing as npt
 
 from nbshare.checkpoint.directory import LOG_FILE
 from nbshare.checkpoint.files import size_of
+from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import PARTS, is_here
 from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, State
-from nbshare.errors import TaskError, WorkerDiedError
+from nbshare.errors import CheckpointError, TaskError, WorkerDiedError
 from nbshare.job import Job
 from nbshare.notebook import check_display
 from nbshare.notebook.prints import Printer
@@ -94,7 +97,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
     label = progress if isinstance(progress, str) else run.stored.label
-    return in_background(cast("Any", run), label, progress, plot)
+    job = in_background(cast("Any", run), label, progress, plot)
+    weakref.finalize(job, run.release).atexit = False
+    return job
 
 
 def _error_of(writer: dict[str, Any]) -> BaseException:
@@ -124,8 +129,9 @@ class AttachedRun(Run):
         super().__init__(Request(**request))
         self.stored_in = str(path)
         self._end_state: State = "failed"
-        self._given = np.zeros(0, np.bool_)
-        self._began_at: float | None = writer.get("began_at")
+        self._is_left = False  # nobody has its job any more
+        self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
+        self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(path / LOG_FILE)
 
     # ------------------------------------------------------------------ what a job reads
@@ -140,8 +146,11 @@ class AttachedRun(Run):
     @property
     def age_s(self) -> float:
         """Seconds since it began, or until its end."""
-        ended_at = self.stored._writer()[1].get("ended") or time.time()
-        return float(ended_at - self._began_at) if self._began_at else 0.0
+        state, writer = self.stored._writer()
+        until = time.time() if state == "running" else writer.get("ended")
+        if not until:  # it was killed
+            until = whole_of(self._path).words["stored_at"].max(initial=0.0)
+        return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
 
     @property
     def n_tasks(self) -> int | None:
@@ -162,7 +171,7 @@ class AttachedRun(Run):
     @property
     def errors(self) -> dict[int, BaseException]:
         """Failures by item, as texts: they come from another process."""
-        found = self.stored._failures(self._began_at or 0.0).items()
+        found = self.stored._failures(self._began_at).items()
         return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
 
     def present(self) -> npt.NDArray[np.bool_]:
@@ -183,15 +192,20 @@ class AttachedRun(Run):
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
-        errors = self.errors if self.request.policy.returns_errors else {}
-        there = self.present()
-        there[[i for i in errors if i < len(there)]] = True
+        whole, errors = whole_of(self._path), self.errors
+        there = np.isin(whole.states, STORED)
         new = there.copy()
         new[: len(self._given)] &= ~self._given
         self._given = there
-        results = self.stored.results() if new.any() else ()
-        for i in np.flatnonzero(new).tolist():
-            yield i, errors[i] if i in errors else results[i]
+        for k, reader in enumerate(whole.readers):
+            here = np.flatnonzero(new & (whole.source[whole.order] == k))
+            rows = whole.order[here]
+            values = reader.objects(whole.place[rows], whole.words["state"][rows])
+            yield from zip(here.tolist(), values, strict=True)
+        if self.request.policy.returns_errors:
+            for i in errors.keys() - self._given_errors:
+                self._given_errors.add(i)
+                yield i, errors[i]
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Raise LookupError: items are not stored."""
@@ -228,10 +242,17 @@ class AttachedRun(Run):
         with suppress(ProcessLookupError):
             os.kill(writer["pid"], signal.SIGINT)
 
+    def release(self) -> None:
+        """Look no more: the job is gone."""
+        self._is_left = True
+
     def _watch(self) -> None:
         try:
-            while self.stored.state == "running":
-                self._show_prints(size_of(self._path / LOG_FILE))
+            while not self._is_left:
+                n_printed = size_of(self._path / LOG_FILE)  # first: after the end its driver prints
+                if self.stored.state != "running":
+                    break
+                self._show_prints(n_printed)
                 time.sleep(LOOK_S)
         finally:
             self._finish()
@@ -253,6 +274,8 @@ class AttachedRun(Run):
 
     def _outcome(self) -> tuple[State, BaseException | None]:
         """Return how the run has ended."""
+        if not (self._path / "meta.json").exists():
+            return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
         state, writer = self.stored._writer()
         if state == "ended":
             return "failed", self._death()
@@ -262,7 +285,7 @@ class AttachedRun(Run):
         return "done" if self.n_done == self.n_tasks else "stopped", None
 
     def _death(self) -> WorkerDiedError:
-        resume = f", or: python -m nbshare resume {self._path}"
+        resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"
         return WorkerDiedError(
             f"{self._path}: the process of this run was killed, or the machine restarted, after "
             f"{self.n_done} of {self.n_tasks} items. Their results are kept, and partial() returns "

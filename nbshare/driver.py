@@ -9,11 +9,12 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
+from numpy.lib.format import open_memmap
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.attached import CALL_FILE
@@ -57,7 +58,9 @@ def resume(path: Path, grace: float) -> int:
         buffers.append(memory[at : at + size])
         at += size
     imports = pickle.loads(settings)
-    os.chdir(imports["cwd"])
+    if imports["cwd"] is not None:
+        with suppress(OSError):  # it was removed
+            os.chdir(imports["cwd"])
     sys.path = imports["path"]
     import_as_the_caller(imports["overridden"])
     register_files(imports["files"])
@@ -77,6 +80,8 @@ def run(
 ) -> int:
     """Run a function with items from files; return the exit code."""
     grace = options.pop("grace")
+    # It may import the files next to it, as a script may.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
     options["shared"] = {name: _load(path) for name, path in shared}
     return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
 
@@ -84,12 +89,15 @@ def run(
 def _load(path: str) -> Any:
     """Return what a file holds: an array, a JSON value, or the lines of a text."""
     kind = Path(path).suffix
-    if kind == ".npy":
-        return np.load(path, mmap_mode="r")
-    if kind not in (".json", ".txt"):
+    if kind not in (".npy", ".json", ".txt"):
         raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
-    text = Path(path).read_text("utf-8")
-    return json.loads(text) if kind == ".json" else text.splitlines()
+    try:
+        if kind == ".npy":
+            return open_memmap(path, mode="r")
+        text = Path(path).read_text("utf-8")
+        return json.loads(text) if kind == ".json" else text.splitlines()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
@@ -156,6 +164,9 @@ def _wind_up(number: int, grace: float, notices: list[int]) -> None:
     for job in running:
         job._run.halt()
     name = signal.Signals(number).name
-    os.write(2, f"nbshare: {name}: items that run may finish within {grace:g} s\n".encode())
+    text = f"nbshare: {name}: items that run may finish within {grace:g} s\n"
+    with suppress(OSError):  # who reads it may have got the signal, too
+        if sys.stderr is not None:  # else the descriptor is of another file
+            os.write(2, text.encode())
     signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
-    signal.setitimer(signal.ITIMER_REAL, grace)
+    signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would be no limit

@@ -192,14 +192,20 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
+        folders = self.path, *parts_of(self.path)
+        if not any((folder / "errors.jsonl").exists() for folder in folders):
+            return {}  # quickly: every look at a job asks for them
         whole = whole_of(self.path)
-        present = np.isin(whole.states, STORED)
-        return {
-            each["item"]: each
-            for reader in whole.readers
-            for each in reader.errors()
-            if each["time"] >= since and not present[each["item"] :][:1].any()
-        }
+        missing = np.flatnonzero(~np.isin(whole.states, STORED))
+        item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
+        item_of[whole.order[missing]] = missing
+        found = {}
+        for k, reader in enumerate(whole.readers):
+            for each in reader.errors():  # in a part, rows are in the order of the items
+                row = each["row"] if k == 0 else whole.order[each["row"]]
+                if each["time"] >= since and (item_of[row : row + 1] >= 0).any():
+                    found[int(item_of[row])] = each
+        return found
 
     def results(self) -> Any:
         """Return the results that are stored, in the order of the items of the last call.

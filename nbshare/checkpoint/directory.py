@@ -11,7 +11,7 @@
     index.npy     per row: times, place in a log, state, attempts, number in code.json, checksum:
                   written last
     order.npy     per item of the last call: its row
-    errors.jsonl  what items have failed with
+    errors.jsonl  what items have failed with, by row
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
@@ -231,7 +231,7 @@ class Directory:
             words["code"] = numbers[words["code"]]
             transfer(source, whole.place[rows], writer, rows, words)
         for record in part.errors():
-            self.note_error(record)
+            self.note_error(record | {"row": int(whole.order[record["row"]])})
 
     def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
         n = self._columns[0].n if self._columns else None
@@ -350,7 +350,7 @@ class Directory:
         files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
 
     def note_error(self, record: dict[str, Any]) -> None:
-        """Store the failure of an item."""
+        """Store the failure of a row's item."""
         files.append(self.path / "errors.jsonl", record)
 
     def _sync(self) -> None:

@@ -95,6 +95,7 @@ class Keeper:
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
         self._line = users_line()
+        self._noted = set[int]()  # items whose failures are stored
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
         spec, out = self._directory.reader.spec, request.out
@@ -245,6 +246,7 @@ class Keeper:
     def _save(self) -> None:
         if not self._directory.writer.renew():
             raise FileNotFoundError
+        self._save_errors()  # first: an item that is known to have failed has its error
         for page in self._call.board.pages:
             self._save_page(page)
         self._directory.flush()
@@ -255,8 +257,9 @@ class Keeper:
         where = self._directory.path
         if not self._directory.writer.renew():  # it may go at any moment, with any error
             self._is_lost = True
-            error = FileNotFoundError(2, "the directory is gone", str(where))
-        if self._on_full == "stop":
+            gone = "the directory is gone, or another process writes to it"
+            error = FileNotFoundError(2, gone, str(where))
+        if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
             self._is_lost = True
             call = self._call
             call.error = call.error or error.with_traceback(None)
@@ -298,6 +301,17 @@ class Keeper:
         index["state"] = states
         transfer(source, new, self._writer, page.rows[new], index)
 
+    def _save_errors(self) -> None:
+        for i, error in list(self._call.results.errors.items()):
+            if i not in self._noted:
+                told = describe(error, i, "")
+                record = {"type": told.type_name, "text": told.text, "time": time.time()}
+                for page, place, _ in self._call.board.parts(i, i + 1):
+                    if (row := int(page.rows[place])) >= 0:
+                        record |= {"row": row, "traceback": told.traceback}
+                        self._directory.note_error(record)
+                self._noted.add(i)
+
     # ------------------------------------------------------------------------ in the end
 
     def end(self, then: Callable[[], None]) -> None:
@@ -325,10 +339,6 @@ class Keeper:
     def _note_end(self) -> None:
         if self._call.board.is_open and self._order:
             self._directory.note_order(np.concatenate(self._order))
-        for i, error in list(self._call.results.errors.items()):
-            told = describe(error, i, "")
-            record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
-            self._directory.note_error(record | {"traceback": told.traceback})
 
     def close(self, error: BaseException | None) -> None:
         """Release the directory to other writers; `error`: with which the call has failed."""

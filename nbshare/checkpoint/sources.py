@@ -38,7 +38,10 @@ Step = tuple[str, str]  # a module, and a name in it; "": its import
 
 def parsed(source: bytes) -> ast.Module:
     """Return the syntax tree of a file, without docstrings."""
-    tree = ast.parse(source)
+    try:
+        tree = ast.parse(source)
+    except SystemError:  # of CPython 3.11, if another thread parses at the same time
+        tree = ast.parse(source)
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]

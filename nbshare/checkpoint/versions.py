@@ -19,6 +19,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.key import Key, Parts, differences
 from nbshare.checkpoint.sources import definitions_in
 from nbshare.functions.freshness import Stamp, stamp_of
+from nbshare.wire.context import cwd
 
 
 class Versions:
@@ -41,7 +42,8 @@ class Versions:
         self._folder, self._key = folder, key
         self._all: list[dict[str, Any]] = files.read_json(folder / "code.json") or []
         # Files are known by their paths from here, so that a project may move.
-        self._base = os.path.dirname(next(iter(key.sources.paths), os.path.join(os.getcwd(), "")))
+        first = next(iter(key.sources.paths), None)
+        self._base = os.path.dirname(first) if first else (cwd() or "/")
         self._files: dict[str, Parts] = {}  # that workers have imported
         self.number = -1
 

@@ -35,7 +35,8 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 LEASE = "lease.json"
 
 is_driver = False  # whether this process only drives a run, so that others may interrupt it
-_held: set[tuple[int, int]] = set()  # folders that this process writes to: locks are per process
+# By process (forked ones have a copy) and folder: locks of the kernel's are per process.
+_writers: dict[tuple[int, int, int], Writer] = {}
 
 
 def boot_id() -> str:
@@ -61,11 +62,18 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
     if is_here(other):
+        with suppress(OSError):
+            here = folder.stat().st_ino
+            if other.get("folder", here) != here:  # copied while it was written to
+                return False
         return other["boot"] == boot_id() and not has_ended((other["pid"], other["start"]))
     with suppress(OSError):
-        os.utime(folder / "lock")  # by the clock of the file system, not by ours
+        now_s = time.time()
+        with suppress(OSError):  # who may only read has no better clock
+            os.utime(folder / "lock")
+            now_s = (folder / "lock").stat().st_mtime  # that of the file system
         with (folder / LEASE).open() as file:  # opened: NFS then asks its server
-            age_s = (folder / "lock").stat().st_mtime - os.fstat(file.fileno()).st_mtime
+            age_s = now_s - os.fstat(file.fileno()).st_mtime
         return age_s < LEASE_S[other.get("role", "run")]
     return False
 
@@ -125,11 +133,12 @@ class Writer:
     def __init__(self, folder: Path, role: Role = "run") -> None:
         self._folder, self._renew_s = folder, LEASE_S[role] / RENEWALS
         status = folder.stat()
-        self._place = status.st_dev, status.st_ino
-        if self._place in _held:
-            raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
-        self._fd = disk.system.open(folder / "lock", os.O_RDWR)
+        self._place = os.getpid(), status.st_dev, status.st_ino
+        self._fd = -1
         try:
+            if _writers.setdefault(self._place, self) is not self:  # also of another thread
+                raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
+            self._fd = disk.system.open(folder / "lock", os.O_RDWR)
             self._lock()
             before = writer_of(folder)
             me = this_process()
@@ -138,11 +147,10 @@ class Writer:
             self.is_new_boot = not (before and boot_id() and before["boot"] == boot_id())
             nonce = secrets.token_hex(8)
             self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}
-            self._me["ended"] = False
+            self._me |= {"folder": status.st_ino, "ended": False}
         except BaseException:
-            os.close(self._fd)
+            self._release()
             raise
-        _held.add(self._place)
         self._renewed_at = time.monotonic()
 
     def take(self, **told: Any) -> None:
@@ -176,7 +184,7 @@ class Writer:
                 os.utime(self._folder / LEASE)
         except OSError:
             return False
-        return (status.st_dev, status.st_ino) == self._place
+        return (status.st_dev, status.st_ino) == self._place[1:]
 
     def _has_lease(self) -> bool:
         """Whether the lease is ours, and we were not away until another process took over."""
@@ -192,14 +200,21 @@ class Writer:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
                 (self._folder / LEASE).unlink(missing_ok=True)
-        _held.discard(self._place)
+        self._release()
+
+    def _release(self) -> None:
+        if _writers.get(self._place) is self:
+            del _writers[self._place]
         fd, self._fd = self._fd, -1
-        os.close(fd)  # which drops the lock
+        if fd >= 0:
+            os.close(fd)  # which drops the lock
 
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
     name = f"process {other['pid']} on {other['host']}" if other else "another process"
+    is_elsewhere = other is not None and not is_here(other)
     return (
         f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
         f"nbshare.open_checkpoint({str(folder)!r}) shows how far it is."
+        f"{' If it was killed there, try again in a minute.' if is_elsewhere else ''}"
     )

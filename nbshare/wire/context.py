@@ -65,7 +65,7 @@ def settings() -> dict[str, Any]:
         "path": list(sys.path),
         "umask": _umask(),
         "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
-        "cwd": _cwd(),
+        "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
     }
 
@@ -94,7 +94,8 @@ def encoded_environ() -> dict[Any, Any]:
     return dict(getattr(os.environ, "_data", os.environ))
 
 
-def _cwd() -> str | None:
+def cwd() -> str | None:
+    """Return the working directory; None if it was removed."""
     try:
         return os.getcwd()
     except OSError:

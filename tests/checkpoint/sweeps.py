@@ -109,6 +109,11 @@ def gated_mixed(x, log):
     return f"text {x}" if x % 4 == 3 else 1.0 * x
 
 
+def gated_failing(x, log):
+    gated(x, log)
+    raise ValueError(f"no {x}")
+
+
 def pair(x, log):
     note(log, x)
     print(f"pair {x}")

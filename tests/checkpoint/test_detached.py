@@ -101,14 +101,19 @@ def test_it_outlives_its_kernel(lab):
 
 
 @pytest.mark.parametrize("way", ["call", pytest.param("folder", marks=pytest.mark.slow)])
-def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way):
+def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch):
     """By the same call, or from its folder alone; no item that is stored runs again."""
     job = sweep()
     await_gate(tmp_path / "run")
     driver_of(tmp_path / "run").kill()
     with pytest.raises(WorkerDiedError, match=r"was killed.* 4 of 12.*make the same call"):
         job.result()
-    assert attach(tmp_path / "run").partial().compressed().tolist() == TWICE[:4]
+    hour_later_s = time.time() + 3600
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: hour_later_s)
+        late = attach(tmp_path / "run")
+    assert late.partial().compressed().tolist() == TWICE[:4]
+    assert late.elapsed_s < 60
     (tmp_path / "gate").touch()
     sweeps.noted(tmp_path / "log")
     if way == "call":
@@ -119,10 +124,23 @@ def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way):
     assert attach(tmp_path / "run").result().tolist() == TWICE
 
 
+def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
+    """With an error, as nobody would get its results; it was done, with no items."""
+    job = sweep()
+    await_gate(tmp_path / "run")
+    driver = driver_of(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match="is gone"):
+        job.result(10)
+    assert job.state == "failed"
+    psutil.wait_procs([driver], timeout=10)
+    assert not driver.is_running()
+
+
 # ------------------------------------------------------------------------- what a job does
 
 
-def test_any_process_can_stop_it(sweep, tmp_path, script):
+def test_any_process_can_stop_it(sweep, tmp_path, script, capfd):
     """All that are attached see it, with the results so far; the same call continues."""
     job = sweep()
     await_gate(tmp_path / "run")
@@ -133,8 +151,22 @@ def test_any_process_can_stop_it(sweep, tmp_path, script):
     assert job.state == "stopped"
     with pytest.warns(nbshare.errors.PartialResultWarning, match="4 of 12 items done"):
         assert job.result().compressed().tolist() == TWICE[:4]
+    assert "interrupted" not in capfd.readouterr().out  # which is for the log
     (tmp_path / "gate").touch()
     assert sweep().result().tolist() == TWICE
+
+
+def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
+    """No thread goes on looking, though the run does."""
+    job = sweep()
+    n_threads = psutil.Process().num_threads()
+    for _ in range(3):
+        assert attach(tmp_path / "run").running()
+    assert nbshare.last_job().running()
+    nbshare.job.remember(None)
+    wait_until(lambda: psutil.Process().num_threads() <= n_threads)
+    (tmp_path / "gate").touch()
+    assert job.result().tolist() == TWICE
 
 
 def test_attached_jobs_follow_it(sweep, tmp_path):
@@ -298,12 +330,12 @@ class Command:
 
     processes: ClassVar[list[subprocess.Popen]] = []
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, output=None):
         self._log = folder.parent / f"{folder.name}.log"
         words = [sys.executable, "-m", "nbshare", *map(str, arguments)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                words, cwd=folder, stdout=log, stderr=log, start_new_session=True
+                words, cwd=folder, stdout=log, stderr=output or log, start_new_session=True
             )
         self.processes.append(self.process)
 
@@ -324,7 +356,8 @@ def swept(tmp_path):
     (tmp_path / "log.json").write_text(json.dumps(str(tmp_path / "log")))
     given = "--items", "items.npy", "--shared", "log=log.json"
     given += "--checkpoint", "run", "--max-workers", 2
-    return lambda *more: Command(tmp_path, "run", f"{sweeps.__file__}:gated", *given, *more)
+    words = tmp_path, "run", f"{sweeps.__file__}:gated", *given
+    return lambda *more, **options: Command(*words, *more, **options)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +381,22 @@ def test_a_scheduler_s_notice(swept, tmp_path, number):
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
 
 
-@pytest.mark.slow
-def test_items_that_take_too_long_after_the_notice(swept, tmp_path):
+def test_a_notice_that_nobody_reads(swept, tmp_path):
+    """As in a pipe whose other end got the signal first: exit 75 all the same."""
+    end, begin = os.pipe()
+    command = swept("--grace", 0, output=begin)
+    os.close(begin)
+    wait_until((tmp_path / "run" / "lease.json").exists)
+    await_gate(tmp_path / "run")
+    os.close(end)
+    command.process.terminate()
+    assert command.ended() == 75
+
+
+@pytest.mark.parametrize("grace", [0, pytest.param(0.1, marks=pytest.mark.slow)])
+def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
     """Are ended when the grace is over, and run again next time."""
-    command = swept("--grace", 0.1)
+    command = swept("--grace", grace)
     wait_until((tmp_path / "run" / "lease.json").exists)
     job = await_gate(tmp_path / "run")
     command.process.terminate()
@@ -410,6 +455,18 @@ def test_items_from_files(tmp_path):
     assert 'raise KeyError("no such word")' in command.log
 
 
+def test_a_function_s_file_imports_its_neighbours(tmp_path):
+    """As a script does, from whichever folder the command is given."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "neighbour.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "project" / "work.py").write_text("from neighbour import twice\n")
+    (tmp_path / "items.json").write_text("[1, 2]")
+    words = "--items", "items.json", "--checkpoint", "run"
+    command = Command(tmp_path, "run", "project/work.py:twice", *words)
+    assert command.ended() == 0, command.log
+    assert attach(tmp_path / "run").result().tolist() == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -428,8 +485,33 @@ def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says
     assert not list(tmp_path.iterdir())
 
 
-def test_shared_needs_names(capsys):
-    """Or nobody knows which argument a file is for."""
+def test_files_that_are_wrong(tmp_path, monkeypatch, capsys):
+    """Are named: of items, and of the function, with the line whose import fails."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.json").write_text("[1")
+    (tmp_path / "items.npy").write_text("no array")
+    (tmp_path / "items.txt").write_text("one")
+    (tmp_path / "breaks.py").write_text("import sys\nimport no_such_module\n")
+    for kind in ("json", "npy"):
+        assert main(f"run breaks.py:f --items items.{kind} --checkpoint run".split()) == 1
+        assert f"run: items.{kind}: " in capsys.readouterr().err
+    assert main(["run", "breaks.py:f", "--items", "items.txt", "--checkpoint", "run"]) == 1
+    told = capsys.readouterr().err
+    assert "ModuleNotFoundError: No module named 'no_such_module'\n" in told
+    assert f'  File "{tmp_path / "breaks.py"}", line 2' in told
+    assert "importlib" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--shared table.npy", "write name=file"),  # or nobody knows for which argument
+        ("--grace -1", "write a number of seconds"),
+        ("--grace nan", "write a number of seconds"),
+    ],
+)
+def test_options_that_are_wrong(capsys, words, says):
+    """Are said with how to write them."""
     with pytest.raises(SystemExit, match="2"):
-        main(["run", "f.py:f", "--items", "x.npy", "--checkpoint", "run", "--shared", "table.npy"])
-    assert "write name=file" in capsys.readouterr().err
+        main(f"run f.py:f --items x.npy --checkpoint run {words}".split())
+    assert says in capsys.readouterr().err

@@ -15,7 +15,7 @@ import sweeps
 from faultlab import wait_until
 
 import nbshare
-from nbshare import MISSING, map_async, open_checkpoint, parallel_map
+from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError
 
 
@@ -99,9 +99,27 @@ def test_failures_are_told_until_their_items_have_results(tmp_path):
     run = open_checkpoint(path)
     assert run.errors == {3: "ValueError: no 3", 8: "ValueError: no 8"}
     assert "2 failed" in repr(run)
+    with pytest.raises(ValueError, match="no 8"):
+        parallel_map(sweeps.fragile, [8, 20, 3], shared=shared, checkpoint=path, max_workers=1)
+    assert run.errors == {0: "ValueError: no 8", 2: "ValueError: no 3"}
     (tmp_path / "broken").unlink()
     parallel_map(sweeps.fragile, range(10), shared=shared, checkpoint=path, on_error="return")
     assert run.errors == {}
+
+
+def test_failures_are_told_while_the_run_is_on(tmp_path):
+    """So that nobody waits for the end of a run whose items all fail."""
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    job = map_async(
+        sweeps.gated_failing, range(12), shared=shared, checkpoint=path, on_error="return"
+    )
+    run = open_checkpoint(path)
+    wait_until(lambda: len(run.errors) == 4)
+    assert run.errors[3] == "ValueError: no 3"
+    assert (run.state, run.n_done, attach(path).n_done) == ("running", 0, 4)
+    (tmp_path / "gate").touch()
+    job.wait()
+    assert len(run.errors) == 12
 
 
 def test_what_a_call_would_run_is_said_without_running_it(tmp_path):

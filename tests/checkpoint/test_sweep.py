@@ -385,6 +385,10 @@ def test_processes_of_another_container_are_known_by_their_lease(tmp_path):
     assert not writer.is_alive(tmp_path, other)
     assert writer.is_alive(tmp_path, other | {"role": "run"})
     assert writer.is_alive(tmp_path, {**me, "nonce": "", "ended": False})
+    (tmp_path / "lock").unlink()  # as if it could not be touched
+    assert not writer.is_alive(tmp_path, other)
+    os.utime(tmp_path / "lease.json")
+    assert writer.is_alive(tmp_path, other)
 
 
 def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monkeypatch):

@@ -1,0 +1,88 @@
+"""One process writes to a checkpoint, and others know which."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+
+import pytest
+import sweeps
+from faultlab import wait_until
+
+from nbshare import attach, map_async, open_checkpoint, parallel_map
+from nbshare.checkpoint.writer import Writer
+from nbshare.errors import CheckpointInUseError, WorkerDiedError
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Start a sweep that goes on to item 4, and to its end when its gate is opened."""
+    options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
+    return lambda **more: map_async(sweeps.gated, range(12), **(options | more))
+
+
+def test_threads_that_begin_at_once(tmp_path):
+    """One of them runs, and the others are refused."""
+    gate, outcomes, shared = threading.Barrier(4), [], {"log": str(tmp_path / "log")}
+
+    def call(path):
+        gate.wait()
+        try:
+            outcomes.append(parallel_map(sweeps.slow, range(9), shared=shared, checkpoint=path)[-1])
+        except CheckpointInUseError:
+            outcomes.append("refused")
+
+    for k in range(3):
+        threads = [threading.Thread(target=call, args=[tmp_path / str(k)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(map(str, outcomes)) == ["16.0"] * 3 + ["refused"] * 9
+
+
+def test_a_forked_process_goes_on_when_its_parent_is_done(begin, tmp_path):
+    """It is refused until then, though it has a copy of all that the parent has."""
+    job, (end, start) = begin(), os.pipe()
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            with pytest.raises(CheckpointInUseError, match=f"process {os.getppid()} on"):
+                Writer(tmp_path / "run")
+            os.read(end, 1)
+            Writer(tmp_path / "run")
+            status = 0
+        finally:
+            os._exit(status)
+    (tmp_path / "gate").touch()
+    job.wait()
+    os.write(start, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(start)
+    os.close(end)
+
+
+def test_a_copy_of_a_run_that_is_on(begin, tmp_path):
+    """Nobody writes to it: it is not stopped by its job, and the same call may go on there."""
+    job = begin(detach=True)
+    wait_until(lambda: job.n_done >= 4)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert open_checkpoint(tmp_path / "copy").state == "ended"
+    copied = attach(tmp_path / "copy")
+    assert not copied.cancel()
+    with pytest.raises(WorkerDiedError, match="after 4 of 12 items"):
+        copied.result()
+    (tmp_path / "gate").touch()
+    again = begin(detach=True, checkpoint=tmp_path / "copy")
+    assert again.result().tolist() == job.result().tolist() == [2.0 * i for i in range(12)]
+
+
+def test_a_removed_working_directory(tmp_path, monkeypatch):
+    """Does not matter to a run with a full path, detached or not."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for k, more in enumerate([{}, {"detach": True}]):
+        job = map_async(abs, [-1, 2], checkpoint=tmp_path / str(k), **more)
+        assert job.result().tolist() == [1, 2]
