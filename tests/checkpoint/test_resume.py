@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -375,6 +376,17 @@ def test_any_order_of_blocks_is_found(sweep, kind):
     results, ran = sweep(sweeps.number, kind(items))
     assert ran == ["200"]
     assert results.tolist() == [1.5 * x for x in items]
+
+
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_short_objects_that_were_stored_together_come_in_any_order(tmp_path, kind, backend):
+    """Each with its item: turned round, thinned, shuffled, and with new ones between them."""
+    items = list(range(400))
+    shuffled = random.Random(1).sample(range(500), 450)
+    for some in (items, items[::-1], items[::3], items[200:] + items[:100], shuffled):
+        results = parallel_map(str, kind(some), checkpoint=tmp_path / "run", backend=backend)
+        assert results == list(map(str, some))
 
 
 def test_arrays_are_mapped_from_the_file(sweep, tmp_path):
