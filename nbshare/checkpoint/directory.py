@@ -62,9 +62,7 @@ FORMAT = 3  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
-# What may be there before meta.json has reached the disk, which is waited for at the first result.
-NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", PARTS}
-NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "driver"}
+BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -108,10 +106,10 @@ def check_place(path: Path) -> None:
         )
     if meta is None and path.exists():
         names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-        if any(name not in NO_RESULTS and name[:8] != "objects." for name in names):
+        if names - BEFORE_META:
             raise CheckpointError(
-                f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
-                "empty folder."
+                f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
+                "Pass checkpoint= the path of a new or empty folder."
             )
 
 
@@ -175,12 +173,13 @@ class Directory:
     def _open(self, label: str) -> None:
         path = self.path
         if (meta := read_json(path / "meta.json")) is None:
-            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
-            files.replace(path / "README.txt", readme.encode(), is_needed=False)
             meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
-            files.replace_json(path / "meta.json", meta, is_needed=False)
+            files.replace_json(path / "meta.json", meta)
+        if not (path / "README.txt").exists():
+            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
+            files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
         self._index = self._column(INDEX_FILE, INDEX)
@@ -283,7 +282,8 @@ class Directory:
         """Forget rows whose results are damaged."""
         words = self.reader.words()
         rows = np.flatnonzero(np.isin(words["state"], STORED))
-        bad = rows[~self.reader.are_whole(rows, words[rows])]
+        has_form = (words["state"] == IN_LOG) | (self._results is not None)
+        bad = rows[~(self.reader.are_whole(rows, words[rows]) & has_form[rows])]
         if len(bad):
             warn(
                 f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "

@@ -28,7 +28,7 @@ from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
+from nbshare.errors import CheckpointError, CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
@@ -259,6 +259,7 @@ class Keeper:
         if self._on_full == "stop":
             self._is_lost = True
             call = self._call
+            noted(error, f"results cannot be stored in {where}; stored results are kept")
             call.error = call.error or error.with_traceback(None)
             call.stop()
         elif not self._has_warned:
@@ -315,10 +316,8 @@ class Keeper:
         self.save()
         try:
             if not self._is_lost:
-                self._note_end()
-            self.close(self._call.error)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._note_failure(error)
+                self._attempt(self._note_end)
+            self._attempt(partial(self.close, self._call.error))
         finally:
             self._then()
 

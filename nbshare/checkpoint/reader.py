@@ -140,8 +140,12 @@ class RowReader:
     def objects(self, rows: Rows, states: npt.NDArray[np.uint8]) -> Iterator[Any]:
         """Yield results one by one."""
         results, entries = self.load(RESULTS_FILE), iter(self.entries(rows[states == IN_LOG]))
+        is_number = (spec := self.spec) is not None and spec.number is not None
         for row, state in zip(rows.tolist(), states.tolist(), strict=True):
-            yield results[row] if state == IN_OUTPUT else self.logs.load(row, next(entries))
+            if state == IN_LOG:
+                yield self.logs.load(row, next(entries))
+            else:
+                yield results[row].item() if is_number else results[row]
 
     # ------------------------------------------------------------------------ checks
 

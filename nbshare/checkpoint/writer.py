@@ -128,7 +128,7 @@ class Writer:
         self._place = status.st_dev, status.st_ino
         if self._place in _held:
             raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
-        self._fd = disk.system.open(folder / "lock", os.O_RDWR)
+        self._fd = disk.system.open(folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             self._lock()
             before = writer_of(folder)
@@ -191,7 +191,8 @@ class Writer:
             try:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
-                (self._folder / LEASE).unlink(missing_ok=True)
+                with suppress(OSError):  # what is read-only now may be writable in the next call
+                    (self._folder / LEASE).unlink(missing_ok=True)
         _held.discard(self._place)
         fd, self._fd = self._fd, -1
         os.close(fd)  # which drops the lock

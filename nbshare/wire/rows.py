@@ -140,5 +140,7 @@ class RowWriter:
     def _fd(self, name: str) -> int:
         if name not in self._files:
             path = Path(self._place.folder, name)
-            self._files[name] = owned(disk.system.open(path, os.O_RDWR))
+            # The owner has made the others, and reads them: new ones would be in another folder.
+            flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
+            self._files[name] = owned(disk.system.open(path, flags))
         return self._files[name].fileno()

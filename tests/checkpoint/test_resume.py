@@ -269,22 +269,19 @@ def test_options_of_a_checkpoint_are_checked(argument, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("what", ["a file", "a folder with files", "a newer format"])
+@pytest.mark.parametrize("what", ["a file", "mine.txt", "results.npy", "README.txt", "meta.json"])
 def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
     """A path that has something else is refused."""
     path = tmp_path / "run"
-    if what == "a file":
-        path.write_text("mine")
-    else:
+    if what != "a file":
         path.mkdir()
-        name = "meta.json" if what == "a newer format" else "mine.txt"
-        (path / name).write_text('{"format": 99, "nbshare": "9"}')
-    before = sorted(tmp_path.rglob("*"))
+    (file := path if what == "a file" else path / what).write_text('{"format": 99, "nbshare": "9"}')
+    before = sorted(tmp_path.rglob("*")), file.read_bytes()
     with pytest.raises(
-        CheckpointError, match="format is 99" if "newer" in what else "not a checkpoint"
+        CheckpointError, match="format is 99" if what == "meta.json" else "not a checkpoint"
     ):
         parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert (sorted(tmp_path.rglob("*")), file.read_bytes()) == before
 
 
 # ------------------------------------------------------------------------- while it runs
