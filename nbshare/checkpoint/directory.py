@@ -55,6 +55,7 @@ from nbshare.wire.rows import (
     RESULTS_FILE,
     FilePlace,
     RowWriter,
+    log_file,
     runs_of,
 )
 
@@ -185,8 +186,9 @@ class Directory:
         self._index = self._column(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [int(log.name.split(".")[1]) for log in path.glob("objects.*.log")]
-        self._next_log = 1 + max(logs, default=0)
+        logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
+        self._sync_from = min(logs, default=1)  # the first log that the disk may not have
+        self._own_log = self._next_log = 1 + max(logs, default=0)
         states = self.reader.words()["state"]
         is_whole = all(column.was_whole for column in self._columns)
         is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())
@@ -256,6 +258,8 @@ class Directory:
         if if_changed == "restart" and old.any():
             self._forget(np.flatnonzero(old))
             self._leave_results(has_others=bool((is_stored & ~old).any()))
+            for log in self.reader.unused_logs():  # arrays that are mapped from it stay as they are
+                log.unlink()
 
     def _leave_results(self, *, has_others: bool) -> None:
         """Go on in another file: arrays that are mapped from this one stay as they are."""
@@ -354,10 +358,11 @@ class Directory:
         files.append(self.path / "errors.jsonl", record)
 
     def _sync(self) -> None:
-        """Wait until the disk has all."""
-        logs = self.path.glob("objects.*.log")
-        for path in (*(column.path for column in self._columns), *logs, self.path):
-            files.sync(path)
+        """Wait until the disk has all; the logs of earlier runs only the first time."""
+        logs = map(log_file, range(self._sync_from, self._next_log))
+        for name in (*(column.path.name for column in self._columns), *logs, ""):
+            files.sync(self.path / name)
+        self._sync_from = self._own_log
 
     def flush(self) -> None:
         """Now and then wait until the disk has all; then other machines see it as well."""

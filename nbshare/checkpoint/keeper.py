@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.directory import Checkpoint, Directory
@@ -47,6 +48,13 @@ def told_of(request: Request, began_at: float) -> dict[str, Any]:
     out = request.out if isinstance(request.out, str) else None
     told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
     return told | {"on_error": request.policy.on_error}
+
+
+def _storable(spec: OutputSpec) -> OutputSpec:
+    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    dtype = spec.dtype
+    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
+    return spec if is_told else OBJECTS
 
 
 class Part(NamedTuple):
@@ -98,11 +106,18 @@ class Keeper:
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
         spec, out = self._directory.reader.spec, request.out
-        if spec is None or out is None:
+        if out is None:
             return spec
         wanted: OutputSpec = OBJECTS
         if isinstance(out, np.ndarray):
             wanted = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
+            if _storable(wanted) is not wanted:
+                raise CheckpointError(
+                    f"a .npy file cannot tell the dtype of out=, {out.dtype}. Use another dtype, "
+                    "or do not pass out="
+                )
+        if spec is None:
+            return None
         if spec[:2] != wanted[:2]:
             there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
             raise CheckpointError(
@@ -133,6 +148,7 @@ class Keeper:
             call.results.allocate = self._allocate
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
+        call.results.adapt = _storable
         if self._spec is not None:
             call.results.decide(self._spec)
         if has_all:
@@ -184,6 +200,8 @@ class Keeper:
         """Mark the items of some rows as done, from item `first` on, if they are stored."""
         board, n = self._call.board, len(rows)
         states = self._directory.states(rows)
+        if self._spec is not None and self._spec.is_given:
+            states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
         for page, low, high in board.parts(first, first + n):
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]

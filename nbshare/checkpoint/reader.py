@@ -147,6 +147,12 @@ class RowReader:
             else:
                 yield results[row].item() if is_number else results[row]
 
+    def unused_logs(self) -> list[Path]:
+        """Return the logs that have no result of any row."""
+        used = self._places(np.flatnonzero(self.words()["state"] == IN_LOG))[0]
+        names = {*map(log_file, np.unique(used).tolist())}
+        return [log for log in self.folder.glob(log_file("*")) if log.name not in names]
+
     # ------------------------------------------------------------------------ checks
 
     def have_logs(self, rows: Rows) -> npt.NDArray[np.bool_]:

@@ -133,6 +133,8 @@ class Results:
         Whether a loop takes results. Pages of an open board are freed when all theirs are taken.
     allocate : callable
         ``allocate(spec, n)`` returns the `Output` of a call with `n` items.
+    adapt : callable
+        ``adapt(spec)`` returns what can be stored of results with the spec.
     files : callable
         Returns the files that workers write results to; None for none.
 
@@ -145,6 +147,7 @@ class Results:
         self._board, self._request = board, request
         self._spec: OutputSpec | None = None  # the first result decides
         self.allocate: Callable[[OutputSpec, int], Output] = in_memory
+        self.adapt: Callable[[OutputSpec], OutputSpec] = lambda spec: spec
         self.files: Callable[[], FilePlace | None] = lambda: None
         self._output: Output | None = None
         self._rows: GrowingArray | None = None  # in its place, as long as the board is open
@@ -190,6 +193,7 @@ class Results:
         """Take the first result's spec and allocate the output, unless that is done already."""
         if self.spec is not None:
             return
+        spec = self.adapt(spec)
         if spec.dtype is not None and self._board.is_open and not can_share():
             spec = OBJECTS  # private memory does not grow in place; `final` makes one array of them
         if spec.dtype is not None and self._board.is_open:

@@ -41,8 +41,8 @@ class FilePlace(NamedTuple):
     log: int  # which log is its own
 
 
-def log_file(number: int) -> str:
-    """Return the name of a log."""
+def log_file(number: int | str) -> str:
+    """Return the name of a log; "*": a pattern that finds all."""
     return f"objects.{number}.log"
 
 

@@ -219,6 +219,21 @@ def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypa
     assert at > 20
 
 
+def test_logs_of_earlier_runs_are_waited_for_once(tmp_path, monkeypatch, quick):
+    """A run that was continued a hundred times has hundreds of them."""
+    path = tmp_path / "run"
+    for n in range(1, 6):
+        run(small_sweeps.objects, path, n=n)
+    logs = sorted(path.glob("objects*.log"))
+    disk = disks.Recording()
+    monkeypatch.setattr(disk_calls, "system", disk)
+    monkeypatch.setitem(small_sweeps.PAUSE_S, 0, 0.05)
+    run(small_sweeps.objects, path, n=9, durability="power")
+    synced = [op.name for op in disk.ops if op.kind == "sync"]
+    assert synced.count("index.npy") > 2
+    assert [synced.count(log.name) for log in logs] == [1] * 5
+
+
 @pytest.mark.parametrize("on_full", ["continue", "stop"])
 def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     """One warning, and all results in memory; or the error, and what was stored stays."""

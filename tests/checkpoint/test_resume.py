@@ -176,6 +176,41 @@ def test_an_output_that_does_not_take_what_is_stored_is_refused(sweep):
             sweep(sweeps.row, range(5), out=out)
 
 
+def test_a_stored_object_does_not_stay_out_of_an_array(tmp_path):
+    """With out= its item runs again, and fits or fails as without a checkpoint."""
+
+    def call(**options):
+        return parallel_map(sometimes_text, range(5), checkpoint=tmp_path / "run", **options)
+
+    with pytest.warns(MixedResultsWarning):
+        assert call() == [0.0, 1.0, 2.0, "text", 4.0]
+    out = np.full(5, -1.0)
+    with pytest.raises(TypeError, match="<U4, which out= of dtype float64 cannot hold"):
+        call(out=out)
+    assert out.tolist() == [0.0, 1.0, 2.0, -1.0, 4.0]
+
+
+def sometimes_text(x):
+    return "text" if x == 3 else float(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_a_file_cannot_name_keep_their_dtype(tmp_path, backend):
+    """Of a package, as bfloat16: in the order of before and in another one, and not in out=."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    for items in ([1, 2, 3], [1, 2, 3, 4], [4, 1]):
+        results = parallel_map(brain_floats, items, checkpoint=tmp_path / "run", backend=backend)
+        assert (results.dtype, results.tolist()) == (dtype, [[x, 0.5] for x in items])
+    with pytest.raises(CheckpointError, match="dtype of out=, bfloat16"):
+        parallel_map(brain_floats, [1], out=np.zeros((1, 2), dtype), checkpoint=tmp_path / "other")
+
+
+def brain_floats(x):
+    import ml_dtypes
+
+    return np.array([x, 0.5], ml_dtypes.bfloat16)
+
+
 def test_lists_stay_lists(sweep):
     """With out="list" also what would be an array."""
     assert sweep(sweeps.number, range(3), out="list")[0] == [0.0, 1.5, 3.0]
@@ -406,6 +441,23 @@ def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):
     assert len(ran) == 8
     assert (after != copy).all()
     assert (before == copy).all()
+
+
+def test_a_restart_leaves_no_files_of_earlier_results(sweep, tmp_path):
+    """Arrays that are mapped from them stay as they are; logs that are still used stay, too."""
+    path = tmp_path / "run"
+
+    def logs():
+        return {log.name for log in path.glob("objects*")}
+
+    before, _ = sweep(sweeps.record, range(4), version="1")
+    old = logs()
+    sweep(sweeps.record, range(8), version="2", if_changed="restart")
+    assert not logs() & old
+    kept = logs()
+    sweep(sweeps.record, range(9), version="2", if_changed="restart")
+    assert logs() > kept
+    assert [x["big"].tolist() for x in before] == [[x] * 3000 for x in range(4)]
 
 
 def test_the_rate_counts_what_has_run(sweep, capfd):
