@@ -184,7 +184,9 @@ class Directory:
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
         self._index = self._column(INDEX_FILE, INDEX)
-        if (spec := self.reader.spec) is not None and spec.dtype is not None:
+        if (spec := self.reader.spec) is None:
+            meta["results"] = None  # also if the file of the results is gone
+        elif spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have
@@ -300,7 +302,7 @@ class Directory:
 
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
-        if self.reader.spec is None:
+        if self._meta["results"] is None:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__

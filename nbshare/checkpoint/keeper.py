@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from numpy.lib import format as npy
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
-from nbshare.checkpoint.reader import STORED, Rows
+from nbshare.checkpoint.reader import STORED, Rows, copy_rows
 from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
@@ -38,7 +39,6 @@ from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
-MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
 T = TypeVar("T")
 
@@ -96,6 +96,8 @@ class Keeper:
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
+        # By page: the states that the index had at the last look.
+        self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
         self._is_over.acquire()
@@ -213,11 +215,8 @@ class Keeper:
         results, reader = self._call.results, self._directory.reader
         there = np.flatnonzero(states == IN_OUTPUT)
         if len(there) and not self._is_in_place:
-            out, stored = results.rows(page.first, page.n), reader.load(RESULTS_FILE)
-            step = max(1, MOST_BYTES // max(1, out[:1].nbytes))
-            for k in range(0, len(there), step):
-                part = there[k : k + step]
-                out[low + part] = stored[rows[part]]
+            out = results.rows(page.first, page.n)
+            copy_rows(out, low + there, reader.load(RESULTS_FILE), rows[there])
         page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
@@ -290,12 +289,14 @@ class Keeper:
             )
 
     def _save_page(self, page: Page) -> None:
-        done = page.done.copy()
-        new = np.flatnonzero((done != 0) & (page.rows >= 0))
+        done, saved = page.done.copy(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
+        new = np.flatnonzero(done != saved)
         if not len(new) or (spec := self._call.results.spec) is None:
             return
-        states = self._directory.states(page.rows[new])
-        if not len(new := new[states != done[new]]):
+        rows = page.rows[new]
+        is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
+        saved[new[is_saved]] = done[new[is_saved]]
+        if not len(new := new[~is_saved]):
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))

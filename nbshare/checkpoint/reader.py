@@ -29,6 +29,7 @@ from nbshare.wire.rows import (
     log_file,
 )
 
+MOST_BYTES = 64 << 20  # of rows that are copied at a time
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 Rows = npt.NDArray[np.int64]
@@ -48,6 +49,13 @@ class Whole(NamedTuple):
     def states(self) -> npt.NDArray[np.uint8]:
         """The state of each item of the last call."""
         return np.asarray(self.words["state"][self.order])
+
+
+def copy_rows(target: npt.NDArray[Any], places: Rows, source: npt.NDArray[Any], rows: Rows) -> None:
+    """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
+    step = max(1, MOST_BYTES // max(1, target[:1].nbytes))
+    for k in range(0, len(rows), step):
+        target[places[k : k + step]] = source[rows[k : k + step]]
 
 
 def whole_of(folder: Path) -> Whole:

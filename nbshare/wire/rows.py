@@ -120,6 +120,7 @@ class RowWriter:
     ) -> None:
         """Write results that are together in a record; `entries`: size and place of each in it."""
         start = self._log_end
+        self._fd(INDEX_FILE)  # first: without it, the log would be new in another folder
         disk.write_all(self._fd(log_file(self._place.log)), record, start)
         self._log_end = aligned(start + record.nbytes)
         index["at"][:, 0] = start | self._place.log << LOG_BIT

@@ -28,7 +28,17 @@ def test_results_come_in_the_order_of_the_items(tmp_path, func):
         parallel_map(func, [5, 2, 9], shared=shared, checkpoint=path)
         results = parallel_map(func, [9, 3, 5], shared=shared, checkpoint=path)
     found = open_checkpoint(path).results()
-    assert list(map(repr, found)) == list(map(repr, plain(results)))
+    assert list(map(repr, plain(found))) == list(map(repr, plain(results)))
+
+
+def test_results_of_the_first_items_are_read_from_the_disk(tmp_path):
+    """As those of all; what the last call left out is not copied with them."""
+    shared = {"log": str(tmp_path / "log")}
+    for n in (8, 3):
+        parallel_map(sweeps.row, range(n), shared=shared, checkpoint=tmp_path / "run")
+        found = open_checkpoint(tmp_path / "run").results()
+        assert found[:, 1, 2].tolist() == list(range(n))
+        assert not found.flags.writeable  # mapped
 
 
 def plain(results):
