@@ -195,12 +195,16 @@ class StoredRun:
         """Return the records of these failures; `since`: seconds since 1970."""
         whole = whole_of(self.path)
         present = np.isin(whole.states, STORED)
-        return {
-            each["item"]: each
-            for reader in whole.readers
-            for each in reader.errors()
-            if each["time"] >= since and not present[each["item"] :][:1].any()
-        }
+        items = np.full(len(whole.words), -1)
+        items[whole.order] = np.arange(len(whole.order))
+        found = {}
+        for k, reader in enumerate(whole.readers):
+            for each in reader.errors():
+                is_known = k or each["row"] < 0
+                i = each["item"] if is_known else int(items[each["row"]])  # in this order
+                if i >= 0 and not present[i] and each["time"] >= since:
+                    found[i] = each
+        return found
 
     def results(self) -> Any:
         """Return the results that are stored, in the order of the items of the last call.

@@ -234,7 +234,7 @@ class Directory:
             words["code"] = numbers[words["code"]]
             transfer(source, whole.place[rows], writer, rows, words)
         for record in part.errors():
-            self.note_error(record)
+            self.note_error(record | {"row": int(whole.order[record["item"]])})
 
     def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
         n = self._columns[0].n if self._columns else None

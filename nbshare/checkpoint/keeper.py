@@ -341,12 +341,14 @@ class Keeper:
             self._then()
 
     def _note_end(self) -> None:
-        if self._call.board.is_open and self._order:
-            self._directory.note_order(np.concatenate(self._order))
+        rows = np.concatenate([np.zeros(0, np.int64), *self._order])
+        if self._call.board.is_open and len(rows):
+            self._directory.note_order(rows)
         for i, error in list(self._call.results.errors.items()):
-            told = describe(error, i, "")
-            record = {"item": i, "type": told.type_name, "text": told.text, "time": time.time()}
-            self._directory.note_error(record | {"traceback": told.traceback})
+            told, row = describe(error, i, ""), int(rows[i]) if i < len(rows) else -1
+            record = {"item": i, "row": row, "type": told.type_name, "text": told.text}
+            record |= {"time": time.time(), "traceback": told.traceback}
+            self._directory.note_error(record)
 
     def close(self, error: BaseException | None) -> None:
         """Release the directory to other writers; `error`: with which the call has failed."""

@@ -118,6 +118,16 @@ def test_failures_are_told_until_their_items_have_results(tmp_path):
     assert run.errors == {}
 
 
+def test_failures_are_those_of_the_last_calls_items(tmp_path):
+    """In its order; not those of items that it left out."""
+    (tmp_path / "broken").touch()
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    for items in ([1, 3, 5, 8], [8, 1, 3], [3, 1]):
+        parallel_map(sweeps.fragile, items, shared=shared, checkpoint=path, on_error="return")
+        failed = {i: f"ValueError: no {x}" for i, x in enumerate(items) if x in {3, 8}}
+        assert open_checkpoint(path).errors == failed
+
+
 def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
     """New items, and what was made by an older version."""
     file, path = tmp_path / "outdated_work.py", tmp_path / "run"
