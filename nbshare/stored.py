@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.create import zeros
 from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import STORED, RowReader, Whole, whole_of
+from nbshare.checkpoint.reader import STORED, RowReader, Whole, copy_rows, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -213,8 +214,9 @@ class StoredRun:
         Returns
         -------
         ndarray, MaskedArray or list
-            An array that is read from the disk as it is used, masked where results are missing; or
-            a list, with `nbshare.MISSING` in its gaps.
+            An array, masked where results are missing; or a list, with `nbshare.MISSING` in its
+            gaps. The array is read from the disk as it is used; it is a copy in memory if the last
+            call had its items in another order, or left some out.
 
         Examples
         --------
@@ -234,8 +236,10 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        whole, output = whole_of(self.path), self._reader.load(RESULTS_FILE)
-        is_file = len(whole.readers) == 1 and np.array_equal(whole.order, np.arange(len(output)))
+        whole = whole_of(self.path)
+        output = self._reader.load(RESULTS_FILE)[: (n := len(whole.order))]
+        is_file = len(whole.readers) == 1 and len(output) == n
+        is_file &= np.array_equal(whole.order, np.arange(n))
         if not is_file or (whole.states == IN_LOG).any():
             return _together(whole)
         is_missing = whole.states != IN_OUTPUT
@@ -323,6 +327,8 @@ def _together(whole: Whole) -> Any:
     for k, reader in enumerate(whole.readers):
         new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
         if len(new):
+            # Those that were stored together one after the other: then they are loaded once.
+            new = new[np.argsort(whole.words["at"][whole.order[new], 0], kind="stable")]
             output = reader.load(RESULTS_FILE)
             rows = whole.place[whole.order[new]]
             parts.append((reader, new, rows, whole.states[new], output))
@@ -334,7 +340,7 @@ def _together(whole: Whole) -> Any:
                 results[i] = value
         return results
     dtype, shape = forms.pop()
-    array = np.zeros((n, *shape), dtype)
+    array = zeros((n, *shape), dtype)
     for _, new, rows, _, output in parts:
-        array[new] = output[rows]
+        copy_rows(array, new, output, rows)
     return masked(array, is_missing) if is_missing.any() else array

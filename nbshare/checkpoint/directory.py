@@ -55,6 +55,7 @@ from nbshare.wire.rows import (
     RESULTS_FILE,
     FilePlace,
     RowWriter,
+    log_file,
     runs_of,
 )
 
@@ -62,9 +63,7 @@ FORMAT = 3  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
-# What may be there before meta.json has reached the disk, which is waited for at the first result.
-NO_RESULTS = {"lease.json", "lock", "README.txt", "code.json", "order.npy", "items.npy", PARTS}
-NO_RESULTS |= {"index.npy", "meta.json", "results.npy", "driver"}
+BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
 Durability = Literal["process", "power"]
 IfChanged = Literal["restart", "accept"] | None
@@ -108,10 +107,10 @@ def check_place(path: Path) -> None:
         )
     if meta is None and path.exists():
         names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-        if any(name not in NO_RESULTS and name[:8] != "objects." for name in names):
+        if names - BEFORE_META:
             raise CheckpointError(
-                f"{path} exists and is not a checkpoint. Pass checkpoint= the path of a new or "
-                "empty folder."
+                f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
+                "Pass checkpoint= the path of a new or empty folder."
             )
 
 
@@ -175,19 +174,23 @@ class Directory:
     def _open(self, label: str) -> None:
         path = self.path
         if (meta := read_json(path / "meta.json")) is None:
-            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
-            files.replace(path / "README.txt", readme.encode(), is_needed=False)
             meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
-            files.replace_json(path / "meta.json", meta, is_needed=False)
+            files.replace_json(path / "meta.json", meta)
+        if not (path / "README.txt").exists():
+            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
+            files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = self._column("items.npy", "u1", (16,))
         self._index = self._column(INDEX_FILE, INDEX)
-        if (spec := self.reader.spec) is not None and spec.dtype is not None:
+        if (spec := self.reader.spec) is None:
+            meta["results"] = None  # also if the file of the results is gone
+        elif spec.dtype is not None:
             self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [int(log.name.split(".")[1]) for log in path.glob("objects.*.log")]
-        self._next_log = 1 + max(logs, default=0)
+        logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
+        self._sync_from = min(logs, default=1)  # the first log that the disk may not have
+        self._own_log = self._next_log = 1 + max(logs, default=0)
         states = self.reader.words()["state"]
         is_whole = all(column.was_whole for column in self._columns)
         is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())
@@ -257,6 +260,8 @@ class Directory:
         if if_changed == "restart" and old.any():
             self._forget(np.flatnonzero(old))
             self._leave_results(has_others=bool((is_stored & ~old).any()))
+            for log in self.reader.unused_logs():  # arrays that are mapped from it stay as they are
+                log.unlink()
 
     def _leave_results(self, *, has_others: bool) -> None:
         """Go on in another file: arrays that are mapped from this one stay as they are."""
@@ -283,7 +288,8 @@ class Directory:
         """Forget rows whose results are damaged."""
         words = self.reader.words()
         rows = np.flatnonzero(np.isin(words["state"], STORED))
-        bad = rows[~self.reader.are_whole(rows, words[rows])]
+        has_form = (words["state"] == IN_LOG) | (self._results is not None)
+        bad = rows[~(self.reader.are_whole(rows, words[rows]) & has_form[rows])]
         if len(bad):
             warn(
                 f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
@@ -296,7 +302,7 @@ class Directory:
 
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
-        if self.reader.spec is None:
+        if self._meta["results"] is None:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__
@@ -354,10 +360,11 @@ class Directory:
         files.append(self.path / "errors.jsonl", record)
 
     def _sync(self) -> None:
-        """Wait until the disk has all."""
-        logs = self.path.glob("objects.*.log")
-        for path in (*(column.path for column in self._columns), *logs, self.path):
-            files.sync(path)
+        """Wait until the disk has all; the logs of earlier runs only the first time."""
+        logs = map(log_file, range(self._sync_from, self._next_log))
+        for name in (*(column.path.name for column in self._columns), *logs, ""):
+            files.sync(self.path / name)
+        self._sync_from = self._own_log
 
     def flush(self) -> None:
         """Now and then wait until the disk has all; then other machines see it as well."""

@@ -32,7 +32,7 @@ T = TypeVar("T")
 def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
-    file = owned(disk.system.open(new, os.O_WRONLY | os.O_TRUNC))
+    file = owned(disk.system.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     write_all(file.fileno(), data, 0)
     if is_needed:
         disk.system.sync(file.fileno())
@@ -89,7 +89,7 @@ def size_of(path: Path) -> int:
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
-    file = owned(disk.system.open(path, os.O_WRONLY | os.O_APPEND))
+    file = owned(disk.system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     # First the end of the line before, which a crash may have cut.
     write_all(file.fileno(), b"\n" + json.dumps(record).encode(), size_of(path))
     file.close()
@@ -152,7 +152,7 @@ class Column:
 
     def resize(self, n: int) -> None:
         """Have `n` rows; new ones are zero."""
-        file = owned(disk.system.open(self.path, os.O_RDWR))
+        file = owned(disk.system.open(self.path, os.O_RDWR | os.O_CREAT))
         disk.system.truncate(file.fileno(), self._end(n))
         if n > self.n and not self._is_sparse:
             _allocate(file.fileno(), self._end(self.n), self._end(n))

@@ -16,19 +16,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
-from nbshare.checkpoint.reader import STORED, Rows
+from nbshare.checkpoint.reader import STORED, Rows, copy_rows
 from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, CheckpointWarning, users_line, warn_at_most
+from nbshare.errors import CheckpointError, CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
@@ -37,7 +39,6 @@ from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
-MOST_BYTES = 64 << 20  # of rows that are made there at a time
 
 T = TypeVar("T")
 
@@ -47,6 +48,13 @@ def told_of(request: Request, began_at: float) -> dict[str, Any]:
     out = request.out if isinstance(request.out, str) else None
     told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
     return told | {"on_error": request.policy.on_error}
+
+
+def _storable(spec: OutputSpec) -> OutputSpec:
+    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    dtype = spec.dtype
+    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
+    return spec if is_told else OBJECTS
 
 
 class Part(NamedTuple):
@@ -88,6 +96,8 @@ class Keeper:
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
+        # By page: the states that the index had at the last look.
+        self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
         self._is_over.acquire()
@@ -99,11 +109,18 @@ class Keeper:
 
     def _checked_spec(self, request: Request) -> OutputSpec | None:
         spec, out = self._directory.reader.spec, request.out
-        if spec is None or out is None:
+        if out is None:
             return spec
         wanted: OutputSpec = OBJECTS
         if isinstance(out, np.ndarray):
             wanted = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
+            if _storable(wanted) is not wanted:
+                raise CheckpointError(
+                    f"a .npy file cannot tell the dtype of out=, {out.dtype}. Use another dtype, "
+                    "or do not pass out="
+                )
+        if spec is None:
+            return None
         if spec[:2] != wanted[:2]:
             there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
             raise CheckpointError(
@@ -134,6 +151,7 @@ class Keeper:
             call.results.allocate = self._allocate
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
+        call.results.adapt = _storable
         if self._spec is not None:
             call.results.decide(self._spec)
         if has_all:
@@ -185,6 +203,8 @@ class Keeper:
         """Mark the items of some rows as done, from item `first` on, if they are stored."""
         board, n = self._call.board, len(rows)
         states = self._directory.states(rows)
+        if self._spec is not None and self._spec.is_given:
+            states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
         for page, low, high in board.parts(first, first + n):
             here = slice(page.first + low - first, page.first + high - first)
             page.rows[low:high] = rows[here]
@@ -196,11 +216,8 @@ class Keeper:
         results, reader = self._call.results, self._directory.reader
         there = np.flatnonzero(states == IN_OUTPUT)
         if len(there) and not self._is_in_place:
-            out, stored = results.rows(page.first, page.n), reader.load(RESULTS_FILE)
-            step = max(1, MOST_BYTES // max(1, out[:1].nbytes))
-            for k in range(0, len(there), step):
-                part = there[k : k + step]
-                out[low + part] = stored[rows[part]]
+            out = results.rows(page.first, page.n)
+            copy_rows(out, low + there, reader.load(RESULTS_FILE), rows[there])
         page.done[low + there] = IN_OUTPUT
         logged = np.flatnonzero(states == IN_LOG)
         if len(logged):
@@ -262,6 +279,7 @@ class Keeper:
         if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
             self._is_lost = True
             call = self._call
+            noted(error, f"results cannot be stored in {where}; stored results are kept")
             call.error = call.error or error.with_traceback(None)
             call.stop()
         elif not self._has_warned:
@@ -274,12 +292,14 @@ class Keeper:
             )
 
     def _save_page(self, page: Page) -> None:
-        done = page.done.copy()
-        new = np.flatnonzero((done != 0) & (page.rows >= 0))
+        done, saved = page.done.copy(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
+        new = np.flatnonzero(done != saved)
         if not len(new) or (spec := self._call.results.spec) is None:
             return
-        states = self._directory.states(page.rows[new])
-        if not len(new := new[states != done[new]]):
+        rows = page.rows[new]
+        is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
+        saved[new[is_saved]] = done[new[is_saved]]
+        if not len(new := new[~is_saved]):
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
@@ -329,10 +349,8 @@ class Keeper:
         self.save()
         try:
             if not self._is_lost:
-                self._note_end()
-            self.close(self._call.error)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._note_failure(error)
+                self._attempt(self._note_end)
+            self._attempt(partial(self.close, self._call.error))
         finally:
             self._then()
 

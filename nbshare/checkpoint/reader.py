@@ -29,6 +29,7 @@ from nbshare.wire.rows import (
     log_file,
 )
 
+MOST_BYTES = 64 << 20  # of rows that are copied at a time
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 Rows = npt.NDArray[np.int64]
@@ -48,6 +49,13 @@ class Whole(NamedTuple):
     def states(self) -> npt.NDArray[np.uint8]:
         """The state of each item of the last call."""
         return np.asarray(self.words["state"][self.order])
+
+
+def copy_rows(target: npt.NDArray[Any], places: Rows, source: npt.NDArray[Any], rows: Rows) -> None:
+    """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
+    step = max(1, MOST_BYTES // max(1, target[:1].nbytes))
+    for k in range(0, len(rows), step):
+        target[places[k : k + step]] = source[rows[k : k + step]]
 
 
 def whole_of(folder: Path) -> Whole:
@@ -140,8 +148,18 @@ class RowReader:
     def objects(self, rows: Rows, states: npt.NDArray[np.uint8]) -> Iterator[Any]:
         """Yield results one by one."""
         results, entries = self.load(RESULTS_FILE), iter(self.entries(rows[states == IN_LOG]))
+        is_number = (spec := self.spec) is not None and spec.number is not None
         for row, state in zip(rows.tolist(), states.tolist(), strict=True):
-            yield results[row] if state == IN_OUTPUT else self.logs.load(row, next(entries))
+            if state == IN_LOG:
+                yield self.logs.load(row, next(entries))
+            else:
+                yield results[row].item() if is_number else results[row]
+
+    def unused_logs(self) -> list[Path]:
+        """Return the logs that have no result of any row."""
+        used = self._places(np.flatnonzero(self.words()["state"] == IN_LOG))[0]
+        names = {*map(log_file, np.unique(used).tolist())}
+        return [log for log in self.folder.glob(log_file("*")) if log.name not in names]
 
     # ------------------------------------------------------------------------ checks
 

@@ -60,7 +60,10 @@ class Versions:
 
     def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
         """Return what differs between the call and the version of most results, in words."""
-        return self._changes(int(np.bincount(codes).argmax()))
+        number = int(np.bincount(codes).argmax())
+        if number >= len(self._all):
+            return ["code.json, which tells what the results depend on, is gone or damaged"]
+        return self._changes(number)
 
     def _changes(self, number: int) -> list[str]:
         old, new = dict(self._all[number]["parts"]), dict(self._key.parts)

@@ -138,7 +138,7 @@ class Writer:
         try:
             if _writers.setdefault(self._place, self) is not self:  # also of another thread
                 raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
-            self._fd = disk.system.open(folder / "lock", os.O_RDWR)
+            self._fd = disk.system.open(folder / "lock", os.O_RDWR | os.O_CREAT)
             self._lock()
             before = writer_of(folder)
             me = this_process()
@@ -199,7 +199,8 @@ class Writer:
             try:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
-                (self._folder / LEASE).unlink(missing_ok=True)
+                with suppress(OSError):  # what is read-only now may be writable in the next call
+                    (self._folder / LEASE).unlink(missing_ok=True)
         self._release()
 
     def _release(self) -> None:

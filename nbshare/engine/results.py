@@ -20,6 +20,7 @@ from nbshare.errors import TaskError
 from nbshare.memory import Segment, can_share, pool, segment_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare.wire.results import (
+    ALONE,
     ASK,
     IS_OBJECT,
     KINDS,
@@ -34,6 +35,15 @@ from nbshare.wire.rows import FilePlace
 
 LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
 MOST_ERRORS = 10_000  # kept of items whose results have been taken
+
+
+def _n_together(index: npt.NDArray[np.int64]) -> int:
+    """Return how many entries of a batch, from the first on, have its order.
+
+    Not all do, if a checkpoint had them for other items.
+    """
+    is_next = (np.diff(index).T == (0, 0, 0, 1)).all(axis=1)
+    return 1 + int(np.append(is_next, False).argmin())
 
 
 class _Missing:
@@ -123,6 +133,8 @@ class Results:
         Whether a loop takes results. Pages of an open board are freed when all theirs are taken.
     allocate : callable
         ``allocate(spec, n)`` returns the `Output` of a call with `n` items.
+    adapt : callable
+        ``adapt(spec)`` returns what can be stored of results with the spec.
     files : callable
         Returns the files that workers write results to; None for none.
 
@@ -135,6 +147,7 @@ class Results:
         self._board, self._request = board, request
         self._spec: OutputSpec | None = None  # the first result decides
         self.allocate: Callable[[OutputSpec, int], Output] = in_memory
+        self.adapt: Callable[[OutputSpec], OutputSpec] = lambda spec: spec
         self.files: Callable[[], FilePlace | None] = lambda: None
         self._output: Output | None = None
         self._rows: GrowingArray | None = None  # in its place, as long as the board is open
@@ -180,6 +193,7 @@ class Results:
         """Take the first result's spec and allocate the output, unless that is done already."""
         if self.spec is not None:
             return
+        spec = self.adapt(spec)
         if spec.dtype is not None and self._board.is_open and not can_share():
             spec = OBJECTS  # private memory does not grow in place; `final` makes one array of them
         if spec.dtype is not None and self._board.is_open:
@@ -340,10 +354,15 @@ class Results:
 
     def _rest_of_batch(self, i: int, states: bytes) -> list[Any]:
         """Return the results, frozen, of items that were stored with item `i`, from it on."""
-        if states[i] != IN_LOG or not self.logs.has(entry := self._entry(i)):
+        if states[i] != IN_LOG or not self.logs.has(entry := self._entry(i)) or entry[3] == ALONE:
+            return []
+        page = self._board.page(i)
+        index = page.index[:, i - page.first :]
+        if _n_together(index[:, :2]) == 1:  # `get` remembers the batch, which is loaded anew here
             return []
         batch = self.logs.rest_of_batch(i, entry)
-        there = states[i : i + len(batch)]  # the states may have been read while it was stored
+        n = _n_together(index[:, : len(batch)])
+        there = states[i : i + n]  # the states may have been read while it was stored
         return batch[: len(there) - len(there.lstrip(bytes([IN_LOG])))]
 
     def get(self, i: int) -> Any:

@@ -16,8 +16,8 @@ class System:
     """The calls that change a disk; tests put another one in its place."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file, new or not."""
-        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        """Open a file."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Write at an offset; may write less than all."""

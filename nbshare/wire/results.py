@@ -129,8 +129,9 @@ class LogReader:
         return value.copy() if type(value) in (dict, list) else thawed(i, value)
 
     def rest_of_batch(self, i: int, entry: Entry) -> list[Any]:
-        """Return the frozen results of item `i` and those after it; empty if it is alone."""
-        return [] if entry[3] == ALONE else self._load(i, entry)[entry[3] :]
+        """Return the frozen results of item `i` and those after it in its batch, new objects."""
+        batch: list[Any] = self._load(i, entry)
+        return batch[entry[3] :]
 
     def _load(self, i: int, entry: Entry) -> Any:
         key, offset, nbytes, _ = entry

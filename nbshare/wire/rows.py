@@ -41,8 +41,8 @@ class FilePlace(NamedTuple):
     log: int  # which log is its own
 
 
-def log_file(number: int) -> str:
-    """Return the name of a log."""
+def log_file(number: int | str) -> str:
+    """Return the name of a log; "*": a pattern that finds all."""
     return f"objects.{number}.log"
 
 
@@ -120,6 +120,7 @@ class RowWriter:
     ) -> None:
         """Write results that are together in a record; `entries`: size and place of each in it."""
         start = self._log_end
+        self._fd(INDEX_FILE)  # first: without it, the log would be new in another folder
         disk.write_all(self._fd(log_file(self._place.log)), record, start)
         self._log_end = aligned(start + record.nbytes)
         index["at"][:, 0] = start | self._place.log << LOG_BIT
@@ -140,5 +141,7 @@ class RowWriter:
     def _fd(self, name: str) -> int:
         if name not in self._files:
             path = Path(self._place.folder, name)
-            self._files[name] = owned(disk.system.open(path, os.O_RDWR))
+            # The owner has made the others, and reads them: new ones would be in another folder.
+            flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
+            self._files[name] = owned(disk.system.open(path, flags))
         return self._files[name].fileno()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import resource
@@ -27,7 +28,7 @@ from grids import thinned
 from nbshare import open_checkpoint, parallel_map, shutdown
 from nbshare.checkpoint import directory, keeper, writer
 from nbshare.checkpoint.reader import RowReader
-from nbshare.errors import CheckpointInUseError, CheckpointWarning
+from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
 from nbshare.memory import disk as disk_calls
 from nbshare.wire.rows import INDEX
 
@@ -218,6 +219,21 @@ def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypa
     assert at > 20
 
 
+def test_logs_of_earlier_runs_are_waited_for_once(tmp_path, monkeypatch, quick):
+    """A run that was continued a hundred times has hundreds of them."""
+    path = tmp_path / "run"
+    for n in range(1, 6):
+        run(small_sweeps.objects, path, n=n)
+    logs = sorted(path.glob("objects*.log"))
+    disk = disks.Recording()
+    monkeypatch.setattr(disk_calls, "system", disk)
+    monkeypatch.setitem(small_sweeps.PAUSE_S, 0, 0.05)
+    run(small_sweeps.objects, path, n=9, durability="power")
+    synced = [op.name for op in disk.ops if op.kind == "sync"]
+    assert synced.count("index.npy") > 2
+    assert [synced.count(log.name) for log in logs] == [1] * 5
+
+
 @pytest.mark.parametrize("on_full", ["continue", "stop"])
 def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
     """One warning, and all results in memory; or the error, and what was stored stays."""
@@ -236,8 +252,9 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
         )  # fmt: skip
 
     if on_full == "stop":
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as told:
             call()
+        assert str(path) in told.value.__notes__[0]
     else:
         with pytest.warns(CheckpointWarning, match="No space left") as told:
             assert len(call()) == 40
@@ -296,6 +313,46 @@ def vanishing(x, path):
     return x
 
 
+def test_a_directory_that_is_replaced(tmp_path):
+    """One warning and all results, also of a worker that comes later; the new one is left alone."""
+    path = tmp_path / "run"
+    with pytest.warns(CheckpointWarning, match="the directory is gone"):
+        results = parallel_map(
+            replacing, range(8), shared={"path": str(path)}, checkpoint=path, max_workers=2
+        )
+    assert results.tolist() == [[x, x] for x in range(8)]
+    assert list(path.iterdir()) == []
+
+
+def replacing(x, path):
+    """Put another folder in its place, when the other worker has stored a result."""
+    while x == 1 and not np.load(Path(path, "index.npy"), mmap_mode="r")["state"].any():
+        time.sleep(0.001)
+    if x == 1:
+        Path(path).rename(f"{path} before")
+        Path(path).mkdir()
+    return np.array([x, x])
+
+
+def test_an_end_that_cannot_be_noted(tmp_path):
+    """One warning; the next call can write to the checkpoint."""
+    path = tmp_path / "run"
+
+    def call():
+        return parallel_map(
+            math.sqrt, [1, 4, -9], checkpoint=path, on_error="return", backend="serial"
+        )
+
+    call()
+    (path / "errors.jsonl").unlink()
+    (path / "errors.jsonl").mkdir()
+    with pytest.warns(CheckpointWarning, match=r"errors\.jsonl"):
+        assert call().tolist() == [1, 2, None]
+    (path / "errors.jsonl").rmdir()
+    assert call().tolist() == [1, 2, None]
+    assert list(open_checkpoint(path).errors) == [2]
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_may_not_be_written_to(tmp_path):
     """An error before anything runs."""
@@ -325,6 +382,28 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
         )
     assert plain(results) == expected
     assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == small_sweeps.CALLS
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off", "gone"])
+@pytest.mark.parametrize("name", ["meta.json", "code.json"])
+def test_a_damaged_file_that_says_what_results_are_is_named(name, damage, tmp_path):
+    """Nothing runs or is lost: the file can be put back. A restart does without code.json."""
+    path = tmp_path / "run"
+    expected = plain(run(small_sweeps.values, path)[0])
+    before = (path / name).read_text()
+    (path / name).write_text(before[:50] if damage == "cut off" else "")
+    if damage == "gone":
+        (path / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        run(small_sweeps.values, path, n=8)
+    assert small_sweeps.CALLS == []
+    if name == "code.json":
+        shutil.copytree(path, other := tmp_path / "other")
+        again, ran = run(small_sweeps.values, other, if_changed="restart")
+        assert (plain(again), ran) == (expected, list(range(N)))
+    (path / name).write_text(before)
+    again, ran = run(small_sweeps.values, path)
+    assert (plain(again), ran) == (expected, [])
 
 
 def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -175,6 +176,41 @@ def test_an_output_that_does_not_take_what_is_stored_is_refused(sweep):
             sweep(sweeps.row, range(5), out=out)
 
 
+def test_a_stored_object_does_not_stay_out_of_an_array(tmp_path):
+    """With out= its item runs again, and fits or fails as without a checkpoint."""
+
+    def call(**options):
+        return parallel_map(sometimes_text, range(5), checkpoint=tmp_path / "run", **options)
+
+    with pytest.warns(MixedResultsWarning):
+        assert call() == [0.0, 1.0, 2.0, "text", 4.0]
+    out = np.full(5, -1.0)
+    with pytest.raises(TypeError, match="<U4, which out= of dtype float64 cannot hold"):
+        call(out=out)
+    assert out.tolist() == [0.0, 1.0, 2.0, -1.0, 4.0]
+
+
+def sometimes_text(x):
+    return "text" if x == 3 else float(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_a_file_cannot_name_keep_their_dtype(tmp_path, backend):
+    """Of a package, as bfloat16: in the order of before and in another one, and not in out=."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    for items in ([1, 2, 3], [1, 2, 3, 4], [4, 1]):
+        results = parallel_map(brain_floats, items, checkpoint=tmp_path / "run", backend=backend)
+        assert (results.dtype, results.tolist()) == (dtype, [[x, 0.5] for x in items])
+    with pytest.raises(CheckpointError, match="dtype of out=, bfloat16"):
+        parallel_map(brain_floats, [1], out=np.zeros((1, 2), dtype), checkpoint=tmp_path / "other")
+
+
+def brain_floats(x):
+    import ml_dtypes
+
+    return np.array([x, 0.5], ml_dtypes.bfloat16)
+
+
 def test_lists_stay_lists(sweep):
     """With out="list" also what would be an array."""
     assert sweep(sweeps.number, range(3), out="list")[0] == [0.0, 1.5, 3.0]
@@ -268,22 +304,19 @@ def test_options_of_a_checkpoint_are_checked(argument, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("what", ["a file", "a folder with files", "a newer format"])
+@pytest.mark.parametrize("what", ["a file", "mine.txt", "results.npy", "README.txt", "meta.json"])
 def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
     """A path that has something else is refused."""
     path = tmp_path / "run"
-    if what == "a file":
-        path.write_text("mine")
-    else:
+    if what != "a file":
         path.mkdir()
-        name = "meta.json" if what == "a newer format" else "mine.txt"
-        (path / name).write_text('{"format": 99, "nbshare": "9"}')
-    before = sorted(tmp_path.rglob("*"))
+    (file := path if what == "a file" else path / what).write_text('{"format": 99, "nbshare": "9"}')
+    before = sorted(tmp_path.rglob("*")), file.read_bytes()
     with pytest.raises(
-        CheckpointError, match="format is 99" if "newer" in what else "not a checkpoint"
+        CheckpointError, match="format is 99" if what == "meta.json" else "not a checkpoint"
     ):
         parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert (sorted(tmp_path.rglob("*")), file.read_bytes()) == before
 
 
 # ------------------------------------------------------------------------- while it runs
@@ -377,6 +410,17 @@ def test_any_order_of_blocks_is_found(sweep, kind):
     assert results.tolist() == [1.5 * x for x in items]
 
 
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_short_objects_that_were_stored_together_come_in_any_order(tmp_path, kind, backend):
+    """Each with its item: turned round, thinned, shuffled, and with new ones between them."""
+    items = list(range(400))
+    shuffled = random.Random(1).sample(range(500), 450)
+    for some in (items, items[::-1], items[::3], items[200:] + items[:100], shuffled):
+        results = parallel_map(str, kind(some), checkpoint=tmp_path / "run", backend=backend)
+        assert results == list(map(str, some))
+
+
 def test_arrays_are_mapped_from_the_file(sweep, tmp_path):
     """They need no memory of their own, and changing them does not change what is stored."""
     first, _ = sweep(sweeps.row, range(8))
@@ -412,6 +456,23 @@ def test_an_early_end_says_that_the_same_call_continues(tmp_path, log, end):
     else:
         with pytest.raises(MapInterrupted, match=r"kept in the checkpoint: the same call cont"):
             job.result()
+
+
+def test_a_restart_leaves_no_files_of_earlier_results(sweep, tmp_path):
+    """Arrays that are mapped from them stay as they are; logs that are still used stay, too."""
+    path = tmp_path / "run"
+
+    def logs():
+        return {log.name for log in path.glob("objects*")}
+
+    before, _ = sweep(sweeps.record, range(4), version="1")
+    old = logs()
+    sweep(sweeps.record, range(8), version="2", if_changed="restart")
+    assert not logs() & old
+    kept = logs()
+    sweep(sweeps.record, range(9), version="2", if_changed="restart")
+    assert logs() > kept
+    assert [x["big"].tolist() for x in before] == [[x] * 3000 for x in range(4)]
 
 
 def test_the_rate_counts_what_has_run(sweep, capfd):

@@ -28,7 +28,21 @@ def test_results_come_in_the_order_of_the_items(tmp_path, func):
         parallel_map(func, [5, 2, 9], shared=shared, checkpoint=path)
         results = parallel_map(func, [9, 3, 5], shared=shared, checkpoint=path)
     found = open_checkpoint(path).results()
-    assert str(list(map(str, found))) == str(list(map(str, results)))
+    assert list(map(repr, plain(found))) == list(map(repr, plain(results)))
+
+
+def test_results_of_the_first_items_are_read_from_the_disk(tmp_path):
+    """As those of all; what the last call left out is not copied with them."""
+    shared = {"log": str(tmp_path / "log")}
+    for n in (8, 3):
+        parallel_map(sweeps.row, range(n), shared=shared, checkpoint=tmp_path / "run")
+        found = open_checkpoint(tmp_path / "run").results()
+        assert found[:, 1, 2].tolist() == list(range(n))
+        assert not found.flags.writeable  # mapped
+
+
+def plain(results):
+    return [np.asarray(x) if isinstance(x, np.ndarray) else x for x in results]
 
 
 def nothing():
@@ -120,6 +134,16 @@ def test_failures_are_told_while_the_run_is_on(tmp_path):
     (tmp_path / "gate").touch()
     job.wait()
     assert len(run.errors) == 12
+
+
+def test_failures_are_those_of_the_last_calls_items(tmp_path):
+    """In its order; not those of items that it left out."""
+    (tmp_path / "broken").touch()
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    for items in ([1, 3, 5, 8], [8, 1, 3], [3, 1]):
+        parallel_map(sweeps.fragile, items, shared=shared, checkpoint=path, on_error="return")
+        failed = {i: f"ValueError: no {x}" for i, x in enumerate(items) if x in {3, 8}}
+        assert open_checkpoint(path).errors == failed
 
 
 def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
