@@ -477,6 +477,7 @@ def test_a_function_s_file_imports_its_neighbours(tmp_path):
 )
 def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says):
     """Are said in one line, and nothing is written."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of the file is added
     monkeypatch.chdir(tmp_path)
     assert main(arguments.split()) == 1
     told = capsys.readouterr().err
@@ -487,6 +488,7 @@ def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says
 
 def test_files_that_are_wrong(tmp_path, monkeypatch, capsys):
     """Are named: of items, and of the function, with the line whose import fails."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of the file is added
     monkeypatch.chdir(tmp_path)
     (tmp_path / "items.json").write_text("[1")
     (tmp_path / "items.npy").write_text("no array")
@@ -495,8 +497,10 @@ def test_files_that_are_wrong(tmp_path, monkeypatch, capsys):
     for kind in ("json", "npy"):
         assert main(f"run breaks.py:f --items items.{kind} --checkpoint run".split()) == 1
         assert f"run: items.{kind}: " in capsys.readouterr().err
-    assert main(["run", "breaks.py:f", "--items", "items.txt", "--checkpoint", "run"]) == 1
-    told = capsys.readouterr().err
+    words = "breaks.py:f", "--items", "items.txt", "--checkpoint", "run"
+    command = Command(tmp_path, "run", *words)
+    assert command.ended() == 1
+    told = command.log
     assert "ModuleNotFoundError: No module named 'no_such_module'\n" in told
     assert f'  File "{tmp_path / "breaks.py"}", line 2' in told
     assert "importlib" not in told
