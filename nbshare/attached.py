@@ -165,7 +165,7 @@ class AttachedRun(Run):
     @property
     def n_restored(self) -> int:
         """Number of items that were done before it began."""
-        is_old = self.stored.stats["stored_at"] < (self._began_at or 0.0)
+        is_old = self.stored.stats["stored_at"] < self._began_at
         return int((is_old & self.stored.present).sum())
 
     @property

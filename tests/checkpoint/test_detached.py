@@ -157,7 +157,7 @@ def test_any_process_can_stop_it(sweep, tmp_path, script, capfd):
 
 
 def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
-    """No thread goes on looking, though the run does."""
+    """The thread that watches the run ends, though the run continues."""
     job = sweep()
     n_threads = psutil.Process().num_threads()
     for _ in range(3):

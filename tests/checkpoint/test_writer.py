@@ -26,7 +26,7 @@ def nobody_left():
 
 @pytest.fixture
 def begin(tmp_path):
-    """Start a sweep that goes on to item 4, and to its end when its gate is opened."""
+    """Start a sweep that waits after item 4 until its gate is opened."""
     options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
     return lambda **more: map_async(sweeps.gated, range(12), **(options | more))
 
