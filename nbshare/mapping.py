@@ -187,7 +187,8 @@ def parallel_map(
         An item took longer than `timeout`. A `TimeoutError`.
     nbshare.errors.CheckpointError
         The results in `checkpoint` depended on something that has changed, or something that
-        results depend on cannot be compared. A `ValueError`.
+        results depend on cannot be compared; or `backend` is ``"serial"`` or ``"threads"``, and a
+        file was edited after this process imported it. A `ValueError`.
     nbshare.errors.CheckpointInUseError
         Another run writes to `checkpoint`. A `BlockingIOError`.
     nbshare.MapInterrupted
@@ -466,7 +467,7 @@ def _prepared(
     else:
         from nbshare.checkpoint.keeper import Keeper  # late: most calls do without
 
-        call = Keeper(request, kept).begin(make)
+        call = Keeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
         call.stored_in = str(kept.path)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)

@@ -89,7 +89,7 @@ class Code:
     def _function(self, func: FunctionType) -> list[Any]:
         """Return what a function itself depends on, and note its global values."""
         names: set[str] = set()
-        form = _form_of(func.__code__, names)
+        form = form_of(func.__code__, names)
         # Not `__module__`: a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
         used, imported = _globals_of(func.__code__)
@@ -127,7 +127,7 @@ def _is_named(obj: Any) -> bool:
     return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled
 
 
-def _form_of(code: CodeType, names: set[str]) -> list[Any]:
+def form_of(code: CodeType, names: set[str]) -> list[Any]:
     """Return what a function's code does: not where, nor its docstring; adds the names it uses."""
     names.update(code.co_names)
     form: list[Any] = [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
@@ -140,7 +140,7 @@ def _form_of(code: CodeType, names: set[str]) -> list[Any]:
     of_class = {x.arg for x, y in pairs if y.opname == "STORE_NAME" and y.argval in NOT_OF_A_CLASS}
     for i, const in enumerate(code.co_consts):
         if isinstance(const, CodeType):
-            form.append(_form_of(const, names))
+            form.append(form_of(const, names))
         elif i not in of_class and (i or not (has_docstring and isinstance(const, str | None))):
             form.append(const)
     return form

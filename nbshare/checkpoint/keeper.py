@@ -25,6 +25,7 @@ from numpy.lib import format as npy
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.key import Key, key_of
+from nbshare.checkpoint.loaded import check_loaded
 from nbshare.checkpoint.reader import STORED, Rows, copy_rows
 from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
@@ -75,6 +76,8 @@ class Keeper:
         Where results are stored, and how.
     part : Part, optional
         If other processes share the run, and the directory has a part of its results.
+    runs_here : bool
+        Whether items run in this process.
 
     Raises
     ------
@@ -82,8 +85,17 @@ class Keeper:
         As `Directory`; or the stored results do not fit ``out=``.
     """
 
-    def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        options: Checkpoint,
+        part: Part | None = None,
+        *,
+        runs_here: bool = False,
+    ) -> None:
         key, began_at = part or (key_of(request, options.version), time.time())
+        if runs_here:
+            check_loaded(key.sources)
         self._items = None if part else key.items
         self._on_full = options.on_full
         self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")

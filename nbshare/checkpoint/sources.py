@@ -223,6 +223,14 @@ class Sources:
         modules = [self._modules.get(name) for name, _ in self._seen]
         return {module.path: module.stamp for module in modules if module is not None}
 
+    def definitions(self) -> Iterator[tuple[str, str, ast.stmt]]:
+        """Yield what was reached and is bound once: its module, its name, and the statement."""
+        for name, attribute in self._seen:
+            module = self._modules.get(name)
+            statements = module.named.get(attribute, []) if module else []
+            if len(statements) == 1:
+                yield name, attribute, statements[0]
+
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""
         return self._module(name) is not None

@@ -1,0 +1,98 @@
+"""Whether this process has imported what is in the files now: the key is about the files.
+
+Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run
+what was imported here, maybe before the last edit; their results would count as the new code's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from nbshare.checkpoint.code import form_of
+from nbshare.checkpoint.sources import Sources
+from nbshare.errors import CheckpointError
+
+CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
+
+
+def check_loaded(sources: Sources) -> None:
+    """Raise CheckpointError if a definition of a file is not the one that was imported here."""
+    files = dict[str, _File]()
+    for name, attribute, statement in sources.definitions():
+        if (module := sys.modules.get(name)) is None:
+            continue
+        if name not in files:
+            files[name] = _File(module)
+        if not files[name].has_given(statement, vars(module)):
+            raise CheckpointError(
+                f"{attribute} was imported from {module.__file__} before that was edited, and with "
+                "backend='serial' or 'threads' items run what was imported. Import it again with "
+                "importlib.reload, restart the kernel, or leave out backend=."
+            )
+
+
+class _File:
+    """The file of a module, as it is now."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._forms = defaultdict[str, list[Any]](list)  # of functions, by their qualified names
+        self._changing = set[str]()  # names that its code binds later
+        loader: Any = module.__loader__
+        if hasattr(loader, "source_to_code"):  # else it does not only compile the file
+            source = loader.get_data(module.__file__)
+            for code in _codes_in(loader.source_to_code(source, module.__file__)):
+                self._forms[code.co_qualname].append(form_of(code, set()))
+            self._changing |= {*_bound_later(ast.parse(source))}
+
+    def has_given(self, statement: ast.stmt, names: Mapping[str, Any]) -> bool:
+        """Whether a definition gave a name the value that it has, as far as that can be told."""
+        match statement:
+            case ast.ClassDef(name=name, body=body):
+                members = getattr(names.get(name), "__dict__", {})
+                return all(self.has_given(each, members) for each in body)
+            case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args):
+                return self._has_compiled(args, names.get(name))
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                return name in self._changing or _may_give(value, names.get(name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                return name in self._changing or _may_give(value, names.get(name))
+        return True
+
+    def _has_compiled(self, args: ast.arguments, value: Any) -> bool:
+        func = inspect.unwrap(getattr(value, "fget", value))  # of a property
+        func = getattr(func, "__func__", func)
+        if not isinstance(func, FunctionType) or func.__code__.co_qualname not in self._forms:
+            return True
+        defaults = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
+        given = [*args.defaults, *filter(None, args.kw_defaults)]
+        are_same = len(given) == len(defaults) and all(map(_may_give, given, defaults))
+        return are_same and form_of(func.__code__, set()) in self._forms[func.__code__.co_qualname]
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes_in(const)
+
+
+def _bound_later(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def _may_give(expression: ast.expr, value: Any) -> bool:
+    """Whether an expression gives a value; also if it is no literal."""
+    with suppress(ValueError):
+        return type(value) not in CONSTANTS or repr(ast.literal_eval(expression)) == repr(value)
+    return True

@@ -1,0 +1,113 @@
+"""What this process has imported, with backend="serial" or "threads": the files as they are now."""
+
+import importlib
+import sys
+
+import pytest
+
+from nbshare import parallel_map
+from nbshare.errors import CheckpointError
+from nbshare.mapping import map_async
+
+CODE = """
+import functools
+from dataclasses import dataclass
+
+SCALE = 2.0
+POINTS = [1.0]
+calls = 0
+
+def unrelated(x):
+    return x
+
+def helper(x, shift=1.0):
+    return SCALE * x + shift
+
+class Model:
+    rate = 3.0
+    def apply(self, x):
+        return self.rate * x
+    @property
+    def offset(self):
+        return 4.0
+
+@dataclass
+class Point:
+    x: float = 5.0
+
+@functools.lru_cache
+def cached(x):
+    return 6.0 * x
+
+def f(x):
+    global calls
+    calls += 1
+    POINTS.append(x)
+    model = Model()
+    return helper(x) + model.apply(x) + model.offset + Point().x + cached(x)
+"""
+EDITS = {
+    "function": ("SCALE * x + shift", "SCALE * x - shift"),
+    "default": ("shift=1.0", "shift=1.5"),
+    "constant": ("SCALE = 2.0", "SCALE = 2.5"),
+    "class attribute": ("rate = 3.0", "rate = 3.5"),
+    "method": ("self.rate * x", "self.rate + x"),
+    "property": ("return 4.0", "return 4.5"),
+    "field": ("x: float = 5.0", "x: float = 5.5"),
+    "decorated": ("6.0 * x", "6.5 * x"),
+    "the function itself": ("helper(x) + model", "helper(x) - model"),
+}
+
+
+@pytest.fixture
+def edited(tmp_path, monkeypatch):
+    """Import a module; return it and a function that edits its file."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "loaded_here.py"
+    file.write_text(CODE)
+    module = importlib.import_module("loaded_here")
+
+    def edit(old, new):
+        assert old in CODE
+        file.write_text(CODE.replace(old, new, 1))
+        importlib.invalidate_caches()
+
+    yield module, edit
+    del sys.modules["loaded_here"]
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_an_edit_after_the_import_is_refused_where_items_run_here(edited, tmp_path, kind):
+    """Nothing is stored; after another import of the module the new code runs."""
+    module, edit = edited
+    path = tmp_path / "run"
+    edit(*EDITS[kind])
+    with pytest.raises(CheckpointError, match=r"loaded_here\.py before that was edited"):
+        parallel_map(module.f, [1.0], checkpoint=path, backend="serial", progress=False)
+    assert not path.exists()
+    importlib.reload(module)
+    results = parallel_map(module.f, [1.0], checkpoint=path, backend="serial", progress=False)
+    by_workers = parallel_map(module.f, [1.0], progress=False)
+    assert results == by_workers
+
+
+@pytest.mark.parametrize(
+    "edit_of",
+    [("return x\n", "return 2 * x\n"), ("calls = 0", "calls = 0  # so far"), ("", "\n\n")],
+)
+def test_an_edit_that_changes_no_result_is_not(edited, tmp_path, edit_of):
+    """Of an unrelated function, a comment, empty lines."""
+    module, edit = edited
+    edit(*edit_of)
+    job = map_async(module.f, [1.0], checkpoint=tmp_path / "run", backend="threads", progress=False)
+    assert job.result().shape == (1,)
+
+
+def test_code_may_change_its_own_values(edited, tmp_path):
+    """Such as a counter and a list: the second call is like the first."""
+    module, _ = edited
+    for n in (1, 2):
+        items = range(n)
+        parallel_map(module.f, items, checkpoint=tmp_path / "run", backend="serial", progress=False)
+    assert module.calls == 2
