@@ -46,8 +46,8 @@ def resume(path: Path, grace: float) -> int:
         file = (path / CALL_FILE).open("rb")
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path} holds no call: only map_async(..., detach=True) stores one. Make the same "
-            "call again to continue."
+            f"{path} holds no call: its run is complete, or was not begun with "
+            "map_async(..., detach=True). Make the same call again to continue."
         ) from None
     path, buffers = path.absolute(), []
     with file:
@@ -68,7 +68,9 @@ def resume(path: Path, grace: float) -> int:
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}
     run = partial(_run_alone, func, list(map(_from_file, columns)))
-    return _drive(run, options, grace)
+    if (code := _drive(run, options, grace)) == 0:
+        (path / CALL_FILE).unlink()  # it may be as large as the inputs
+    return code
 
 
 def _from_file(value: Any) -> Any:

@@ -22,7 +22,8 @@ from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
 from nbshare.errors import CheckpointError
-from nbshare.options import MapOptions, checked_request
+from nbshare.options import MapOptions, checked_request, refuse_others
+from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.rows import RESULTS_FILE
 
@@ -55,6 +56,7 @@ class Outdated(NamedTuple):
     changes: list[str]
 
 
+@shown_from_the_call
 def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     """Open a stored run, from any process, while it runs or afterwards.
 
@@ -130,7 +132,10 @@ class StoredRun:
         self.path = path
         meta = read_json(path / "meta.json")
         if meta is None:
-            raise CheckpointError(f"{path} is not a checkpoint: it has no meta.json")
+            raise CheckpointError(
+                f"{path} is not a checkpoint: it has no meta.json. Pass the path that a call has "
+                "had as checkpoint=."
+            )
         check_place(path)
         self.label = str(meta["label"])
         self._reader = RowReader(path)
@@ -167,12 +172,17 @@ class StoredRun:
 
     @property
     def rate(self) -> float:
-        """Results per second (float) that were stored in the last minute before the newest."""
-        times = np.sort(whole_of(self.path).words["stored_at"])
-        times = times[times > 0]
-        recent = times[times >= times[-1] - RATE_S] if len(times) else times
-        took_s = float(recent[-1] - recent[0]) if len(recent) else 0.0
-        return (len(recent) - 1) / took_s if took_s else 0.0
+        """Results per second (float) in the last minute before the newest was stored."""
+        words = whole_of(self.path).words
+        until = words["stored_at"].max(initial=0.0)
+        recent = words[words["stored_at"] >= max(until - RATE_S, 1.0)]
+        began = recent["stored_at"] - recent["seconds"]
+        since = max(until - RATE_S, began.min(initial=until))
+        if since == until:
+            return 0.0
+        # Of items that take longer than that only a part is done in this time.
+        shares = (recent["stored_at"] - since) / np.maximum(recent["seconds"], 1e-9)
+        return float(np.minimum(shares, 1.0).sum() / (until - since))
 
     @property
     def stats(self) -> dict[str, npt.NDArray[Any]]:
@@ -245,6 +255,7 @@ class StoredRun:
         is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
 
+    @shown_from_the_call
     def outdated(
         self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
     ) -> Outdated:
@@ -286,6 +297,8 @@ class StoredRun:
         >>> outdated.n_changed, outdated.changes
         (2, ['the function changed'])
         """
+        known = MapOptions._fields
+        refuse_others("outdated", [option for option in options if option not in known], known)
         checked = MapOptions(**options)
         request, _ = checked_request(func, iterables, checked)
         if request.source is not None:

@@ -216,6 +216,6 @@ def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
     is_elsewhere = other is not None and not is_here(other)
     return (
         f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
-        f"nbshare.open_checkpoint({str(folder)!r}) shows how far it is."
+        f"nbshare.attach({str(folder)!r}) shows it, and its Stop ends a detached run."
         f"{' If it was killed there, try again in a minute.' if is_elsewhere else ''}"
     )

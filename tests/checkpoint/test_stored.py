@@ -85,6 +85,21 @@ def test_stats_tell_what_each_item_took(tmp_path, func):
     assert np.argmax(stats["stored_at"]) == 0
 
 
+def test_the_rate_is_that_of_all_workers(tmp_path):
+    """Not that of the moment in which long items end together."""
+    path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
+    parallel_map(sweeps.napping, range(2), shared=shared, max_workers=2, checkpoint=path)
+    run = open_checkpoint(path)
+    assert 0 < run.rate <= 2 / run.stats["seconds"].min()
+
+
+def test_outdated_names_an_argument_that_it_does_not_have(tmp_path):
+    """And what to use."""
+    parallel_map(abs, [1], checkpoint=tmp_path / "run")
+    with pytest.raises(TypeError, match=r"outdated\(\) has no argument n=.*shared={'n'"):
+        open_checkpoint(tmp_path / "run").outdated(abs, [1], n=3)
+
+
 def test_stats_count_attempts(tmp_path):
     """An item whose worker died the first time has two."""
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
