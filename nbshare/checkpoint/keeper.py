@@ -293,6 +293,8 @@ class Keeper:
             call = self._call
             noted(error, f"results cannot be stored in {where}; stored results are kept")
             call.error = call.error or error.with_traceback(None)
+            if call.results.is_over:
+                call.state = "failed"
             call.stop()
         elif not self._has_warned:
             self._has_warned = True
@@ -357,6 +359,7 @@ class Keeper:
     def _finish(self) -> None:
         if writer.is_driver:
             self._call.request.prints.end()  # first: what was printed before others see the end
+            self._on_full = "stop"  # what cannot be stored now is lost
         self._try_at = 0.0
         self.save()
         try:

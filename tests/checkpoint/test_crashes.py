@@ -234,9 +234,16 @@ def test_logs_of_earlier_runs_are_waited_for_once(tmp_path, monkeypatch, quick):
     assert [synced.count(log.name) for log in logs] == [1] * 5
 
 
-@pytest.mark.parametrize("on_full", ["continue", "stop"])
-def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
-    """One warning, and all results in memory; or the error, and what was stored stays."""
+@pytest.mark.parametrize(
+    ("on_full", "is_driver"), [("continue", False), ("stop", False), ("continue", True)]
+)
+@pytest.mark.filterwarnings("ignore:.*results cannot be stored")
+def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
+    """One warning, and all results in memory; or the error, and what was stored stays.
+
+    The process of a detached run ends with the error: nobody else has its memory.
+    """
+    monkeypatch.setattr(writer, "is_driver", is_driver)
     monkeypatch.setattr(keeper, "PAUSE_S", 0.01)
     path = tmp_path / "run"
     run(small_sweeps.values, path)
@@ -251,7 +258,7 @@ def test_a_full_disk(on_full, tmp_path, monkeypatch, quick):
             backend="serial", progress=False, on_full=on_full,
         )  # fmt: skip
 
-    if on_full == "stop":
+    if on_full == "stop" or is_driver:
         with pytest.raises(OSError, match="No space left") as told:
             call()
         assert str(path) in told.value.__notes__[0]
