@@ -133,8 +133,8 @@ class StoredRun:
         meta = read_json(path / "meta.json")
         if meta is None:
             raise CheckpointError(
-                f"{path} is not a checkpoint: it has no meta.json. Pass the path that a call has "
-                "had as checkpoint=."
+                f"{path} is not a checkpoint: it has no meta.json. Pass the checkpoint= "
+                "path of a run."
             )
         check_place(path)
         self.label = str(meta["label"])

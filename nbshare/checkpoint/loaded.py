@@ -32,9 +32,9 @@ def check_loaded(sources: Sources) -> None:
             files[name] = _File(module)
         if not files[name].has_given(statement, vars(module)):
             raise CheckpointError(
-                f"{attribute} was imported from {module.__file__} before that was edited, and with "
-                "backend='serial' or 'threads' items run what was imported. Import it again with "
-                "importlib.reload, restart the kernel, or leave out backend=."
+                f"{module.__file__} was edited after this process imported it ({attribute} "
+                "differs). With backend='serial' or 'threads', items run the imported code. Call "
+                f"importlib.reload({name}), restart the kernel, or leave out backend=."
             )
 
 

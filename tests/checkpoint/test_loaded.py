@@ -83,7 +83,7 @@ def test_an_edit_after_the_import_is_refused_where_items_run_here(edited, tmp_pa
     module, edit = edited
     path = tmp_path / "run"
     edit(*EDITS[kind])
-    with pytest.raises(CheckpointError, match=r"loaded_here\.py before that was edited"):
+    with pytest.raises(CheckpointError, match=r"loaded_here\.py was edited after"):
         parallel_map(module.f, [1.0], checkpoint=path, backend="serial", progress=False)
     assert not path.exists()
     importlib.reload(module)
