@@ -12,10 +12,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib.abc import InspectLoader
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbshare.checkpoint.code import form_of
+from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import Sources
 from nbshare.errors import CheckpointError
 
@@ -42,14 +45,13 @@ class _File:
     """The file of a module, as it is now."""
 
     def __init__(self, module: ModuleType) -> None:
-        self._forms = defaultdict[str, list[Any]](list)  # of functions, by their qualified names
-        self._changing = set[str]()  # names that its code binds later
-        loader: Any = module.__loader__
-        if hasattr(loader, "source_to_code"):  # else it does not only compile the file
-            source = loader.get_data(module.__file__)
-            for code in _codes_in(loader.source_to_code(source, module.__file__)):
-                self._forms[code.co_qualname].append(form_of(code, set()))
-            self._changing |= {*_bound_later(ast.parse(source))}
+        path, loader = str(module.__file__), module.__loader__
+        source = Path(path).read_bytes()
+        self._changing = {*_bound_later(ast.parse(source))}  # names
+        self._forms = defaultdict[str, set[bytes]](set)  # of functions, by their qualified names
+        if isinstance(loader, InspectLoader):  # else it may not only compile the file
+            for code in _codes_in(loader.source_to_code(source, path)):
+                self._forms[code.co_qualname].add(_digest_of(code))
 
     def has_given(self, statement: ast.stmt, names: Mapping[str, Any]) -> bool:
         """Whether a definition gave a name the value that it has, as far as that can be told."""
@@ -73,7 +75,11 @@ class _File:
         defaults = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
         given = [*args.defaults, *filter(None, args.kw_defaults)]
         are_same = len(given) == len(defaults) and all(map(_may_give, given, defaults))
-        return are_same and form_of(func.__code__, set()) in self._forms[func.__code__.co_qualname]
+        return are_same and _digest_of(func.__code__) in self._forms[func.__code__.co_qualname]
+
+
+def _digest_of(code: CodeType) -> bytes:
+    return Digests(str, None).of(form_of(code, set()), code.co_name)
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -55,6 +55,7 @@ EDITS = {
     "property": ("return 4.0", "return 4.5"),
     "field": ("x: float = 5.0", "x: float = 5.5"),
     "decorated": ("6.0 * x", "6.5 * x"),
+    "type of a number": ("6.0 * x", "6 * x"),
     "the function itself": ("helper(x) + model", "helper(x) - model"),
 }
 
