@@ -51,6 +51,7 @@ def resume(path: Path, grace: float) -> int:
         ) from None
     path, buffers = path.absolute(), []
     with file:
+        status = os.fstat(file.fileno())
         settings, data, sizes = pickle.load(file)
         at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     for size in sizes:
@@ -68,8 +69,11 @@ def resume(path: Path, grace: float) -> int:
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}
     run = partial(_run_alone, func, list(map(_from_file, columns)))
-    if (code := _drive(run, options, grace)) == 0:
-        (path / CALL_FILE).unlink()  # it may be as large as the inputs
+    code = _drive(run, options, grace)
+    with suppress(OSError):
+        # It may be as large as the inputs. Another run may have begun, and stored its own.
+        if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
+            (path / CALL_FILE).unlink()
     return code
 
 
