@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.abc import InspectLoader
@@ -19,7 +19,7 @@ from typing import Any
 
 from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import Sources
+from nbshare.checkpoint.sources import Sources, bound_by
 from nbshare.errors import CheckpointError
 
 CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
@@ -28,12 +28,12 @@ CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
 def check_loaded(sources: Sources) -> None:
     """Raise CheckpointError if a definition of a file is not the one that was imported here."""
     files = dict[str, _File]()
-    for name, attribute, statement in sources.definitions():
+    for name, attribute, statements in sources.definitions():
         if (module := sys.modules.get(name)) is None:
             continue
         if name not in files:
             files[name] = _File(module)
-        if not files[name].has_given(statement, vars(module)):
+        if not files[name].has_given(statements, vars(module)):
             raise CheckpointError(
                 f"{module.__file__} was edited after this process imported it ({attribute} "
                 "differs). With backend='serial' or 'threads', items run the imported code. Call "
@@ -53,29 +53,37 @@ class _File:
             for code in _codes_in(loader.source_to_code(source, path)):
                 self._forms[code.co_qualname].add(_digest_of(code))
 
-    def has_given(self, statement: ast.stmt, names: Mapping[str, Any]) -> bool:
-        """Whether a definition gave a name the value that it has, as far as that can be told."""
+    def has_given(self, statements: list[ast.stmt], names: Mapping[str, Any]) -> bool:
+        """Whether definitions gave names the values that they have, as far as that can be told."""
+        n_bindings = Counter(name for each in statements for name in bound_by(each))
+        return all(self._has_given(each, names, n_bindings) for each in statements)
+
+    def _has_given(self, statement: ast.stmt, names: Mapping[str, Any], n: Counter[str]) -> bool:
         match statement:
             case ast.ClassDef(name=name, body=body):
-                members = getattr(names.get(name), "__dict__", {})
-                return all(self.has_given(each, members) for each in body)
+                return self.has_given(body, getattr(names.get(name), "__dict__", {}))
             case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args):
-                return self._has_compiled(args, names.get(name))
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                return name in self._changing or _may_give(value, names.get(name))
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                return name in self._changing or _may_give(value, names.get(name))
+                return self._has_compiled(names.get(name), args if n[name] == 1 else None)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                may_differ = n[name] > 1 or name in self._changing
+                return may_differ or _may_give(value, names.get(name))
         return True
 
-    def _has_compiled(self, args: ast.arguments, value: Any) -> bool:
+    def _has_compiled(self, value: Any, args: ast.arguments | None) -> bool:
+        """Whether the file has the code of a function; with `args`, its defaults as well."""
         func = inspect.unwrap(getattr(value, "fget", value))  # of a property
         func = getattr(func, "__func__", func)
         if not isinstance(func, FunctionType) or func.__code__.co_qualname not in self._forms:
             return True
-        defaults = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
-        given = [*args.defaults, *filter(None, args.kw_defaults)]
-        are_same = len(given) == len(defaults) and all(map(_may_give, given, defaults))
-        return are_same and _digest_of(func.__code__) in self._forms[func.__code__.co_qualname]
+        if args is not None:
+            defaults = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
+            given = [*args.defaults, *filter(None, args.kw_defaults)]
+            if len(given) != len(defaults) or not all(map(_may_give, given, defaults)):
+                return False
+        return _digest_of(func.__code__) in self._forms[func.__code__.co_qualname]
 
 
 def _digest_of(code: CodeType) -> bytes:

@@ -109,7 +109,7 @@ class _Module:
             if not isinstance(statement, DEFINITIONS):
                 self.imported += [target.module, f"{target.module}.{target.name}"]
         if not isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
-            names = list(_bound_by(statement))
+            names = list(bound_by(statement))
             for name in names:
                 self.named[name].append(statement)
             if not names or not self._only_defines(statement):
@@ -139,7 +139,7 @@ class _Module:
         return [k for k, v in named if any(isinstance(x, ast.ClassDef) and x.bases for x in v)]
 
 
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
+def bound_by(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of a module binds; none if it changes something else too."""
     if isinstance(statement, DEFINITIONS):
         yield statement.name
@@ -223,13 +223,11 @@ class Sources:
         modules = [self._modules.get(name) for name, _ in self._seen]
         return {module.path: module.stamp for module in modules if module is not None}
 
-    def definitions(self) -> Iterator[tuple[str, str, ast.stmt]]:
-        """Yield what was reached and is bound once: its module, its name, and the statement."""
+    def definitions(self) -> Iterator[tuple[str, str, list[ast.stmt]]]:
+        """Yield what was reached: its module, its name, and the statements that bind it."""
         for name, attribute in self._seen:
-            module = self._modules.get(name)
-            statements = module.named.get(attribute, []) if module else []
-            if len(statements) == 1:
-                yield name, attribute, statements[0]
+            if (module := self._modules.get(name)) is not None:
+                yield name, attribute, module.named.get(attribute, [])
 
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""

@@ -12,6 +12,7 @@ from nbshare.mapping import map_async
 CODE = """
 import functools
 from dataclasses import dataclass
+from typing import overload
 
 SCALE = 2.0
 POINTS = [1.0]
@@ -24,7 +25,11 @@ def helper(x, shift=1.0):
     return SCALE * x + shift
 
 class Model:
+    kind = "first"
+    kind = "second"
     rate = 3.0
+    @overload
+    def apply(self, x, y=1.0): ...
     def apply(self, x):
         return self.rate * x
     @property
