@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import Counter
-from contextlib import suppress
-from dis import get_instructions
-from itertools import pairwise
+from dis import Instruction, get_instructions, hasname
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import (
+    CellType,
     CodeType,
     FunctionType,
     GetSetDescriptorType,
@@ -21,7 +20,6 @@ from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import IMPORTING, Sources
 from nbshare.functions.pickling import MAINS
 
-CO_HAS_DOCSTRING = getattr(inspect, "CO_HAS_DOCSTRING", 0)  # since Python 3.14
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
 NOT_OF_A_CLASS = {
@@ -30,6 +28,7 @@ NOT_OF_A_CLASS = {
     "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
 }  # fmt: skip
 NOT_OF_A_MODULE = {"__name__", "__file__"}  # where it is
+UNSET = CellType()  # a variable of an enclosing function that has no value yet
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
@@ -47,19 +46,16 @@ class Code:
         Of values.
     sources : Sources
         Of what is imported from own files.
+    parts : dict of str to str
+        A digest for each definition, by what messages call it.
     """
 
     def __init__(self, version: str | None) -> None:
         self.digests = Digests(self.definition, version)
         self.sources = Sources()
-        self._parts: dict[str, str] = {}
+        self.parts = self.sources.parts
         self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
         self._counts = Counter[str]()  # how many have the same name
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """A digest for each definition, by what messages call it."""
-        return self._parts | self.sources.parts
 
     def definition(self, obj: Any) -> str:
         """Return a text for a function, class or module, and note what it depends on."""
@@ -83,23 +79,26 @@ class Code:
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
             self._names[id(obj)] = obj, label  # first: it may lead to itself
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
-            self._parts[label] = self.digests.of(content, label).hex()
+            self.parts[label] = self.digests.of(content, label).hex()
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType) -> list[Any]:
         """Return what a function itself depends on, and note its global values."""
-        names: set[str] = set()
-        form = form_of(func.__code__, names)
+        steps = list[Instruction]()
+        form = form_of(func.__code__, steps)
         # Not `__module__`: a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
-        used, imported = _globals_of(func.__code__)
         if module in MAINS or module in UNNAMED or self.sources.is_own(module):
+            names = {step.argval for step in steps if step.opcode in hasname}
+            used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
             for name in sorted(used & func.__globals__.keys() - NOT_OF_A_MODULE):
                 self._global(module, name, func.__globals__[name], names, form)
-            for name in sorted(imported):
+            for name in sorted({x.argval for x in steps if x.opname == "IMPORT_NAME"}):
                 self.sources.reach(name, names)
             self.sources.imports_any |= not IMPORTING.isdisjoint(names)
-        content = [form, func.__defaults__, func.__kwdefaults__, _closure_of(func)]
+        cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
+        closure = {name: cell.cell_contents for name, cell in cells if cell != UNSET}
+        content = [form, func.__defaults__, func.__kwdefaults__, closure]
         attributes = {k: v for k, v in vars(func).items() if k != "__wrapped__"}
         return [*content, attributes] if attributes else content
 
@@ -113,7 +112,7 @@ class Code:
         else:
             where = "" if module in MAINS else f" of {self.sources.label(module)}"
             label = f"the global {name}{where}"
-            self._parts[label] = self.digests.of(value, label).hex()
+            self.parts[label] = self.digests.of(value, label).hex()
 
 
 def _is_named(obj: Any) -> bool:
@@ -127,44 +126,18 @@ def _is_named(obj: Any) -> bool:
     return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled
 
 
-def form_of(code: CodeType, names: set[str]) -> list[Any]:
-    """Return what a function's code does: not where, nor its docstring; adds the names it uses."""
-    names.update(code.co_names)
-    form: list[Any] = [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
-    form += [code.co_exceptiontable, code.co_argcount, code.co_kwonlyargcount]
-    form.append(code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
-    # Before 3.14, the first constant of a function is its docstring or None.
-    is_def = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
-    has_docstring = code.co_flags & CO_HAS_DOCSTRING if CO_HAS_DOCSTRING else is_def
-    pairs = pairwise(get_instructions(code))
-    of_class = {x.arg for x, y in pairs if y.opname == "STORE_NAME" and y.argval in NOT_OF_A_CLASS}
-    for i, const in enumerate(code.co_consts):
-        if isinstance(const, CodeType):
-            form.append(form_of(const, names))
-        elif i not in of_class and (i or not (has_docstring and isinstance(const, str | None))):
-            form.append(const)
+def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
+    """Return what a function's code does: not where, nor its docstring; adds to its `steps`."""
+    here = list(get_instructions(code))
+    steps += here
+    form: list[Any] = [code.co_varnames, code.co_argcount, code.co_kwonlyargcount]
+    form += [code.co_flags & (CO_VARARGS | CO_VARKEYWORDS), code.co_exceptiontable]
+    for step, after in zip(here, [*here[1:], here[0]], strict=True):
+        if isinstance(step.argval, CodeType):
+            form.append(form_of(step.argval, steps))
+        elif after.opname != "STORE_NAME" or after.argval not in NOT_OF_A_CLASS:
+            form += [step.opname, step.argval]
     return form
-
-
-def _globals_of(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the names of the global variables and of the modules that a function uses."""
-    names = [(each.opname, each.argval) for each in get_instructions(code)]
-    used = {name for op, name in names if "GLOBAL" in op or op == "LOAD_NAME"}  # of a class
-    imported = {name for op, name in names if op == "IMPORT_NAME"}
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            more, more_imported = _globals_of(const)
-            used, imported = used | more, imported | more_imported
-    return used, imported
-
-
-def _closure_of(func: FunctionType) -> dict[str, Any]:
-    """Return the variables of enclosing functions; those that have no value yet are left out."""
-    found = {}
-    for name, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
 
 
 def _members(cls: type) -> list[Any]:
@@ -173,10 +146,9 @@ def _members(cls: type) -> list[Any]:
     if type(cls) is not type:
         found.append(type(cls))
     for name, member in sorted(vars(cls).items()):
-        if isinstance(member, property):
-            found.append((name, member.fget, member.fset, member.fdel))
-        elif isinstance(member, staticmethod | classmethod):
-            found.append((name, type(member), member.__func__))
+        if isinstance(member, property | staticmethod | classmethod):  # they have no pickle
+            parts = [getattr(member, each, None) for each in ("fget", "fset", "fdel", "__func__")]
+            found.append((name, type(member), parts))
         elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
             found.append((name, member))
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from nbshare.errors import CheckpointError, cut
 SIZE = 16  # bytes
 PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
 N_THREADS = 4  # that hash pieces
-X87_NMANT = 63  # bits of a long double that takes 10 of its 16 bytes
+OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba's
 # Answers that objects keep once they were asked, and what splines leave of their work.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
@@ -38,13 +37,9 @@ _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotIm
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
 
 
-def _new_hash() -> Any:
-    return hashlib.sha1(usedforsecurity=False)  # the quickest of those that are good enough
-
-
 def digest(*parts: Any) -> bytes:
     """Return the digest of some bytes."""
-    hashed = _new_hash()
+    hashed = hashlib.sha1(usedforsecurity=False)  # the quickest of those that are good enough
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))
         hashed.update(part)
@@ -85,10 +80,9 @@ class _Walk:
 
     def __init__(self, digests: Digests) -> None:
         self._digests = digests
-        self._above: dict[int, int] = {}  # the objects that it is in -> how deep they are
-        self._highest = sys.maxsize  # depth of those among them that the present one leads to
         self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, which are kept
-        self._n_in_cycles = 0
+        self._in_cycles = set[int]()  # those that are not gone through, or lead to themselves
+        self._n_cycles = 0
 
     def of(self, value: Any, where: str) -> bytes:
         """Return the digest of a value."""
@@ -100,21 +94,15 @@ class _Walk:
         if kind is tuple:  # not kept: it may hold the copy of an array that a pickle would have
             return self._all("tuple", value, where)
         if key in self._known:
+            self._n_cycles += key in self._in_cycles
             return self._known[key][1]
-        depth = len(self._above)
-        if key in self._above:
-            self._highest = min(self._highest, self._above[key])
-            return _of_text("above", str(depth - self._above[key]))
-        self._above[key] = depth
-        before, self._highest = self._highest, sys.maxsize
+        self._known[key] = value, _of_text("again", str(len(self._in_cycles)))
+        self._in_cycles.add(key)
+        before = self._n_cycles
         found = self._of_parts(value, kind, where)
-        del self._above[key]
-        self._known[key] = value, found
-        if self._highest < depth:  # the digest depends on how we came here; next time, it is known
-            self._n_in_cycles += 1
-            self._known[key] = value, _of_text("again", str(self._n_in_cycles))
-            before = min(before, self._highest)
-        self._highest = before
+        if self._n_cycles == before:  # else the digest depends on how we came here
+            self._known[key] = value, found
+            self._in_cycles.discard(key)
         return found
 
     def _of_parts(self, value: Any, kind: type, where: str) -> bytes:
@@ -124,25 +112,20 @@ class _Walk:
             return self._pairs("dict", value, where)
         if isinstance(value, set | frozenset):
             found = sorted(self._digests.of(each, where) for each in value)
-            if kind in (set, frozenset):
-                return digest(b"set", *found)
-            return digest(b"set", *found, self._all("kind", [kind, vars(value)], where))
-        if kind in _ARRAYS:
+            return self._all("set", [kind, getattr(value, "__dict__", None), *found], where)
+        if kind in _ARRAYS or isinstance(value, np.generic):
             return self._array(value, where)
-        if isinstance(value, np.generic):
-            return self._array(np.asarray(value), where)
         if isinstance(value, types.ModuleType | types.FunctionType | type):
             return _of_text(self._digests.definition(value))
         if isinstance(value, types.MethodType):
             return self._all("method", [value.__func__, value.__self__], where)
-        if hasattr(value, "__wrapped__") and hasattr(value, "cache_info"):
-            return self._all("cached", [value.__wrapped__], where)
+        if hasattr(value, "__wrapped__") and any(hasattr(value, each) for each in OF_WRAPPERS):
+            options = getattr(value, "targetoptions", None)
+            return self._all("wrapper", [kind, value.__wrapped__, options], where)
         if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
             # Not its blocks: how columns share them depends on how it was made.
             columns = [column.array for _, column in value.items()]
             return self._all("frame", [value.columns, value.index, value.attrs, *columns], where)
-        if kind.__module__.startswith("numba.") and hasattr(value, "py_func"):
-            return self._all("compiled", [kind, value.py_func, value.targetoptions], where)
         return self._object(value, kind, where)
 
     def _all(self, tag: str, values: Iterable[Any], where: str) -> bytes:
@@ -165,26 +148,24 @@ class _Walk:
 
     def _array(self, array: Any, where: str) -> bytes:
         if array.dtype.names:  # what is between the fields is anything
-            fields = self._all("fields", [array[name] for name in array.dtype.names], where)
-            return digest(repr(array.dtype.names).encode(), fields)
+            fields = [array[name] for name in array.dtype.names]
+            return self._all("fields", [array.dtype.names, *fields], where)
         if is_masked(array):
             mask, data = np.ma.getmaskarray(array), np.ma.getdata(array)
             zero = np.zeros((), array.dtype)
             return self._all("masked", [np.where(mask, zero, data), mask], where)
         plain = np.asarray(array)
+        text = f"array {plain.dtype.name} {plain.dtype.str} {plain.shape}"
+        if plain.dtype.char in "gG":  # some of the bytes of a long double are anything
+            plain = plain.astype("U")
         if plain.dtype.hasobject or plain.dtype.char == "T":
-            return self._all(f"objects {plain.dtype} {plain.shape}", plain.ravel().tolist(), where)
-        hashed = _new_hash()
-        text = f"array {plain.dtype.name} {plain.dtype.str} {plain.shape}".encode()
-        hashed.update(len(text).to_bytes(8, "little") + text)
+            return self._all(text, plain.ravel().tolist(), where)
         pieces = list(_pieces(np.atleast_1d(plain)))
         if len(pieces) == 1:
-            hashed.update(_bytes_of(pieces[0]))
-        else:
-            with ThreadPoolExecutor(N_THREADS) as threads:
-                for found in threads.map(lambda piece: digest(_bytes_of(piece)), pieces):
-                    hashed.update(found)
-        return bytes(hashed.digest()[:SIZE])
+            return digest(text.encode(), _bytes_of(pieces[0]))
+        with ThreadPoolExecutor(N_THREADS) as threads:
+            found = threads.map(lambda piece: digest(_bytes_of(piece)), pieces)
+            return digest(text.encode(), *found)
 
     def _object(self, value: Any, kind: type, where: str) -> bytes:
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -204,28 +185,22 @@ class _Walk:
         if isinstance(reduced, str):
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
-        if isinstance(state, dict):
-            found = self._pairs("state", _without_answers(state, kind), where)
-        elif type(state) is tuple:
-            found = self.of(tuple(_without_answers(part, kind) for part in state), where)
-        else:
-            found = self.of(state, where)
-        return digest(
-            self._all("object", [func, args], where),
-            found,
-            self._all("items", items or (), where),
-            self._pairs("pairs", dict(pairs or ()), where),
-        )
+        found = [self._all("object", [func, args, list(items or ())], where)]
+        found.append(self._pairs("pairs", dict(pairs or ()), where))
+        for each in state if type(state) is tuple else (state,):
+            if isinstance(each, dict):
+                found.append(self._pairs("state", _without_answers(each, kind), where))
+            else:
+                found.append(self.of(each, where))
+        return digest(*found)
 
 
 def _of_text(*words: str) -> bytes:
     return digest(" ".join(words).encode("utf8", "surrogatepass"))
 
 
-def _without_answers(state: Any, kind: type) -> Any:
+def _without_answers(state: dict[str, Any], kind: type) -> dict[str, Any]:
     """Return attributes without those that follow from others, and are there once asked for."""
-    if not isinstance(state, dict):
-        return state
     answers = {
         name
         for name in state
@@ -249,9 +224,4 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 def _bytes_of(array: npt.NDArray[Any]) -> Any:
     """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
-    if not array.nbytes:
-        return b""
-    found = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if array.dtype.char in "gG" and np.finfo(array.dtype).nmant == X87_NMANT:
-        found = np.ascontiguousarray(found.reshape(-1, 16)[:, :10])  # the rest is anything
-    return found
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""

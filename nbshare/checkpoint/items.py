@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
     """Return digests one by one."""
-    return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist()) if len(pairs) else []
+    return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist())
 
 
 def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
@@ -70,16 +69,13 @@ class ItemDigests:
     def __init__(
         self, digests: Digests, *, is_seeded: bool, columns: Sequence[Any] | None = None
     ) -> None:
-        self._digests, self._is_seeded = digests, is_seeded
+        self._digests, self._is_seeded, self._has_all = digests, is_seeded, columns is not None
         self._counts: dict[bytes, int] = {}  # of those so far
         self._all: Pairs | None = None
         self._all = self.next(columns) if columns is not None else None
 
-    def next(self, columns: Sequence[Any], first: int = 0, *, is_last: bool = True) -> Pairs:
-        """Return the digests of items from the index `first` on; of equal ones others each time.
-
-        `is_last`: whether no more will be asked for.
-        """
+    def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
+        """Return the digests of items from the index `first` on; of equal ones others each time."""
         if self._all is not None:
             return self._all
         parts = [self._column(column, first) for column in columns]
@@ -90,11 +86,8 @@ class ItemDigests:
         if self._is_seeded:
             return _shifted(pairs, np.arange(first, first + len(pairs)))
         mixed = np.sort(_mixed(pairs))
-        if is_last and not first and not (mixed[1:] == mixed[:-1]).any():
+        if self._has_all and not (mixed[1:] == mixed[:-1]).any():
             return pairs  # no item occurs twice
-        return self._distinct(pairs)
-
-    def _distinct(self, pairs: Pairs) -> Pairs:
         counts, places = self._counts, []
         for key in as_bytes(pairs):
             places.append(n := counts.get(key, 0))
@@ -105,10 +98,6 @@ class ItemDigests:
         """Return the digests of what one iterable gives to the items."""
         if isinstance(column, np.ndarray) and column.ndim == 1 and _is_short(column):
             return _tagged(f"scalar {column.dtype.str}", column)
-        kinds = {int} if isinstance(column, range) else set(map(type, column))
-        if kinds in ({float}, {int}):
-            with suppress(OverflowError):
-                return _tagged(next(iter(kinds)).__name__, np.array(column, *kinds))
         pairs = np.zeros((len(column), 2), np.uint64)
         places = defaultdict[str, list[int]](list)
         for i, x in enumerate(column):
@@ -138,10 +127,7 @@ def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
     """Return digests of numbers that hold the numbers themselves."""
     pairs = np.zeros((len(values), 2), np.uint64)
     pairs[:, 0] = int.from_bytes(digest(tag.encode())[:8], "little")
-    plain = np.ascontiguousarray(values)
-    raw = np.zeros((len(values), 8), np.uint8)
-    raw[:, : plain.itemsize] = plain.view(np.uint8).reshape(len(values), plain.itemsize)
-    pairs[:, 1] = raw.view(np.uint64).ravel()
+    pairs[:, 1] = np.ascontiguousarray(values).view(f"u{values.itemsize}")
     return pairs
 
 

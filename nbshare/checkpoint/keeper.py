@@ -198,7 +198,7 @@ class Keeper:
         board, n = self._call.board, len(columns[0])
         pairs = np.zeros((n, 2), np.uint64)  # those of a part are known by their positions
         if self._items is not None:
-            pairs = self._items.next(columns, first, is_last=not board.is_open)
+            pairs = self._items.next(columns, first)
         try:
             rows = self._directory.rows_for(pairs)
         except OSError as error:

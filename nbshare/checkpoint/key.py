@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from nbshare.checkpoint.code import Code
@@ -33,18 +34,15 @@ def key_of(request: Request, version: str | None) -> Key:
         If a part of it has no digest that is the same tomorrow.
     """
     code = Code(version)
-    of = code.digests.of
-    parts = {"the function": of(request.func, "the function").hex()}
-    for name, value in request.shared.items():
-        parts[f"shared[{name!r}]"] = of(value, f"shared[{name!r}]").hex()
+    inputs = {"the function": request.func}
+    inputs |= {f"shared[{name!r}]": value for name, value in request.shared.items()}
     if request.initializer is not None:
-        parts["the initializer"] = of(request.initializer, "the initializer").hex()
-    seed = request.policy.seed
-    parts["seed="] = of(seed, "seed").hex()
-    parts["version="] = of(version, "version").hex()
+        inputs["the initializer"] = request.initializer
+    inputs |= {"seed=": request.policy.seed, "version=": version}
+    parts = {name: code.digests.of(value, name).hex() for name, value in inputs.items()}
     columns = request.iterables if request.source is None and request.n_tasks else None
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
-    items = ItemDigests(digests, is_seeded=seed is not None, columns=columns)
+    items = ItemDigests(digests, is_seeded=request.policy.seed is not None, columns=columns)
     return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes
 
 
@@ -53,27 +51,25 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
 
     For items that are not there yet, so that the key cannot have the parts that they lead to.
     """
-    known: dict[int, tuple[Any, str]] = {}  # with the objects, which are kept
 
+    @cache
     def definition(obj: Any) -> str:
-        if id(obj) not in known:
-            code = Code(version)
-            known[id(obj)] = obj, f"{code.definition(obj)} {sorted(code.parts.items())}"
-        return known[id(obj)][1]
+        code = Code(version)
+        return f"{code.definition(obj)} {sorted(code.parts.items())}"
 
     return definition
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
     """Return what differs, in words; `lines`: where some parts are."""
-    names = [name for name in old if name in new and old[name] != new[name]]
-    where = {name: f" ({lines[name]})" for name in lines if lines[name]}
-    changed = [f"{name} changed{where.get(name, '')}" for name in names]
-    # That the function is another one says less than which definition changed.
-    found = [text for text in changed if text != "the function changed"]
+    where = {name: f" ({place})" for name, place in lines.items() if place}
+    changed = [name for name in old if name in new and old[name] != new[name]]
+    found = [f"{name} changed{where.get(name, '')}" for name in changed]
     found += [f"{name} is new" for name in new if name not in old]
     found += [f"{name} is gone" for name in old if name not in new]
-    found = found or changed
+    # That the function is another one says less than which definition changed.
+    if len(found) > 1 and found[0] == "the function changed":
+        del found[0]
     if len(found) > MOST_NAMED:
         found = [*found[: MOST_NAMED - 1], f"{len(found) - MOST_NAMED + 1} more differ"]
     return found

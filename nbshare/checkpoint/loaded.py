@@ -19,7 +19,7 @@ from typing import Any
 
 from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import Sources, bound_by
+from nbshare.checkpoint.sources import DEFINITIONS, Sources, bound_by
 from nbshare.errors import CheckpointError
 
 CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
@@ -55,21 +55,22 @@ class _File:
 
     def has_given(self, statements: list[ast.stmt], names: Mapping[str, Any]) -> bool:
         """Whether definitions gave names the values that they have, as far as that can be told."""
-        n_bindings = Counter(name for each in statements for name in bound_by(each))
-        return all(self._has_given(each, names, n_bindings) for each in statements)
+        bound = Counter(name for each in statements for name in bound_by(each))
+        last = {name for name, n in bound.items() if n == 1 and name not in self._changing}
+        return all(self._has_given(each, names, last) for each in statements)
 
-    def _has_given(self, statement: ast.stmt, names: Mapping[str, Any], n: Counter[str]) -> bool:
+    def _has_given(self, statement: ast.stmt, names: Mapping[str, Any], last: set[str]) -> bool:
+        """As `has_given`; `last`: names that no other statement binds."""
         match statement:
             case ast.ClassDef(name=name, body=body):
                 return self.has_given(body, getattr(names.get(name), "__dict__", {}))
             case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args):
-                return self._has_compiled(names.get(name), args if n[name] == 1 else None)
+                return self._has_compiled(names.get(name), args if name in last else None)
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                may_differ = n[name] > 1 or name in self._changing
-                return may_differ or _may_give(value, names.get(name))
+                return name not in last or _may_give(value, names.get(name))
         return True
 
     def _has_compiled(self, value: Any, args: ast.arguments | None) -> bool:
@@ -87,7 +88,7 @@ class _File:
 
 
 def _digest_of(code: CodeType) -> bytes:
-    return Digests(str, None).of(form_of(code, set()), code.co_name)
+    return Digests(str, None).of(form_of(code, []), code.co_name)
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -98,11 +99,20 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _bound_later(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that code binds which does more than define them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from node.names
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
+        elif isinstance(node, ast.Module | ast.ClassDef):
+            for part in [
+                part for each in node.body if not bound_by(each) for part in ast.walk(each)
+            ]:
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    yield part.id
+                elif isinstance(part, DEFINITIONS):
+                    yield part.name
 
 
 def _may_give(expression: ast.expr, value: Any) -> bool:

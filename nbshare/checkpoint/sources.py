@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from importlib.util import resolve_name
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
@@ -28,8 +27,11 @@ from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
 DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
 IMPORTING = {"__import__", "import_module"}  # may import any file
+# A class that learns of its subclasses, also as a metaclass, and code that asks for them.
+FINDS_SUBCLASSES = re.compile(rb"__(init_subclass|subclasses)__|class \w+\([\w\s.,]*(type|Meta)\b")
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+IMPORTS = ast.Import | ast.ImportFrom | ast.Pass  # what does nothing else
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
 ALL = "*"  # as a name: all of a module
 
@@ -48,26 +50,22 @@ def parsed(source: bytes) -> ast.Module:
     return tree
 
 
-class Target(NamedTuple):
-    """What an import binds a name to."""
+def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, and to what, such as ``module.name``.
 
-    module: str
-    name: str | None  # None: the module itself
-
-
-def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
-    """Yield the names that imports bind; of ``from m import *`` the name is ``*``."""
+    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    """
     for part in ast.walk(node):
         if isinstance(part, ast.Import):
             for alias in part.names:
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or whole, Target(whole, None)
-                yield "", Target(alias.name, None)
+                yield alias.asname or whole, whole
+                yield "", alias.name
         elif isinstance(part, ast.ImportFrom):
             name = "." * part.level + (part.module or "")
             module = resolve_name(name, package) if part.level and package else name
             for alias in part.names:
-                yield alias.asname or alias.name, Target(module, alias.name)
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
@@ -92,101 +90,54 @@ class _Module:
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
         self.folder = os.path.dirname(path) if is_package else None
-        self.named: dict[str, list[ast.stmt]] = defaultdict(list)
-        self.always: list[ast.stmt] = []
-        self.targets: dict[str, list[Target]] = defaultdict(list)
-        self.imported: list[str] = []  # when it is
-        for statement in parsed(Path(path).read_bytes()).body:
-            self._add(statement)
-
-    def _add(self, statement: ast.stmt) -> None:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
-            for other in statement.orelse:
-                self._add(other)
-            return
-        for name, target in imports_in(statement, self.package):
-            self.targets[name].append(target)
-            if not isinstance(statement, DEFINITIONS):
-                self.imported += [target.module, f"{target.module}.{target.name}"]
-        if not isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
-            names = list(bound_by(statement))
-            for name in names:
+        self.statements: list[ast.stmt] = []
+        self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
+        self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
+        source = Path(path).read_bytes()
+        self.finds_subclasses = FINDS_SUBCLASSES.search(source) is not None
+        for statement in parsed(source).body:
+            if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
+                self.statements += statement.orelse
+            else:
+                self.statements.append(statement)
+        for statement in self.statements:
+            for name in bound_by(statement):
                 self.named[name].append(statement)
-            if not names or not self._only_defines(statement):
-                self.always.append(statement)
-
-    def _only_defines(self, statement: ast.stmt) -> bool:
-        """Whether a statement matters only to code that uses the names that it binds."""
-        if isinstance(statement, DEFINITIONS):  # own decorators and classes might register it
-            called = [*statement.decorator_list]
-            if isinstance(statement, ast.ClassDef):
-                called += [keyword.value for keyword in statement.keywords]
-            names = {each.name for each in statement.body if isinstance(each, DEFINITIONS)}
-            return "__init_subclass__" not in names and all(map(self._is_foreign, called))
-        is_plain = isinstance(statement, ASSIGNMENTS)
-        return is_plain and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
-
-    def _is_foreign(self, decorator: ast.expr) -> bool:
-        name = next((part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)), "")
-        modules = [target.module for target in self.targets.get(name, [])]
-        places = [*modules, *(module.partition(".")[0] for module in modules)]  # or its package
-        return bool(places) and not any(_own_path(place, None) for place in places)
+            for name, target in imports_in(statement, self.package):
+                self.targets[name].append(target)
 
     @property
     def subclasses(self) -> list[str]:
         """The classes that have a base."""
-        named = self.named.items()
-        return [k for k, v in named if any(isinstance(x, ast.ClassDef) and x.bases for x in v)]
+        classes = [each for each in self.statements if isinstance(each, ast.ClassDef)]
+        return [each.name for each in classes if each.bases]
 
 
-def bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds; none if it changes something else too."""
+def bound_by(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module binds, if it is one that only defines them."""
     if isinstance(statement, DEFINITIONS):
-        yield statement.name
-        return
-    if isinstance(statement, ASSIGNMENTS):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        elements = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
-        if not all(isinstance(element, ast.Name) for element in elements):
-            return
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, DEFINITIONS):
-            yield node.name
-
-
-def definitions_in(path: str, name: str) -> dict[str, tuple[str, str]]:
-    """Return the digest and the lines of each definition in a file, by what messages call it."""
-    return _definitions_in(path, name, stamp_of(path))
+        return {statement.name}
+    nodes = list(ast.walk(statement)) if isinstance(statement, ASSIGNMENTS) else []
+    stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    if any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored):
+        return set()  # it changes something else
+    return {node.id for node in stored if isinstance(node, ast.Name)}
 
 
 @lru_cache(maxsize=256)
-def _definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
+def definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it."""
     try:
         module = _Module("", path)
     except (SyntaxError, ValueError):  # it is compiled
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
-    found[f"the top level of {name}"] = module.always
-    parts = {label: (_digest_of(_text_of(x)), _lines_of(x)) for label, x in found.items()}
-    imports = _digest_of(repr(sorted(module.targets.items())))
-    return parts | {f"the imports of {name}": (imports, "")}
+    found[f"the top level of {name}"] = [x for x in module.statements if not bound_by(x)]
+    return {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
 
 
-def _finds_subclasses(part: ast.AST) -> bool:
-    """Whether a class learns of its subclasses, or code asks for them."""
-    if isinstance(part, ast.ClassDef):  # a metaclass
-        return any(ast.unparse(base).endswith(("type", "Meta")) for base in part.bases)
-    names = getattr(part, "name", None), getattr(part, "attr", None)
-    return not {"__init_subclass__", "__subclasses__"}.isdisjoint(names)
-
-
-def _text_of(statements: list[ast.stmt]) -> str:
-    return "".join(map(ast.unparse, statements))
-
-
-def _digest_of(text: str) -> str:
+def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
+    text = "".join(map(ast.unparse, statements)) + more
     return digest(text.encode("utf8", "surrogatepass")).hex()
 
 
@@ -215,13 +166,16 @@ class Sources:
         self._labels = Counter[str]()
         self._seen: dict[Step, None] = {}
         self.imports_any = False
-        self._has_registry = False  # of subclasses, which code reaches without their names
+        self._finds_subclasses = False
 
     @property
     def paths(self) -> dict[str, Stamp | None]:
         """The files that were reached, in that order, as they were then."""
-        modules = [self._modules.get(name) for name, _ in self._seen]
-        return {module.path: module.stamp for module in modules if module is not None}
+        return {module.path: module.stamp for module in self._reached()}
+
+    def _reached(self) -> list[_Module]:
+        modules = {name: self._modules.get(name) for name, _ in self._seen}
+        return [module for module in modules.values() if module is not None]
 
     def definitions(self) -> Iterator[tuple[str, str, list[ast.stmt]]]:
         """Yield what was reached: its module, its name, and the statements that bind it."""
@@ -245,9 +199,8 @@ class Sources:
             if (step := todo.pop()) not in self._seen:
                 self._seen[step] = None
                 todo += self._step(*step)
-            if not todo and self._has_registry:
-                modules = {name: self._modules.get(name) for name, _ in self._seen}
-                found = [(k, each) for k, v in modules.items() if v for each in v.subclasses]
+            if not todo and self._finds_subclasses:
+                found = [(x.name, each) for x in self._reached() for each in x.subclasses]
                 todo = [step for step in found if step not in self._seen]
 
     def _module(self, name: str) -> _Module | None:
@@ -255,18 +208,20 @@ class Sources:
             parent = self._module(name.rpartition(".")[0]) if "." in name else None
             path = _own_path(name, parent.folder if parent else None)
             self._modules[name] = module = _Module(name, path) if path else None
-            if module is not None:  # two files of other folders may have one name
+            if module is not None:
+                self._finds_subclasses |= module.finds_subclasses
                 self._labels[module.label] += 1
-                n = self._labels[module.label]
+                n = self._labels[module.label]  # two files of other folders may have one name
                 module.label += f" ({n})" if n > 1 else ""
         return self._modules[name]
 
-    def _asked_of(self, name: str, attributes: Collection[str]) -> list[Step]:
-        """Return what code reaches that uses a module, and asks something for these attributes."""
+    def _asked_of(self, name: str, attributes: Collection[str] = ()) -> list[Step]:
+        """Return what code reaches that asks a module, or a name in one, for attributes."""
         below = [f"{name}.{each}" for each in sorted(attributes) if self.is_own(f"{name}.{each}")]
         steps = [step for each in below for step in self._asked_of(each, attributes)]
         if self._module(name) is None:  # it may be a package without a file
-            return steps
+            module, _, attribute = name.rpartition(".")
+            return [*steps, (module, attribute)] if module else steps
         has_any = below or any(self._has(name, each, set()) for each in attributes)
         return steps + [(name, each) for each in (sorted(attributes) if has_any else [ALL])]
 
@@ -277,64 +232,64 @@ class Sources:
         seen.add(name)
         if attribute in module.named or attribute in module.targets:
             return True
-        return any(self._has(t.module, attribute, seen) for t in module.targets.get(ALL, []))
-
-    def _along(self, target: Target, attributes: Collection[str] = ()) -> list[Step]:
-        """Return what an imported name leads to, if it is asked for these attributes."""
-        module, name = target
-        if name is None or self.is_own(f"{module}.{name}"):
-            return self._asked_of(module if name is None else f"{module}.{name}", attributes)
-        return [(module, name)]
+        return any(self._has(all_of[:-2], attribute, seen) for all_of in module.targets[ALL])
 
     def _step(self, name: str, attribute: str) -> list[Step]:
         """Note one definition; return what it leads to."""
+        above = name.rpartition(".")[0]
+        steps = [(above, "")] if above else []  # a package is imported before its modules
         if (module := self._module(name)) is None:
-            return []
+            return steps
+        stars = module.targets[ALL]
         if attribute == ALL:
-            others = [(target.module, ALL) for target in module.targets.get(ALL, [])]
-            return others + [(name, each) for each in ["", *module.named, *module.targets]]
+            steps += [(name, each) for each in ["", *module.named, *module.targets]]
+            return steps + [step for all_of in stars for step in self._asked_of(all_of)]
         if attribute == "":
-            steps = [(each, "") for each in [*module.imported, *_above(name)]]
-            return steps + self._note(module, f"{module.label} (top level)", module.always)
+            found = [each for each in module.statements if self._acts(module, each)]
+            return steps + self._note(module, f"{module.label} (top level)", found)
+        steps.append((name, ""))
         found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
-        steps = [(name, "")]
         if not found and not targets:  # it is made when asked for, or comes with all of another
-            targets = [t._replace(name=attribute) for t in module.targets.get(ALL, [])]
-            steps += [(name, "__getattr__")] if "__getattr__" in module.named else []
-        steps += [step for target in targets for step in self._along(target)]
+            steps.append((name, "__getattr__"))
+            targets = [all_of[:-1] + attribute for all_of in stars]
+        steps += [step for target in targets for step in self._asked_of(target)]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
+
+    def _acts(self, module: _Module, statement: ast.stmt) -> bool:
+        """Whether a statement also matters to code that uses none of the names that it binds."""
+        if not isinstance(statement, DEFINITIONS):
+            calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
+            return calls or not bound_by(statement)
+        keywords = statement.keywords if isinstance(statement, ast.ClassDef) else []
+        for called in [*statement.decorator_list, *keywords]:  # if it is own, it might register it
+            names = [node.id for node in ast.walk(called) if isinstance(node, ast.Name)]
+            targets = module.targets.get(names[0], []) if names else []
+            places = [place for each in targets for place, _ in self._asked_of(each)]
+            if not targets or any(map(self.is_own, places)):
+                return True
+        return False
 
     def _note(self, module: _Module, label: str, found: list[ast.stmt]) -> list[Step]:
         """Note the digest of statements; return what they lead to."""
-        steps, bindings, text = list[Step](), dict[Any, None](), _text_of(found)
-        stars = module.targets.get(ALL, [])
+        steps, bindings = list[Step](), dict[str, list[str]]()
         for statement in found:
             parts = list(ast.walk(statement))
-            self._has_registry |= any(map(_finds_subclasses, parts))
             asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             bases = {part.value for part in parts if isinstance(part, ast.Attribute)}
             names = [part for part in parts if isinstance(part, ast.Name)]
-            steps += [(target.module, "") for _, target in imports_in(statement, module.package)]
             read = {each.id for each in names}
+            steps += [(target, "") for _, target in imports_in(statement, module.package)]
             self.imports_any |= not IMPORTING.isdisjoint(asked | read)
             if not DYNAMIC.isdisjoint(read) or ("sys" in read and "modules" in asked):
                 steps.append((module.name, ALL))
             for each in names:
-                targets = module.targets.get(each.id, [])
-                bound = targets or (() if each.id in module.named else stars)
-                bindings |= {(each.id, self.label(t.module), t.name): None for t in bound}
-                if targets and each in bases and each.id not in module.named:
-                    steps += [step for target in targets for step in self._along(target, asked)]
+                targets, is_defined = module.targets.get(each.id, []), each.id in module.named
+                bindings[each.id] = targets if targets or is_defined else module.targets[ALL]
+                if targets and each in bases and not is_defined:
+                    steps += [step for target in targets for step in self._asked_of(target, asked)]
                 else:
                     steps.append((module.name, each.id))
-        if found:
-            in_order = sorted(bindings, key=itemgetter(0))
-            self.parts[label] = _digest_of(f"{text}{in_order}")
-            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
+        if done := [each for each in found if not isinstance(each, IMPORTS)]:
+            self.parts[label] = _digest_of(done, str(sorted(bindings.items())))
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(done)}"
         return steps
-
-
-def _above(name: str) -> list[str]:
-    """Return the packages that a module is in."""
-    parts = name.split(".")
-    return [".".join(parts[:k]) for k in range(1, len(parts))]

@@ -70,9 +70,10 @@ class Versions:
         lines = dict(self._key.sources.lines)
         for name, before in self._all[number]["files"].items():
             old |= before
+            path = self._path(name)
             with suppress(OSError):
-                for label, (digest, where) in definitions_in(self._path(name), name).items():
-                    new[label], lines[label] = digest, where
+                for label, found in definitions_in(path, name, stamp_of(path)).items():
+                    new[label], lines[label] = found
         return differences(old, new, lines)
 
     def _path(self, name: str) -> str:
@@ -80,13 +81,16 @@ class Versions:
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
         """Take over the versions of another checkpoint; return the number here of each."""
-        numbers = []
-        for version in files.read_json(folder / "code.json") or []:
-            if version not in self._all:
-                self._all = [*self._all, version]
-            numbers.append(self._all.index(version))
-        files.replace_json(self._folder / "code.json", self._all)
-        return np.array(numbers, np.uint16)
+        versions = files.read_json(folder / "code.json") or []
+        return np.array([*map(self._number_of, versions)], np.uint16)
+
+    def _number_of(self, version: dict[str, Any]) -> int:
+        """Return the number of a version, which is stored if it is new."""
+        if version not in self._all:
+            versions = [*self._all, version]
+            files.replace_json(self._folder / "code.json", versions)
+            self._all = versions
+        return self._all.index(version)
 
     # ------------------------------------------------------------------- of the call
 
@@ -101,19 +105,11 @@ class Versions:
             name = os.path.relpath(path, self._base)
             # A function may import a file that it names so late that the file was edited before.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
-                found = definitions_in(path, name)
+                found = definitions_in(path, name, stamp)
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])
 
     def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
-        parts = dict(self._key.parts)
-        for k, version in enumerate(self._all):
-            is_same = (version["parts"], version["files"]) == (parts, imported)
-            if is_same and {*accepts} <= {*version["accepts"]}:
-                self.number = k
-                return
-        version = {"parts": parts, "accepts": [*accepts], "files": {**imported}}
-        versions = [*self._all, version]
-        files.replace_json(self._folder / "code.json", versions)
-        self._all, self.number = versions, len(versions) - 1
+        version = {"parts": dict(self._key.parts), "accepts": [*accepts], "files": {**imported}}
+        self.number = self._number_of(version)

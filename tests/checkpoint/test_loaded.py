@@ -15,6 +15,13 @@ from dataclasses import dataclass
 from typing import overload
 
 SCALE = 2.0
+try:
+    import numpy_of_next_year
+    has_numpy = True
+except ImportError:
+    has_numpy = False
+n = 1
+n += 1
 POINTS = [1.0]
 calls = 0
 
@@ -49,7 +56,7 @@ def f(x):
     calls += 1
     POINTS.append(x)
     model = Model()
-    return helper(x) + model.apply(x) + model.offset + Point().x + cached(x)
+    return helper(x) + model.apply(x) + model.offset + Point().x + cached(x) + n + has_numpy
 """
 EDITS = {
     "function": ("SCALE * x + shift", "SCALE * x - shift"),
