@@ -6,11 +6,14 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import importlib
 import threading
+import time
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+_ONE_PRESS_S = 0.5  # what a key pressed twice or three times takes
 
 
 class uninterrupted:  # noqa: N801 - used like the context managers of contextlib
@@ -50,6 +53,26 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
             self._handler(number, frame)
         else:
             self._came = True
+
+
+def ignore_more_presses() -> None:
+    """Ignore further interrupts for half a second after one; in a kernel.
+
+    While IPython shows the error, another one would lose it, or ipykernel's reply, and the queue of
+    cells would go on. ipykernel sets its own handlers when this cell ends and the next one begins.
+    """
+    is_main = get_ident() == threading.main_thread().ident
+    # Any other handler is the user's, or that of a cell that awaits, which raises nothing.
+    if not is_main or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        return
+    until = time.monotonic() + _ONE_PRESS_S
+
+    def press(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= until:  # the cell goes on
+            _signal.signal(number, _signal.default_int_handler)
+            _signal.default_int_handler(number, frame)
+
+    _signal.signal(_signal.SIGINT, press)
 
 
 def start_thread(run: Callable[..., object], *args: object) -> None:

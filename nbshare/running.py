@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import MapInterrupted
+from nbshare.interrupts import ignore_more_presses
 from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Showing, open_display
+from nbshare.notebook.environment import surroundings
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
@@ -52,6 +54,8 @@ def run_and_draw(
         while not job._tick(min(pause_s, NAP_S)):
             pause_s = display.update()
     except KeyboardInterrupt:
+        if surroundings() == "kernel":
+            ignore_more_presses()
         if job is not None:
             _settle(job)
     except BaseException:

@@ -138,6 +138,45 @@ def test_i1_i4_the_kernel_is_interrupted(common, how, presses):
     assert time.monotonic() - start < SOON_S
 
 
+PRESSING = """
+def press(i, kernel):
+    os.kill(kernel, signal.SIGINT)
+    time.sleep(60)
+pressing = functools.partial(quiet, press, [0], max_workers=1, shared={"kernel": os.getpid()})
+"""
+
+
+def test_i2_a_second_press_after_the_call_is_the_same_one(common):
+    """Before ipykernel has replied, it would lose the error, and Run All would go on."""
+    _, kernel = common
+    interrupted = kernel.start(f"""{PRESSING}
+def press_again():
+    events.unregister("post_execute", press_again)
+    signal.raise_signal(signal.SIGINT)
+events = get_ipython().events
+events.register("post_execute", press_again)
+pressing()
+""")
+    queued = kernel.start("raise SystemError('a queued cell ran')")
+    assert kernel.finish(interrupted).error == "MapInterrupted"
+    assert kernel.finish(queued).status == "aborted"
+    assert kernel.run("signal.raise_signal(signal.SIGINT)").error == "KeyboardInterrupt"
+
+
+def test_i2_a_cell_that_goes_on_after_an_interrupt_can_be_interrupted(common):
+    """A press counts again when some time has passed."""
+    _, kernel = common
+    cell = kernel.run(f"""{PRESSING}
+try:
+    pressing()
+except MapInterrupted:
+    end = time.monotonic() + faultlab.SOON_S
+    while time.monotonic() < end:
+        signal.raise_signal(signal.SIGINT)
+""")
+    assert cell.error == "KeyboardInterrupt"
+
+
 def test_r1_background_runs_leave_no_descriptors(common):
     """The kernel gives a socket to each thread that prints, until that has ended."""
     _, kernel = common
