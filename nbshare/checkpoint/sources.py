@@ -143,7 +143,10 @@ def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
 
 def _lines_of(statements: list[ast.stmt]) -> str:
     """Return the lines of the last one."""
-    return f"lines {statements[-1].lineno}-{statements[-1].end_lineno}" if statements else ""
+    if not statements:
+        return ""
+    first, last = statements[-1].lineno, statements[-1].end_lineno
+    return f"line {first}" if first == last else f"lines {first}-{last}"
 
 
 class Sources:
