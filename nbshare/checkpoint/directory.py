@@ -99,19 +99,20 @@ depended on. You may read all files while a run writes to them. Do not edit them
 
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
-    meta = read_json(path / "meta.json")
+    names = set[str]()
+    if path.exists():
+        names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
+    meta = read_json(path / "meta.json")  # after that: another run may begin just now
     if meta is not None and meta.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; this "
             f"one knows format {FORMAT}. Use that nbshare, or another path."
         )
-    if meta is None and path.exists():
-        names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-        if names - BEFORE_META:
-            raise CheckpointError(
-                f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
-                "Pass checkpoint= the path of a new or empty folder."
-            )
+    if meta is None and names - BEFORE_META:
+        raise CheckpointError(
+            f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
+            "Pass checkpoint= the path of a new or empty folder."
+        )
 
 
 def remove_merged(path: Path) -> None:
