@@ -38,14 +38,12 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
-from nbshare.checkpoint.transfer import Source, transfer
+from nbshare.checkpoint.reader import MOST_BYTES, STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
-from nbshare.memory import disk
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.board import FAILED
 from nbshare.wire.failures import describe
 from nbshare.wire.results import OutputSpec
 from nbshare.wire.rows import (
@@ -55,6 +53,7 @@ from nbshare.wire.rows import (
     RESULTS_FILE,
     FilePlace,
     RowWriter,
+    Source,
     log_file,
     runs_of,
 )
@@ -62,7 +61,6 @@ from nbshare.wire.rows import (
 FORMAT = 3  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
-MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
 Durability = Literal["process", "power"]
@@ -159,8 +157,7 @@ class Directory:
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self.writer = Writer(path, role)
         self._flush_at = 0.0
-        self._columns: list[files.Column] = []
-        self._results: files.Column | None = None
+        self._columns: dict[str, files.Column] = {}  # by name, without that of the items
         self._stored: Lookup | None = None  # once it is needed
         try:
             self._open(label)
@@ -183,20 +180,19 @@ class Directory:
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
-        self._items = self._column("items.npy", "u1", (16,))
-        self._index = self._column(INDEX_FILE, INDEX)
+        self._items = files.Column(path / "items.npy", "u1", (16,))
+        self._index = self._add_column(INDEX_FILE, INDEX)
+        words = self.reader.words()
+        rows = np.flatnonzero(words["state"])
+        are_there = self.reader.are_there(rows, words[rows])  # now: the next file gets all rows
         if (spec := self.reader.spec) is None:
             meta["results"] = None  # also if the file of the results is gone
         elif spec.dtype is not None:
-            self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
+            self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have
         self._own_log = self._next_log = 1 + max(logs, default=0)
-        states = self.reader.words()["state"]
-        is_whole = all(column.was_whole for column in self._columns)
-        is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())
-        is_lost = self._results is None and (states == IN_OUTPUT).any()
-        if self.writer.is_new_boot or is_lost or not is_whole:
+        if self.writer.is_new_boot or not are_there.all():
             self._drop_damaged()
 
     def _merge(self) -> None:
@@ -208,10 +204,7 @@ class Directory:
             self._merge_part(part, whole, np.flatnonzero(whole.source == k))
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
-        try:
-            (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
-        except FileNotFoundError:  # a file system without locks, and with old leases in its cache
-            raise CheckpointInUseError(f"{self.path}: another process merges the parts") from None
+        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
         remove_merged(self.path)
 
     def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
@@ -220,12 +213,12 @@ class Directory:
         words = whole.words[new]
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
-        if spec is not None and len(new):
-            self.decide(spec)
-        writer = RowWriter(self.place())
         source = Source(part.values, part.entries, part.logs)
-        if spec is not None and self.reader.spec != spec:
-            source = source._replace(as_object=spec.number or copy)
+        if spec is not None:
+            self.decide(spec)
+            if self.reader.spec != spec:
+                source = source._replace(as_object=spec.number or copy)
+        writer = RowWriter(self.place())
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
@@ -233,15 +226,14 @@ class Directory:
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             words = whole.words[rows]
             words["code"] = numbers[words["code"]]
-            transfer(source, whole.place[rows], writer, rows, words)
+            writer.transfer(source, whole.place[rows], rows, words)
         for record in part.errors():
             self.note_error(record | {"row": int(whole.order[record["row"]])})
 
-    def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
-        n = self._columns[0].n if self._columns else None
-        column = files.Column(self.path / name, dtype, shape, n, is_sparse=self._is_part)
-        self._columns.append(column)
-        return column
+    def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
+        n, is_sparse = self._items.n, self._is_part
+        self._columns[name] = files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse)
+        return self._columns[name]
 
     # ------------------------------------------------------------------------ its key
 
@@ -259,26 +251,20 @@ class Directory:
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():
-            self._forget(np.flatnonzero(old))
-            self._leave_results(has_others=bool((is_stored & ~old).any()))
-            for log in self.reader.unused_logs():  # arrays that are mapped from it stay as they are
-                log.unlink()
+            self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
-    def _leave_results(self, *, has_others: bool) -> None:
-        """Go on in another file: arrays that are mapped from this one stay as they are."""
-        if (results := self._results) is not None:
-            self._columns.remove(results)
-            self._results = None
-            if has_others:
-                copied = self.path / f".{RESULTS_FILE}"
-                shutil.copyfile(results.path, copied)
-                files.sync(copied)
-                disk.system.rename(copied, results.path)
-                self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
-            else:
-                results.path.unlink()
+    def _restart(self, old: Rows, *, has_others: bool) -> None:
+        """Forget old results, and leave their files: arrays that are mapped stay as they are."""
+        self._forget(old)
+        results = self.path / RESULTS_FILE
         if not has_others:
+            self._columns.pop(RESULTS_FILE, None)
+            results.unlink(missing_ok=True)
             self._note_kind(None)
+        elif RESULTS_FILE in self._columns:
+            files.replace(results, np.memmap(results, mode="r"))
+        for log in self.reader.unused_logs():
+            log.unlink()
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
@@ -289,8 +275,7 @@ class Directory:
         """Forget rows whose results are damaged."""
         words = self.reader.words()
         rows = np.flatnonzero(np.isin(words["state"], STORED))
-        has_form = (words["state"] == IN_LOG) | (self._results is not None)
-        bad = rows[~(self.reader.are_whole(rows, words[rows]) & has_form[rows])]
+        bad = rows[~self.reader.are_whole(rows, words[rows])]
         if len(bad):
             warn(
                 f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
@@ -307,7 +292,7 @@ class Directory:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__
-                self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
+                self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
             self._note_kind(kind)
 
     def _note_kind(self, kind: str | None) -> None:
@@ -324,7 +309,7 @@ class Directory:
         if is_new.any():
             first, n = self._items.n, self._items.n + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
-            for column in self._columns[1:]:
+            for column in self._columns.values():
                 column.resize(n)
             self._items.write(first, pairs[is_new].view(np.uint8))
             self._items.resize(n)  # last: then the rows exist
@@ -340,7 +325,7 @@ class Directory:
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
-        starts = {column.path.name: column.start for column in self._columns}
+        starts = {name: column.start for name, column in self._columns.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
@@ -363,7 +348,7 @@ class Directory:
     def _sync(self) -> None:
         """Wait until the disk has all; the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
-        for name in (*(column.path.name for column in self._columns), *logs, ""):
+        for name in ("items.npy", *self._columns, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 

@@ -29,7 +29,7 @@ UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 T = TypeVar("T")
 
 
-def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
+def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
     file = owned(disk.system.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
@@ -117,8 +117,6 @@ class Column:
         Offset of the first row, in bytes.
     n : int
         Number of rows.
-    was_whole : bool
-        Whether the file was as its header says.
     """
 
     def __init__(
@@ -134,12 +132,9 @@ class Column:
         self._is_sparse = is_sparse
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        size, found = size_of(path), header_of(path)
-        if found is None or found[1:] != (self.dtype, shape):
-            self.n, self.was_whole = 0, not size
-        else:
-            self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
-            self.was_whole = self.n == found[0] or not self._row_nbytes
+        found, self.n = header_of(path), 0
+        if found is not None and found[1:] == (self.dtype, shape):
+            self.n = min(found[0], (size_of(path) - self.start) // max(1, self._row_nbytes))
         self.resize(self.n if n is None else n)  # so that others can read the rows that are there
 
     def _end(self, n: int) -> int:

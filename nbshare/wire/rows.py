@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor, owned
-from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.results import ALONE, Entry, LogReader
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
@@ -39,6 +41,15 @@ class FilePlace(NamedTuple):
     starts: Mapping[str, int]  # of the first row of each file, in bytes
     code: int  # the version of the code that the worker has imported
     log: int  # which log is its own
+
+
+class Source(NamedTuple):
+    """Where results are that become rows: in the memory of a call, or in a part of a run."""
+
+    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    entries: Callable[[RowNumbers], list[Entry]]  # the places of others in the logs
+    logs: LogReader
+    as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
 
 
 def log_file(number: int | str) -> str:
@@ -129,6 +140,44 @@ class RowWriter:
         crc = zlib.crc32(record)
         index["crc"] = [zlib.crc32(at.tobytes(), crc) for at in index["at"]]
         self.commit(first, index)
+
+    def transfer(
+        self, source: Source, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
+    ) -> None:
+        """Write results that are elsewhere.
+
+        Parameters
+        ----------
+        source : Source
+            Where they are.
+        places, rows, index : ndarray
+            The place of each result there, the row that it gets, and what the index tells of it.
+        """
+
+        def runs(some: RowNumbers) -> Iterator[tuple[RowNumbers, int, npt.NDArray[Any]]]:
+            for run in runs_of(places[some], rows[some]):
+                part = some[run]
+                yield part, int(rows[part[0]]), index[part]
+
+        for part, first, told in runs(np.flatnonzero(index["state"] == IN_OUTPUT)):
+            values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
+            if (as_object := source.as_object) is None:
+                self.put(first, values, told)
+            else:
+                for k, value in enumerate(values):
+                    record = memoryview(pickle.dumps(as_object(value), 5))
+                    self.put_record(first + k, record, [(record.nbytes, ALONE)], told[k : k + 1])
+        logged = np.flatnonzero(index["state"] == IN_LOG)
+        together = dict[Any, list[tuple[int, Entry]]]()
+        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
+            if source.logs.has(entry):  # its message comes after the ``done`` byte
+                together.setdefault(entry[:2], []).append((k, entry))
+        for entries in map(dict, together.values()):
+            record = source.logs.bytes_of(next(iter(entries.values())))
+            for part, first, told in runs(np.array([*entries])):
+                self.put_record(first, record, [entries[k][2:] for k in part.tolist()], told)
+        for _, first, told in runs(np.flatnonzero(index["state"] == FAILED)):
+            self.commit(first, told)
 
     def commit(self, first: int, index: npt.NDArray[Any]) -> None:
         """Write the index of rows, after all that it tells of."""
