@@ -176,7 +176,6 @@ class Directory:
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
             files.replace_json(path / "meta.json", meta)
-        if not (path / "README.txt").exists():
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
@@ -259,12 +258,11 @@ class Directory:
         results = self.path / RESULTS_FILE
         if not has_others:
             self._columns.pop(RESULTS_FILE, None)
-            results.unlink(missing_ok=True)
+            for file in (results, *self.path.glob(log_file("*"))):
+                file.unlink(missing_ok=True)
             self._note_kind(None)
         elif RESULTS_FILE in self._columns:
             files.replace(results, np.memmap(results, mode="r"))
-        for log in self.reader.unused_logs():
-            log.unlink()
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""

@@ -168,13 +168,6 @@ class RowReader:
             else:
                 yield results[row].item() if is_number else results[row]
 
-    def unused_logs(self) -> list[Path]:
-        """Return the logs that have no result of any row."""
-        words = self.words()
-        used = _in_logs(words[words["state"] == IN_LOG])[0]
-        names = {*map(log_file, np.unique(used).tolist())}
-        return [log for log in self.folder.glob(log_file("*")) if log.name not in names]
-
     # ------------------------------------------------------------------------ checks
 
     def are_there(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,8 @@ import os
 import pickle
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,16 +58,12 @@ def log_file(number: int | str) -> str:
     return f"objects.{number}.log"
 
 
-def runs_of(*numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices in which all of these go up by one."""
-    n = len(numbers[0])
-    is_break = np.zeros(max(n - 1, 0), np.bool_)
-    for each in numbers if n > 1 else ():
-        is_break |= np.diff(each) != 1
-    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
-    for start, stop in itertools.pairwise(bounds):
-        if start < stop:
-            yield slice(start, stop)
+def runs_of(numbers: RowNumbers) -> Iterator[slice]:
+    """Yield slices in which numbers go up by one."""
+    n = len(numbers)
+    breaks = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist() if n > 1 else []
+    for start, stop in itertools.pairwise([0, *breaks, n] if n else []):
+        yield slice(start, stop)
 
 
 def checksums(values: npt.NDArray[Any], rows: Iterable[int]) -> npt.NDArray[np.uint32]:
@@ -91,7 +88,7 @@ def index_of(
 
 
 class RowWriter:
-    """Writes consecutive rows.
+    """Writes rows.
 
     Parameters
     ----------
@@ -105,7 +102,7 @@ class RowWriter:
 
     Notes
     -----
-    All methods raise OSError if the disk is full, or fails.
+    All methods raise OSError if the disk is full, or fails. What has no row, -1, is left out.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -113,21 +110,16 @@ class RowWriter:
         self._files: dict[str, Descriptor] = {}
         self._log_end = 0
 
-    def put(self, first: int, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
-        """Write results that fit the array, from a row on."""
+    def put(self, rows: RowNumbers, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
+        """Write results that fit the array."""
         if values.nbytes:
-            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-            self._write(RESULTS_FILE, first, len(index), data)
+            self._write(RESULTS_FILE, rows, values)
         index["state"] = IN_OUTPUT
         index["crc"] = checksums(values, range(len(index)))
-        self.commit(first, index)
+        self.commit(rows, index)
 
     def put_record(
-        self,
-        first: int,
-        record: memoryview,
-        entries: Sequence[Sequence[int]],
-        index: npt.NDArray[Any],
+        self, rows: RowNumbers, record: memoryview, entries: Any, index: npt.NDArray[Any]
     ) -> None:
         """Write results that are together in a record; `entries`: size and place of each in it."""
         start = self._log_end
@@ -139,7 +131,7 @@ class RowWriter:
         index["state"] = IN_LOG
         crc = zlib.crc32(record)
         index["crc"] = [zlib.crc32(at.tobytes(), crc) for at in index["at"]]
-        self.commit(first, index)
+        self.commit(rows, index)
 
     def transfer(
         self, source: Source, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
@@ -153,39 +145,41 @@ class RowWriter:
         places, rows, index : ndarray
             The place of each result there, the row that it gets, and what the index tells of it.
         """
-
-        def runs(some: RowNumbers) -> Iterator[tuple[RowNumbers, int, npt.NDArray[Any]]]:
-            for run in runs_of(places[some], rows[some]):
-                part = some[run]
-                yield part, int(rows[part[0]]), index[part]
-
-        for part, first, told in runs(np.flatnonzero(index["state"] == IN_OUTPUT)):
-            values = source.values(int(places[part[0]]), int(places[part[-1]]) + 1)
+        there = np.flatnonzero(index["state"] == IN_OUTPUT)
+        for run in runs_of(places[there]):
+            some = there[run]
+            values = source.values(int(places[some[0]]), int(places[some[-1]]) + 1)
             if (as_object := source.as_object) is None:
-                self.put(first, values, told)
+                self.put(rows[some], values, index[some])
             else:
-                for k, value in enumerate(values):
+                for k, value in zip(some.tolist(), values, strict=True):
                     record = memoryview(pickle.dumps(as_object(value), 5))
-                    self.put_record(first + k, record, [(record.nbytes, ALONE)], told[k : k + 1])
+                    self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
         logged = np.flatnonzero(index["state"] == IN_LOG)
-        together = dict[Any, list[tuple[int, Entry]]]()
+        together = defaultdict[Any, dict[int, Entry]](dict)
         for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
             if source.logs.has(entry):  # its message comes after the ``done`` byte
-                together.setdefault(entry[:2], []).append((k, entry))
-        for entries in map(dict, together.values()):
-            record = source.logs.bytes_of(next(iter(entries.values())))
-            for part, first, told in runs(np.array([*entries])):
-                self.put_record(first, record, [entries[k][2:] for k in part.tolist()], told)
-        for _, first, told in runs(np.flatnonzero(index["state"] == FAILED)):
-            self.commit(first, told)
+                together[entry[:2]][k] = entry
+        for entries in together.values():
+            found = [*entries.values()]
+            record = source.logs.bytes_of(found[0])
+            some = np.array([*entries])
+            self.put_record(rows[some], record, [entry[2:] for entry in found], index[some])
+        failed = np.flatnonzero(index["state"] == FAILED)
+        self.commit(rows[failed], index[failed])
 
-    def commit(self, first: int, index: npt.NDArray[Any]) -> None:
+    def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
         """Write the index of rows, after all that it tells of."""
-        self._write(INDEX_FILE, first, len(index), index.tobytes())
+        self._write(INDEX_FILE, rows, index)
 
-    def _write(self, name: str, first: int, n: int, data: Any) -> None:
-        step = memoryview(data).nbytes // n
-        disk.write_all(self._fd(name), data, self._place.starts[name] + first * step)
+    def _write(self, name: str, rows: RowNumbers, values: npt.NDArray[Any]) -> None:
+        """Write a value for each row."""
+        nbytes = values[:1].nbytes
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        for run in runs_of(rows):
+            if (first := int(rows[run.start])) >= 0:
+                part = data[run.start * nbytes : run.stop * nbytes]
+                disk.write_all(self._fd(name), part, self._place.starts[name] + first * nbytes)
 
     def _fd(self, name: str) -> int:
         if name not in self._files:
