@@ -182,11 +182,10 @@ class Directory:
         self._items = files.Column(path / "items.npy", "u1", (16,))
         self._index = self._add_column(INDEX_FILE, INDEX)
         words = self.reader.words()
-        rows = np.flatnonzero(words["state"])
-        are_there = self.reader.are_there(rows, words[rows])  # now: the next file gets all rows
+        are_there = self.reader.are_there(np.arange(len(words)), words)
         if (spec := self.reader.spec) is None:
             meta["results"] = None  # also if the file of the results is gone
-        elif spec.dtype is not None:
+        elif spec.dtype is not None:  # it gets its rows, if some are not there
             self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have

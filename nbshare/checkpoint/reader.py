@@ -18,7 +18,7 @@ from nbshare.checkpoint.files import header_of, read_current, read_json, size_of
 from nbshare.checkpoint.writer import parts_of
 from nbshare.memory import Segment
 from nbshare.memory.descriptors import opened
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import NUMBERS, OBJECTS, Entry, LogReader, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
@@ -152,7 +152,7 @@ class RowReader:
 
     def entries(self, rows: Rows) -> list[Entry]:
         """Return the place of each result that fits no array, in one of the `logs`."""
-        columns = _in_logs(self.words()[rows])
+        columns = _in_logs(self.words()["at"][rows])
         for number in np.unique(columns[0]).tolist():
             file = opened(os.open, self.folder / log_file(number), os.O_RDONLY | os.O_CLOEXEC)
             self.logs.add(number, Segment.attach(file, "c"))
@@ -172,10 +172,9 @@ class RowReader:
 
     def are_there(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the files are long enough for the results of some rows, with these words."""
-        is_there = words["state"] == FAILED
-        is_there |= (words["state"] == IN_OUTPUT) & (rows < len(self.load(RESULTS_FILE)))
+        is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load(RESULTS_FILE)))
         is_logged = words["state"] == IN_LOG
-        numbers, starts, sizes, _ = _in_logs(words[is_logged])
+        numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
         logs, which = np.unique(numbers, return_inverse=True)
         ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
         is_there[is_logged] = (sizes != 0) & (starts + np.abs(sizes) <= ends[which])
@@ -195,7 +194,7 @@ class RowReader:
         return np.asarray(is_there & (found == words["crc"]))
 
 
-def _in_logs(words: npt.NDArray[Any]) -> tuple[Rows, ...]:
+def _in_logs(at: npt.NDArray[Any]) -> tuple[Rows, ...]:
     """Return the log, offset, size and place in the batch that index words tell."""
-    starts, sizes, places = words["at"].T
+    starts, sizes, places = at.T
     return *np.divmod(starts, 1 << LOG_BIT), sizes, places
