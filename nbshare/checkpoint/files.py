@@ -8,8 +8,8 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,14 +47,21 @@ def replace_json(path: Path, content: Any, *, is_needed: bool = True) -> None:
     replace(path, json.dumps(content, indent=1).encode(), is_needed=is_needed)
 
 
+@contextmanager
+def tolerated(*numbers: int) -> Iterator[None]:
+    """Ignore the errors of the system with these numbers."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
-    try:
+    with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
         file = owned(os.open(path, os.O_RDONLY))
         disk.system.sync(file.fileno())
-    except OSError as error:  # some file systems sync no folders
-        if error.errno not in {errno.ENOENT, *UNSUPPORTED}:
-            raise
 
 
 def read_current(read: Callable[[Path], T], path: Path) -> T:
@@ -150,7 +157,10 @@ class Column:
         file = owned(disk.system.open(self.path, os.O_RDWR | os.O_CREAT))
         disk.system.truncate(file.fileno(), self._end(n))
         if n > self.n and not self._is_sparse:
-            _allocate(file.fileno(), self._end(self.n), self._end(n))
+            # Find now if the disk is too small; where it cannot allocate, writing finds it. Only a
+            # new part: the C library may write to each block of it.
+            with tolerated(*UNSUPPORTED):
+                disk.system.allocate(file.fileno(), self._end(self.n), self._end(n))
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
@@ -162,18 +172,6 @@ class Column:
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         file = owned(disk.system.open(self.path, os.O_RDWR))
         write_all(file.fileno(), data.view(np.uint8), self._end(start))
-
-
-def _allocate(fd: int, start: int, stop: int) -> None:
-    """Allocate a part of a file, or find now that the disk is too small.
-
-    Only a new part: where the system cannot allocate, the C library writes to each block of it.
-    """
-    try:
-        disk.system.allocate(fd, start, stop)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:  # or writing finds it later
-            raise
 
 
 def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:

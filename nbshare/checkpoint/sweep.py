@@ -181,14 +181,12 @@ class Sweep(Supply):
         """Make the folder of the parts, whole or not at all, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
-        try:  # a process that ends may remove the new folder: see `remove_merged`
+        # A process that ends may remove the new folder: see `remove_merged`.
+        with files.tolerated(errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             (new / CLAIMS).mkdir(parents=True)
             files.replace_json(new / SWEEP, told, is_needed=False)
             new.rename(self._folder)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
-                raise
-            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
     # ------------------------------------------------------------------------- items
 

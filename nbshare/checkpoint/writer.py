@@ -161,17 +161,16 @@ class Writer:
     def _lock(self) -> None:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                warn(
-                    f"{self._folder}: the file system refuses locks ({error.strerror}); do not "
-                    "run two processes with this checkpoint at the same time",
-                    CheckpointWarning,
-                )
-                return
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
+        except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            warn(
+                f"{self._folder}: the file system refuses locks ({error.strerror}); do not run two "
+                "processes with this checkpoint at the same time",
+                CheckpointWarning,
+            )
 
     def renew(self) -> bool:
         """Renew the lease now and then; return whether the folder still exists, and is ours."""
