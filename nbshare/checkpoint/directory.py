@@ -29,7 +29,7 @@ import time
 from copy import copy
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,19 +63,15 @@ FLUSH_S = 1.5  # between times when the disk has what is stored, and so other ma
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
-Durability = Literal["process", "power"]
-IfChanged = Literal["restart", "accept"] | None
-OnFull = Literal["continue", "stop"]
-
 
 class Checkpoint(NamedTuple):
-    """Where a call stores its results, and how."""
+    """Where a call stores its results, and how: see `parallel_map`."""
 
     path: Path
-    if_changed: IfChanged = None
-    durability: Durability = "process"
-    on_full: OnFull = "continue"
-    version: str | None = None
+    if_changed: str | None
+    durability: str
+    on_full: str
+    version: str | None
 
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
@@ -111,12 +107,6 @@ def check_place(path: Path) -> None:
             f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
             "Pass checkpoint= the path of a new or empty folder."
         )
-
-
-def remove_merged(path: Path) -> None:
-    """Remove parts that have been merged; NFS keeps a folder while a process has its files open."""
-    for old in path.glob(f".{PARTS}.*"):
-        shutil.rmtree(old, ignore_errors=True)
 
 
 class Directory:
@@ -164,6 +154,9 @@ class Directory:
             self.versions = Versions(path, key)
             if (path / PARTS).exists():
                 self._merge()
+            # Also of earlier runs: NFS keeps a folder while a process has its files open.
+            for merged in path.glob(f".{PARTS}.*"):
+                shutil.rmtree(merged, ignore_errors=True)
             self._settle_version(options.if_changed)
         except BaseException:
             self.close(is_whole=False)
@@ -203,7 +196,6 @@ class Directory:
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
         (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
-        remove_merged(self.path)
 
     def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
         """Take over rows that are in a part, if they are undamaged."""
@@ -235,7 +227,7 @@ class Directory:
 
     # ------------------------------------------------------------------------ its key
 
-    def _settle_version(self, if_changed: IfChanged) -> None:
+    def _settle_version(self, if_changed: str | None) -> None:
         """Find which stored results depended on the same, and decide about the others."""
         versions, words = self.versions, self.reader.words()
         is_stored = np.isin(words["state"], STORED)

@@ -139,10 +139,10 @@ class Column:
         self._is_sparse = is_sparse
         self._row_nbytes = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        found, self.n = header_of(path), 0
-        if found is not None and found[1:] == (self.dtype, shape):
-            self.n = min(found[0], (size_of(path) - self.start) // max(1, self._row_nbytes))
-        self.resize(self.n if n is None else n)  # so that others can read the rows that are there
+        if n is None:
+            found = header_of(path)
+            n = min(found[0], (size_of(path) - self.start) // self._row_nbytes) if found else 0
+        self.resize(n)  # so that others can read the rows that are there
 
     def _end(self, n: int) -> int:
         return self.start + n * self._row_nbytes
@@ -155,12 +155,13 @@ class Column:
     def resize(self, n: int) -> None:
         """Have `n` rows; new ones are zero."""
         file = owned(disk.system.open(self.path, os.O_RDWR | os.O_CREAT))
-        disk.system.truncate(file.fileno(), self._end(n))
-        if n > self.n and not self._is_sparse:
+        start, stop = size_of(self.path), self._end(n)
+        disk.system.truncate(file.fileno(), stop)
+        if stop > start and not self._is_sparse:
             # Find now if the disk is too small; where it cannot allocate, writing finds it. Only a
             # new part: the C library may write to each block of it.
             with tolerated(*UNSUPPORTED):
-                disk.system.allocate(file.fileno(), self._end(self.n), self._end(n))
+                disk.system.allocate(file.fileno(), start, stop)
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.

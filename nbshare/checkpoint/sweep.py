@@ -33,7 +33,7 @@ import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
+from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.keeper import Keeper, Part, told_of
 from nbshare.checkpoint.key import differences, key_of
@@ -85,7 +85,7 @@ class Sweep(Supply):
         self._folder = options.path / PARTS
         self._part = self._folder  # that of the last call
         self._id = ""  # of the sweep that this process has joined
-        self.began_at, self._stopped_before = time.time(), 0.0
+        self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
         self._is_taken = np.zeros(len(self._pairs), np.bool_)  # by item: stored, or claimed
 
@@ -110,17 +110,11 @@ class Sweep(Supply):
             if self.is_stopped():
                 raise KeyboardInterrupt
             time.sleep(LOOK_S if self._id else OPENING_S)
-        remove_merged(self._options.path)
         return None
 
     def is_stopped(self) -> bool:
-        """Whether all processes have been stopped since this one joined."""
-        return self._stop_time() not in (0.0, self._stopped_before)
-
-    def _stop_time(self) -> float:
-        with suppress(OSError):
-            return (self._folder / STOP).stat().st_mtime
-        return 0.0
+        """Whether all processes have been stopped since the last one joined."""
+        return (self._folder / STOP).exists()
 
     def has_place(self) -> bool:
         """Whether the run of the last call still has its parts, or others have merged them."""
@@ -136,12 +130,10 @@ class Sweep(Supply):
         elif found is not None:
             if found["id"] != self._id:
                 self._id, self.began_at = found["id"], found["began_at"]
-                self._stopped_before = self._stop_time()
+                (self._folder / STOP).unlink(missing_ok=True)  # of earlier processes
                 self._claims.clear()
             if not self._look():
                 return False
-        elif self._id and (whole_of(self._options.path).states > 0).all():
-            return True  # another process has merged it
         try:
             return self._open()
         except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
@@ -181,7 +173,7 @@ class Sweep(Supply):
         """Make the folder of the parts, whole or not at all, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
-        # A process that ends may remove the new folder: see `remove_merged`.
+        # A process that opens the checkpoint may remove the new folder.
         with files.tolerated(errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             (new / CLAIMS).mkdir(parents=True)
             files.replace_json(new / SWEEP, told, is_needed=False)
