@@ -122,7 +122,7 @@ class Directory:
     label : str
         Name of the function.
     role : Role, default "run"
-        What it is for. A part has the items of a run by their positions, without digests.
+        What it is for. A part gets space on the disk only as it is written to.
 
     Attributes
     ----------
@@ -342,9 +342,8 @@ class Directory:
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Now and then wait until the disk has all; then other machines see it as well."""
-        is_wanted = self._is_part or self._durability == "power"
-        if is_wanted and time.monotonic() > self._flush_at:
+        """Now and then wait until the disk has all, if it is to; other machines see it then."""
+        if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
 

@@ -83,7 +83,7 @@ class Keeper:
 
     def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
         key, began_at = part or (key_of(request, options.version), time.time())
-        self._items = None if part else key.items
+        self._items = key.items
         self._on_full = options.on_full
         self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
         try:
@@ -177,9 +177,7 @@ class Keeper:
     def _find(self, columns: Sequence[Any], first: int) -> Rows:
         """Return the rows of the next items, from item `first` on."""
         board, rows = self._call.board, np.full(len(columns[0]), -1)
-        pairs = np.zeros((len(rows), 2), np.uint64)  # those of a part are known by their positions
-        if self._items is not None:
-            pairs = self._items.next(columns, first, is_last=not board.is_open)
+        pairs = self._items.next(columns, first, is_last=not board.is_open)
         try:
             rows = self._directory.rows_for(pairs)
         except OSError as error:

@@ -237,7 +237,7 @@ class Sweep(Supply):
     def _begin(self, make: Callable[[], Call]) -> Call:
         """Return a call with a part of its own."""
         part = self._folder / secrets.token_hex(8)
-        options = self._options._replace(path=part, if_changed=None, on_full="stop")
+        options = Checkpoint(part, None, "power", "stop", None)  # so that other machines see it
 
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge
@@ -263,31 +263,25 @@ class Sweep(Supply):
 
     def bring(self) -> None:
         """Claim items, if workers will soon have none; look whether all is to end."""
-        call, board = self._call, self._call.board
+        call, board, pace = self._call, self._call.board, self._pace
         try:
             while board.n_there < board.n_tasks and not (board.stopped or call.is_over):
-                self._pace.look(call)
-                per_s = call.request.max_workers / self._pace.item_s if self._pace.item_s else 0.0
+                pace.look(call)
+                per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
                 board.header[LOW] = board.n_tasks - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
-                self._claim_for_workers(per_s)
+                if per_s:
+                    age_s = (time.monotonic_ns() - call.begun_ns) / 1e9
+                    pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_tasks)
+                runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
+                for start, stop in runs or [[board.n_tasks, board.n_tasks]]:  # or the call ends
+                    self._keeper.leave_out(board.n_there, start)
+                    board.header[N_THERE] = stop
+                call.engine.notify(call)
             if self.is_stopped():
                 call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
             call.error = call.error or error.with_traceback(None)
             call.stop()
-
-    def _claim_for_workers(self, per_s: float) -> None:
-        """Claim items and let workers see them; if there are none, let the call end."""
-        board, pace = self._call.board, self._pace
-        age_s = (time.monotonic_ns() - self._call.begun_ns) / 1e9
-        if per_s:
-            n = max(CLAIM_S, OF_AGE * age_s) * per_s
-            pace.resize(n, 1, board.n_tasks)
-        runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
-        for start, stop in runs or [[board.n_tasks, board.n_tasks]]:
-            self._keeper.leave_out(board.n_there, start)
-            board.header[N_THERE] = stop
-        self._call.engine.notify(self._call)
