@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
@@ -41,11 +42,13 @@ from nbshare.checkpoint.key import Key
 from nbshare.checkpoint.reader import MOST_BYTES, STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
-from nbshare.engine.results import Output
+from nbshare.engine.results import Output, spec_given_by
+from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
+from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED
 from nbshare.wire.failures import describe
-from nbshare.wire.results import OutputSpec
+from nbshare.wire.results import OBJECTS, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -109,6 +112,13 @@ def check_place(path: Path) -> None:
         )
 
 
+def storable(spec: OutputSpec) -> OutputSpec:
+    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    dtype = spec.dtype
+    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
+    return spec if is_told else OBJECTS
+
+
 class Directory:
     """The files, open for writing.
 
@@ -119,27 +129,31 @@ class Directory:
         something else, and whether what is stored is to survive a power failure.
     key : Key
         What results depend on.
-    label : str
-        Name of the function.
-    role : Role, default "run"
+    request : Request
+        What runs.
+    began_at : float
+        When that began, in seconds since 1970.
+    role : Role
         What it is for. A part gets space on the disk only as it is written to.
 
     Attributes
     ----------
     writer : Writer
-        The right to write to it, which is still to be taken.
+        The right to write to it.
 
     Raises
     ------
     CheckpointError
-        If it is none, or its results depended on something else.
+        If it is none, or its results depended on something else, or do not fit ``out=``.
     CheckpointInUseError
         If another run writes to it.
     OSError
         If it cannot be written to.
     """
 
-    def __init__(self, options: Checkpoint, key: Key, label: str, role: Role = "run") -> None:
+    def __init__(
+        self, options: Checkpoint, key: Key, request: Request, began_at: float, role: Role
+    ) -> None:
         self.path = path = options.path
         self._durability, self._is_part = options.durability, role == "part"
         self.reader = RowReader(path)
@@ -150,7 +164,7 @@ class Directory:
         self._columns: dict[str, files.Column] = {}  # by name, without that of the items
         self._stored: Lookup | None = None  # once it is needed
         try:
-            self._open(label)
+            self._open(label_of(request.func))
             self.versions = Versions(path, key)
             if (path / PARTS).exists():
                 self._merge()
@@ -158,6 +172,10 @@ class Directory:
             for merged in path.glob(f".{PARTS}.*"):
                 shutil.rmtree(merged, ignore_errors=True)
             self._settle_version(options.if_changed)
+            self._check_output(request.out)
+            out = request.out if isinstance(request.out, str) else None
+            told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
+            self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)
             raise
@@ -274,6 +292,21 @@ class Directory:
             self._forget(bad)
 
     # -------------------------------------------------------------------- what it holds
+
+    def _check_output(self, out: Any) -> None:
+        """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
+        spec, wanted = self.reader.spec, spec_given_by(out)
+        if wanted is not None and storable(wanted) is not wanted:
+            raise CheckpointError(
+                f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
+                "or do not pass out="
+            )
+        if wanted is not None and spec is not None and spec[:2] != wanted[:2]:
+            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
+            raise CheckpointError(
+                f"{self.path} has results that are {there}, which do not fit out=. "
+                "Use the same out= as before, or another path."
+            )
 
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""

@@ -20,40 +20,24 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
 from nbshare.checkpoint import writer
-from nbshare.checkpoint.directory import Checkpoint, Directory
+from nbshare.checkpoint.directory import Checkpoint, Directory, storable
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.reader import STORED, Rows, copy_rows
 from nbshare.engine.call import Call
-from nbshare.engine.results import Output, in_memory, spec_given_by
+from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, CheckpointWarning, noted, users_line, warn_at_most
-from nbshare.functions.reference import label_of
+from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
-from nbshare.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
+from nbshare.wire.results import ASK, KIND_OF, OutputSpec
 from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, Source, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 
 T = TypeVar("T")
-
-
-def told_of(request: Request, began_at: float) -> dict[str, Any]:
-    """Return what the lease of a run tells to jobs of other processes."""
-    out = request.out if isinstance(request.out, str) else None
-    told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
-    return told | {"on_error": request.policy.on_error}
-
-
-def _storable(spec: OutputSpec) -> OutputSpec:
-    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
-    dtype = spec.dtype
-    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
-    return spec if is_told else OBJECTS
 
 
 class Part(NamedTuple):
@@ -78,20 +62,14 @@ class Keeper:
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        As `Directory`; or the stored results do not fit ``out=``.
+        As `Directory`.
     """
 
     def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
         key, began_at = part or (key_of(request, options.version), time.time())
         self._items = key.items
         self._on_full = options.on_full
-        self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
-        try:
-            self._check_output(request.out)
-            self._directory.writer.take(**told_of(request, began_at))
-        except BaseException:
-            self._directory.close(is_whole=True)
-            raise
+        self._directory = Directory(options, key, request, began_at, "part" if part else "run")
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
@@ -105,21 +83,6 @@ class Keeper:
         self._has_warned = False
         self._line = users_line()
         self._noted = set[int]()  # items whose failures are stored
-
-    def _check_output(self, out: Any) -> None:
-        """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
-        spec, wanted = self._directory.reader.spec, spec_given_by(out)
-        if wanted is not None and _storable(wanted) is not wanted:
-            raise CheckpointError(
-                f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
-                "or do not pass out="
-            )
-        if wanted is not None and spec is not None and spec[:2] != wanted[:2]:
-            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
-            raise CheckpointError(
-                f"{self._directory.path} has results that are {there}, which do not fit out=. "
-                "Use the same out= as before, or another path."
-            )
 
     # ------------------------------------------------------------------------ before
 
@@ -145,7 +108,7 @@ class Keeper:
             call.results.allocate = self._allocate
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
-        call.results.adapt = _storable
+        call.results.adapt = storable
         if (spec := self._directory.reader.spec) is not None:
             call.results.decide(spec)
         if has_all:

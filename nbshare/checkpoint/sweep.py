@@ -35,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, Part, told_of
+from nbshare.checkpoint.keeper import Keeper, Part
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -44,7 +44,6 @@ from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
-from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, LOW, N_THERE
 from nbshare.wire.rows import runs_of
 
@@ -154,10 +153,8 @@ class Sweep(Supply):
 
     def _open(self) -> bool:
         """Merge the parts, or begin the run; return whether the checkpoint has all results."""
-        label = label_of(self._request.func)
-        directory = Directory(self._options, self._key, label, "opener")
+        directory = Directory(self._options, self._key, self._request, self.began_at, "opener")
         try:
-            directory.writer.take(**told_of(self._request, self.began_at))
             rows = directory.rows_for(self._pairs)
             directory.note_order(rows)
             states = directory.states(rows)
