@@ -58,7 +58,6 @@ from nbshare.wire.rows import (
     RowWriter,
     Source,
     log_file,
-    runs_of,
 )
 
 FORMAT = 3  # earlier ones were never released
@@ -164,8 +163,8 @@ class Directory:
         self._columns: dict[str, files.Column] = {}  # by name, without that of the items
         self._stored: Lookup | None = None  # once it is needed
         try:
-            self._open(label_of(request.func))
             self.versions = Versions(path, key)
+            self._open(label_of(request.func))
             if (path / PARTS).exists():
                 self._merge()
             # Also of earlier runs: NFS keeps a folder while a process has its files open.
@@ -191,7 +190,7 @@ class Directory:
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
         self._items = files.Column(path / "items.npy", "u1", (16,))
-        self._index = self._add_column(INDEX_FILE, INDEX)
+        self._add_column(INDEX_FILE, INDEX)
         words = self.reader.words()
         are_there = self.reader.are_there(np.arange(len(words)), words)
         if (spec := self.reader.spec) is None:
@@ -238,10 +237,9 @@ class Directory:
         for record in part.errors():
             self.note_error(record | {"row": int(whole.order[record["row"]])})
 
-    def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
+    def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
         n, is_sparse = self._items.n, self._is_part
         self._columns[name] = files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse)
-        return self._columns[name]
 
     # ------------------------------------------------------------------------ its key
 
@@ -275,8 +273,7 @@ class Directory:
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
-        for run in runs_of(rows):
-            self._index.write(int(rows[run.start]), np.zeros(run.stop - run.start, INDEX))
+        RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
 
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""

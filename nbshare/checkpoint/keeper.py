@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,13 +40,6 @@ PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
-    """What a call is to know of the run that it takes part in."""
-
-    key: Key
-    began_at: float  # in seconds since 1970
-
-
 class Keeper:
     """Keeps the results of one call in a directory.
 
@@ -56,8 +49,9 @@ class Keeper:
         The request of the call.
     options : Checkpoint
         Where results are stored, and how.
-    part : Part, optional
-        If other processes share the run, and the directory has a part of its results.
+    part : tuple of Key and float, optional
+        What the results of a run depend on that other processes share, and when it began, in
+        seconds since 1970. The directory has a part of them.
 
     Raises
     ------
@@ -65,7 +59,9 @@ class Keeper:
         As `Directory`.
     """
 
-    def __init__(self, request: Request, options: Checkpoint, part: Part | None = None) -> None:
+    def __init__(
+        self, request: Request, options: Checkpoint, part: tuple[Key, float] | None = None
+    ) -> None:
         key, began_at = part or (key_of(request, options.version), time.time())
         self._items = key.items
         self._on_full = options.on_full
@@ -91,7 +87,7 @@ class Keeper:
         try:
             self._begin(call := prepare())
         except BaseException as error:
-            self.close(error)
+            self._directory.close(is_whole=True, error=error)
             raise
         return call
 
@@ -112,7 +108,7 @@ class Keeper:
         if (spec := self._directory.reader.spec) is not None:
             call.results.decide(spec)
         if has_all:
-            self._restore_from(0, rows)
+            self._restore(0, rows)
             call.board.header[NEXT] = call.board.next_claim()
 
     def _allocate(self, spec: OutputSpec, n: int) -> Output:
@@ -135,7 +131,7 @@ class Keeper:
         with self._saving:
             first = sum(map(len, self._order))
             self._call.board.extend(len(columns[0]))
-            self._restore_from(first, self._find(columns, first))
+            self._restore(first, self._find(columns, first))
 
     def _find(self, columns: Sequence[Any], first: int) -> Rows:
         """Return the rows of the next items, from item `first` on."""
@@ -150,29 +146,24 @@ class Keeper:
         self._order.append(rows)
         return rows
 
-    def _restore_from(self, first: int, rows: Rows) -> None:
-        """Mark the items of some rows as done, from item `first` on, if they are stored."""
-        board, states = self._call.board, self._directory.states(rows)
-        if (spec := self._call.results.spec) is not None and spec.is_given:
+    def _restore(self, first: int, rows: Rows) -> None:
+        """Place stored results of items, from item `first` on, where workers would put theirs."""
+        board, results, reader = self._call.board, self._call.results, self._directory.reader
+        states = self._directory.states(rows)
+        if (spec := results.spec) is not None and spec.is_given:
             states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
         for page, low, high in board.parts(first, first + len(rows)):
-            here = slice(page.first + low - first, page.first + high - first)
-            page.rows[low:high] = rows[here]
-            self._restore(page, low, rows[here], states[here])
-            board.header[RESTORED] += int(np.isin(states[here], STORED).sum())
-
-    def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
-        """Place stored results where workers would put theirs."""
-        results, reader = self._call.results, self._directory.reader
-        there = np.flatnonzero(states == IN_OUTPUT)
-        if len(there) and not self._is_in_place:
-            out = results.rows(page.first, page.n)
-            copy_rows(out, low + there, reader.load(RESULTS_FILE), rows[there])
-        page.done[low + there] = IN_OUTPUT
-        logged = np.flatnonzero(states == IN_LOG)
-        if len(logged):
-            page.index[:, low + logged] = np.transpose(reader.entries(rows[logged]))
-            page.done[low + logged] = IN_LOG
+            page.rows[low:high] = rows[page.first + low - first :][: high - low]
+            here = states[page.first + low - first :][: high - low]
+            there = low + np.flatnonzero(here == IN_OUTPUT)
+            if len(there) and not self._is_in_place:
+                out = results.rows(page.first, page.n)
+                copy_rows(out, there, reader.load(RESULTS_FILE), page.rows[there])
+            logged = low + np.flatnonzero(here == IN_LOG)
+            if len(logged):
+                page.index[:, logged] = np.transpose(reader.entries(page.rows[logged]))
+            page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
+        board.header[RESTORED] += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results: other processes run them."""
@@ -293,10 +284,7 @@ class Keeper:
         try:
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
-            self._attempt(partial(self.close, self._call.error))
+            close, is_whole = self._directory.close, not self._is_lost
+            self._attempt(partial(close, is_whole=is_whole, error=self._call.error))
         finally:
             self._then()
-
-    def close(self, error: BaseException | None) -> None:
-        """Release the directory to other writers; `error`: with which the call has failed."""
-        self._directory.close(is_whole=not self._is_lost, error=error)

@@ -35,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, Part
+from nbshare.checkpoint.keeper import Keeper
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -242,7 +242,7 @@ class Sweep(Supply):
             part.stat()  # or it has done so
             return make()
 
-        keeper = Keeper(self._request, options, Part(self._key, self.began_at))
+        keeper = Keeper(self._request, options, (self._key, self.began_at))
         self._call = call = keeper.begin(prepare)
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
