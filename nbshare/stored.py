@@ -237,10 +237,9 @@ class StoredRun:
         [1.0, 2.0, None]
         """
         whole = whole_of(self.path)
-        output = self._reader.load(RESULTS_FILE)[: (n := len(whole.order))]
-        is_file = len(whole.readers) == 1 and len(output) == n
-        is_file &= np.array_equal(whole.order, np.arange(n))
-        if not is_file or (whole.states == IN_LOG).any():
+        output = self._reader.load(RESULTS_FILE)[: len(whole.order)]
+        is_in_order = np.array_equal(whole.order, np.arange(len(output)))
+        if not is_in_order or len(whole.readers) > 1 or (whole.states == IN_LOG).any():
             return _together(whole)
         is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output

@@ -95,16 +95,14 @@ depended on. You may read all files while a run writes to them. Do not edit them
 
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
-    names = set[str]()
-    if path.exists():
-        names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
+    names = {file.name for file in path.glob("[!.]*")}
     meta = read_json(path / "meta.json")  # after that: another run may begin just now
     if meta is not None and meta.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; this "
             f"one knows format {FORMAT}. Use that nbshare, or another path."
         )
-    if meta is None and names - BEFORE_META:
+    if meta is None and (path.is_file() or names - BEFORE_META):
         raise CheckpointError(
             f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
             "Pass checkpoint= the path of a new or empty folder."
@@ -384,10 +382,10 @@ class Directory:
             failure = describe(error, -1, "")
             pickled = failure.pickled or b""
             told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
+        has_all = False
         try:
-            if is_whole:
-                if self._durability == "power":
-                    self._sync()
-                self.writer.close(is_whole=True, **told)
+            if is_whole and self._durability == "power":
+                self._sync()
+            has_all = is_whole
         finally:
-            self.writer.close(is_whole=False, **told)
+            self.writer.close(is_whole=has_all, **told)

@@ -168,11 +168,10 @@ class Keeper:
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results: other processes run them."""
         board = self._call.board
-        with self._saving:
-            board.header[RESTORED] += stop - start
-            for page, low, high in board.parts(start, stop):
-                page.rows[low:high] = -1
-                page.done[low:high] = FAILED
+        board.header[RESTORED] += stop - start
+        for page, low, high in board.parts(start, stop):
+            page.rows[low:high] = -1  # first: nothing is stored of what has no row
+            page.done[low:high] = FAILED
 
     # ------------------------------------------------------------------------ meanwhile
 

@@ -65,8 +65,7 @@ class Whole(NamedTuple):
     def objects(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
         """Yield the results of some items, one by one, with their indices."""
         for reader, items, places in self.places(wanted):
-            values = reader.objects(places, self.states[items])
-            yield from zip(items.tolist(), values, strict=True)
+            yield from zip(items.tolist(), reader.objects(places, self.states[items]), strict=True)
 
 
 def copy_rows(target: npt.NDArray[Any], places: Rows, source: npt.NDArray[Any], rows: Rows) -> None:
