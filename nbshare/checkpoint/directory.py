@@ -187,7 +187,7 @@ class Directory:
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
-        self._items = files.Column(path / "items.npy", "u1", (16,))
+        self._items = files.Column(path / "items.npy", "u1", (16,), None, is_sparse=self._is_part)
         self._add_column(INDEX_FILE, INDEX)
         words = self.reader.words()
         are_there = self.reader.are_there(np.arange(len(words)), words)

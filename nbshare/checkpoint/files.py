@@ -113,8 +113,8 @@ class Column:
         Shape of a value.
     shape : tuple of int
         Of the value of one row.
-    n : int, optional
-        Number of rows to have, of which new ones are zero; default those that are there.
+    n : int or None
+        Number of rows to have, of which new ones are zero; None: those that are there.
     is_sparse : bool
         Whether rows get space on the disk only when they are written.
 
@@ -127,17 +127,11 @@ class Column:
     """
 
     def __init__(
-        self,
-        path: Path,
-        dtype: npt.DTypeLike,
-        shape: tuple[int, ...] = (),
-        n: int | None = None,
-        *,
-        is_sparse: bool = False,
+        self, path: Path, dtype: Any, shape: tuple[int, ...], n: int | None, *, is_sparse: bool
     ) -> None:
         self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
         self._is_sparse = is_sparse
-        self._row_nbytes = math.prod(shape) * self.dtype.itemsize
+        self._row_nbytes: int = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
         if n is None:
             found = header_of(path)

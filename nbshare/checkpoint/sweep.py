@@ -96,7 +96,7 @@ class Sweep(Supply):
         while True:
             try:
                 if self._is_over():
-                    break
+                    return None
                 if self._id and not self._is_taken.all():
                     return self._begin(make)
             except OSError as error:
@@ -109,7 +109,6 @@ class Sweep(Supply):
             if self.is_stopped():
                 raise KeyboardInterrupt
             time.sleep(LOOK_S if self._id else OPENING_S)
-        return None
 
     def is_stopped(self) -> bool:
         """Whether all processes have been stopped since the last one joined."""
