@@ -197,11 +197,7 @@ class AttachedRun(Run):
         new = there.copy()
         new[: len(self._given)] &= ~self._given
         self._given = there
-        for k, reader in enumerate(whole.readers):
-            here = np.flatnonzero(new & (whole.source[whole.order] == k))
-            rows = whole.order[here]
-            values = reader.objects(whole.place[rows], whole.words["state"][rows])
-            yield from zip(here.tolist(), values, strict=True)
+        yield from whole.objects(new)
         if self.request.policy.returns_errors:
             for i in errors.keys() - self._given_errors:
                 self._given_errors.add(i)

@@ -19,7 +19,6 @@ the run, when it began, and how it ended. `nbshare.driver` is the driver's side.
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -37,8 +36,9 @@ from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, UnsendableError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
-from nbshare.memory import aligned, file_of
+from nbshare.memory import file_of
 from nbshare.options import MapOptions, checked_checkpoint
+from nbshare.wire.results import parts_of
 
 __all__ = ["begin"]
 
@@ -79,11 +79,11 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
+    parts, _ = parts_of(request.context.settings, [memoryview(data), *buffers])
     with path.with_suffix(".new").open("wb") as file:
-        pickle.dump((request.context.settings, data, [buffer.nbytes for buffer in buffers]), file)
-        for buffer in buffers:
-            file.seek(aligned(file.tell()))
-            file.write(buffer)
+        for offset, part in parts:
+            file.seek(offset)
+            file.write(part)
     path.with_suffix(".new").replace(path)
 
 

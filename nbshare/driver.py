@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pickle
 import signal
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from numpy.lib.format import open_memmap
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
@@ -29,10 +29,10 @@ from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs
 from nbshare.mapping import map_async
-from nbshare.memory import aligned
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
+from nbshare.wire.results import parts_in
 
 __all__ = ["resume", "run"]
 
@@ -43,21 +43,14 @@ AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 def resume(path: Path, grace: float) -> int:
     """Run the call that is stored in a checkpoint; return the exit code."""
     try:
-        file = (path / CALL_FILE).open("rb")
+        status = (path / CALL_FILE).stat()
+        settings, data, *buffers = parts_in(np.memmap(path / CALL_FILE, mode="r"))
     except FileNotFoundError:
         raise CheckpointError(
             f"{path} holds no call: its run is complete, or was not begun with "
             "map_async(..., detach=True). Make the same call again to continue."
         ) from None
-    path, buffers = path.absolute(), []
-    with file:
-        status = os.fstat(file.fileno())
-        settings, data, sizes = pickle.load(file)
-        at, memory = file.tell(), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    for size in sizes:
-        at = aligned(at)
-        buffers.append(memory[at : at + size])
-        at += size
+    path = path.absolute()
     imports = pickle.loads(settings)
     if imports["cwd"] is not None:
         with suppress(OSError):  # it was removed

@@ -247,10 +247,9 @@ class StoredRun:
         [1.0, 2.0, None]
         """
         whole = whole_of(self.path)
-        output = self._reader.load(RESULTS_FILE)[: (n := len(whole.order))]
-        is_file = len(whole.readers) == 1 and len(output) == n
-        is_file &= np.array_equal(whole.order, np.arange(n))
-        if not is_file or (whole.states == IN_LOG).any():
+        output = self._reader.load(RESULTS_FILE)[: len(whole.order)]
+        is_in_order = np.array_equal(whole.order, np.arange(len(output)))
+        if not is_in_order or len(whole.readers) > 1 or (whole.states == IN_LOG).any():
             return _together(whole)
         is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
@@ -336,24 +335,16 @@ class StoredRun:
 
 def _together(whole: Whole) -> Any:
     """Return the results of several readers: a masked array in memory, or a list."""
-    n, parts, is_missing = len(whole.order), [], ~np.isin(whole.states, STORED)
-    for k, reader in enumerate(whole.readers):
-        new = np.flatnonzero(~is_missing & (whole.source[whole.order] == k))
-        if len(new):
-            # Those that were stored together one after the other: then they are loaded once.
-            new = new[np.argsort(whole.words["at"][whole.order[new], 0], kind="stable")]
-            output = reader.load(RESULTS_FILE)
-            rows = whole.place[whole.order[new]]
-            parts.append((reader, new, rows, whole.states[new], output))
-    forms = {(x.dtype, x.shape[1:]) for *_, states, x in parts if (states == IN_OUTPUT).any()}
-    if len(forms) != 1 or any((states == IN_LOG).any() for *_, states, _ in parts):
+    n, is_there = len(whole.order), np.isin(whole.states, STORED)
+    parts = [(items, x, reader.load(RESULTS_FILE)) for reader, items, x in whole.places(is_there)]
+    forms = {(output.dtype, output.shape[1:]) for *_, output in parts}
+    if len(forms) != 1 or (whole.states == IN_LOG).any():
         results = [MISSING] * n
-        for reader, new, rows, states, _ in parts:
-            for i, value in zip(new.tolist(), reader.objects(rows, states), strict=True):
-                results[i] = value
+        for i, value in whole.objects(is_there):
+            results[i] = value
         return results
     dtype, shape = forms.pop()
     array = zeros((n, *shape), dtype)
-    for _, new, rows, _, output in parts:
-        copy_rows(array, new, output, rows)
-    return masked(array, is_missing) if is_missing.any() else array
+    for items, rows, output in parts:
+        copy_rows(array, items, output, rows)
+    return array if is_there.all() else masked(array, ~is_there)

@@ -10,7 +10,6 @@
     writer       the one process that may write
     keeper       a thread that stores what workers have finished, while a call runs
     sweep        a run that several processes share: what each of them claims
-    transfer     results that are elsewhere, in memory or in a part, become rows
 
 A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,
 reordered or thinned, and nothing that is stored is ever moved.

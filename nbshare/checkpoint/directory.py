@@ -29,25 +29,26 @@ import time
 from copy import copy
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import STORED, RowReader, Rows, Whole, whole_of
-from nbshare.checkpoint.transfer import Source, transfer
+from nbshare.checkpoint.reader import MOST_BYTES, STORED, RowReader, Rows, Whole, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
-from nbshare.engine.results import Output
+from nbshare.engine.results import Output, spec_given_by
+from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
-from nbshare.memory import disk
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.functions.reference import label_of
+from nbshare.wire.board import FAILED
 from nbshare.wire.failures import describe
-from nbshare.wire.results import OutputSpec
+from nbshare.wire.results import OBJECTS, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -55,29 +56,24 @@ from nbshare.wire.rows import (
     RESULTS_FILE,
     FilePlace,
     RowWriter,
+    Source,
     log_file,
-    runs_of,
 )
 
 FORMAT = 3  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
-MOST_BYTES = 64 << 20  # of a part that are copied between two renewals of the lease
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
-
-Durability = Literal["process", "power"]
-IfChanged = Literal["restart", "accept"] | None
-OnFull = Literal["continue", "stop"]
 
 
 class Checkpoint(NamedTuple):
-    """Where a call stores its results, and how."""
+    """Where a call stores its results, and how: see `parallel_map`."""
 
     path: Path
-    if_changed: IfChanged = None
-    durability: Durability = "process"
-    on_full: OnFull = "continue"
-    version: str | None = None
+    if_changed: str | None
+    durability: str
+    on_full: str
+    version: str | None
 
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
@@ -99,25 +95,25 @@ depended on. You may read all files while a run writes to them. Do not edit them
 
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
-    meta = read_json(path / "meta.json")
+    names = {file.name for file in path.glob("[!.]*")}
+    meta = read_json(path / "meta.json")  # after that: another run may begin just now
     if meta is not None and meta.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; this "
             f"one knows format {FORMAT}. Use that nbshare, or another path."
         )
-    if meta is None and path.exists():
-        names = {x.name for x in path.iterdir() if x.name[0] != "."} if path.is_dir() else {""}
-        if names - BEFORE_META:
-            raise CheckpointError(
-                f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
-                "Pass checkpoint= the path of a new or empty folder."
-            )
+    if meta is None and (path.is_file() or names - BEFORE_META):
+        raise CheckpointError(
+            f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
+            "Pass checkpoint= the path of a new or empty folder."
+        )
 
 
-def remove_merged(path: Path) -> None:
-    """Remove parts that have been merged; NFS keeps a folder while a process has its files open."""
-    for old in path.glob(f".{PARTS}.*"):
-        shutil.rmtree(old, ignore_errors=True)
+def storable(spec: OutputSpec) -> OutputSpec:
+    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    dtype = spec.dtype
+    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
+    return spec if is_told else OBJECTS
 
 
 class Directory:
@@ -130,27 +126,31 @@ class Directory:
         something else, and whether what is stored is to survive a power failure.
     key : Key
         What results depend on.
-    label : str
-        Name of the function.
-    role : Role, default "run"
-        What it is for. A part has the items of a run by their positions, without digests.
+    request : Request
+        What runs.
+    began_at : float
+        When that began, in seconds since 1970.
+    role : Role
+        What it is for. A part gets space on the disk only as it is written to.
 
     Attributes
     ----------
     writer : Writer
-        The right to write to it, which is still to be taken.
+        The right to write to it.
 
     Raises
     ------
     CheckpointError
-        If it is none, or its results depended on something else.
+        If it is none, or its results depended on something else, or do not fit ``out=``.
     CheckpointInUseError
         If another run writes to it.
     OSError
         If it cannot be written to.
     """
 
-    def __init__(self, options: Checkpoint, key: Key, label: str, role: Role = "run") -> None:
+    def __init__(
+        self, options: Checkpoint, key: Key, request: Request, began_at: float, role: Role
+    ) -> None:
         self.path = path = options.path
         self._durability, self._is_part = options.durability, role == "part"
         self.reader = RowReader(path)
@@ -158,15 +158,21 @@ class Directory:
         path.mkdir(parents=not self._is_part, exist_ok=True)
         self.writer = Writer(path, role)
         self._flush_at = 0.0
-        self._columns: list[files.Column] = []
-        self._results: files.Column | None = None
+        self._columns: dict[str, files.Column] = {}  # by name, without that of the items
         self._stored: Lookup | None = None  # once it is needed
         try:
-            self._open(label)
             self.versions = Versions(path, key)
+            self._open(label_of(request.func))
             if (path / PARTS).exists():
                 self._merge()
+            # Also of earlier runs: NFS keeps a folder while a process has its files open.
+            for merged in path.glob(f".{PARTS}.*"):
+                shutil.rmtree(merged, ignore_errors=True)
             self._settle_version(options.if_changed)
+            self._check_output(request.out)
+            out = request.out if isinstance(request.out, str) else None
+            told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
+            self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)
             raise
@@ -178,24 +184,21 @@ class Directory:
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
             files.replace_json(path / "meta.json", meta)
-        if not (path / "README.txt").exists():
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
-        self._items = self._column("items.npy", "u1", (16,))
-        self._index = self._column(INDEX_FILE, INDEX)
+        self._items = files.Column(path / "items.npy", "u1", (16,), None, is_sparse=self._is_part)
+        self._add_column(INDEX_FILE, INDEX)
+        words = self.reader.words()
+        are_there = self.reader.are_there(np.arange(len(words)), words)
         if (spec := self.reader.spec) is None:
             meta["results"] = None  # also if the file of the results is gone
-        elif spec.dtype is not None:
-            self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
+        elif spec.dtype is not None:  # it gets its rows, if some are not there
+            self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
         logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have
         self._own_log = self._next_log = 1 + max(logs, default=0)
-        states = self.reader.words()["state"]
-        is_whole = all(column.was_whole for column in self._columns)
-        is_whole &= bool(self.reader.have_logs(np.flatnonzero(states == IN_LOG)).all())
-        is_lost = self._results is None and (states == IN_OUTPUT).any()
-        if self.writer.is_new_boot or is_lost or not is_whole:
+        if self.writer.is_new_boot or not are_there.all():
             self._drop_damaged()
 
     def _merge(self) -> None:
@@ -207,11 +210,7 @@ class Directory:
             self._merge_part(part, whole, np.flatnonzero(whole.source == k))
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
-        try:
-            (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
-        except FileNotFoundError:  # a file system without locks, and with old leases in its cache
-            raise CheckpointInUseError(f"{self.path}: another process merges the parts") from None
-        remove_merged(self.path)
+        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
 
     def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
         """Take over rows that are in a part, if they are undamaged."""
@@ -219,12 +218,12 @@ class Directory:
         words = whole.words[new]
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
-        if spec is not None and len(new):
-            self.decide(spec)
-        writer = RowWriter(self.place())
         source = Source(part.values, part.entries, part.logs)
-        if spec is not None and self.reader.spec != spec:
-            source = source._replace(as_object=spec.number or copy)
+        if spec is not None:
+            self.decide(spec)
+            if self.reader.spec != spec:
+                source = source._replace(as_object=spec.number or copy)
+        writer = RowWriter(self.place())
         nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
@@ -232,19 +231,17 @@ class Directory:
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             words = whole.words[rows]
             words["code"] = numbers[words["code"]]
-            transfer(source, whole.place[rows], writer, rows, words)
+            writer.transfer(source, whole.place[rows], rows, words)
         for record in part.errors():
             self.note_error(record | {"row": int(whole.order[record["row"]])})
 
-    def _column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> files.Column:
-        n = self._columns[0].n if self._columns else None
-        column = files.Column(self.path / name, dtype, shape, n, is_sparse=self._is_part)
-        self._columns.append(column)
-        return column
+    def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
+        n, is_sparse = self._items.n, self._is_part
+        self._columns[name] = files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse)
 
     # ------------------------------------------------------------------------ its key
 
-    def _settle_version(self, if_changed: IfChanged) -> None:
+    def _settle_version(self, if_changed: str | None) -> None:
         """Find which stored results depended on the same, and decide about the others."""
         versions, words = self.versions, self.reader.words()
         is_stored = np.isin(words["state"], STORED)
@@ -258,38 +255,29 @@ class Directory:
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():
-            self._forget(np.flatnonzero(old))
-            self._leave_results(has_others=bool((is_stored & ~old).any()))
-            for log in self.reader.unused_logs():  # arrays that are mapped from it stay as they are
-                log.unlink()
+            self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
-    def _leave_results(self, *, has_others: bool) -> None:
-        """Go on in another file: arrays that are mapped from this one stay as they are."""
-        if (results := self._results) is not None:
-            self._columns.remove(results)
-            self._results = None
-            if has_others:
-                copied = self.path / f".{RESULTS_FILE}"
-                shutil.copyfile(results.path, copied)
-                files.sync(copied)
-                disk.system.rename(copied, results.path)
-                self._results = self._column(RESULTS_FILE, results.dtype, results.shape)
-            else:
-                results.path.unlink()
+    def _restart(self, old: Rows, *, has_others: bool) -> None:
+        """Forget old results, and leave their files: arrays that are mapped stay as they are."""
+        self._forget(old)
+        results = self.path / RESULTS_FILE
         if not has_others:
+            self._columns.pop(RESULTS_FILE, None)
+            for file in (results, *self.path.glob(log_file("*"))):
+                file.unlink(missing_ok=True)
             self._note_kind(None)
+        elif RESULTS_FILE in self._columns:
+            files.replace(results, np.memmap(results, mode="r"))
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
-        for run in runs_of(rows):
-            self._index.write(int(rows[run.start]), np.zeros(run.stop - run.start, INDEX))
+        RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
 
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""
         words = self.reader.words()
         rows = np.flatnonzero(np.isin(words["state"], STORED))
-        has_form = (words["state"] == IN_LOG) | (self._results is not None)
-        bad = rows[~(self.reader.are_whole(rows, words[rows]) & has_form[rows])]
+        bad = rows[~self.reader.are_whole(rows, words[rows])]
         if len(bad):
             warn(
                 f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
@@ -300,13 +288,28 @@ class Directory:
 
     # -------------------------------------------------------------------- what it holds
 
+    def _check_output(self, out: Any) -> None:
+        """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
+        spec, wanted = self.reader.spec, spec_given_by(out)
+        if wanted is not None and storable(wanted) is not wanted:
+            raise CheckpointError(
+                f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
+                "or do not pass out="
+            )
+        if wanted is not None and spec is not None and spec[:2] != wanted[:2]:
+            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
+            raise CheckpointError(
+                f"{self.path} has results that are {there}, which do not fit out=. "
+                "Use the same out= as before, or another path."
+            )
+
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
         if self._meta["results"] is None:
             kind = "objects"
             if spec.dtype is not None:
                 kind = "arrays" if spec.number is None else spec.number.__name__
-                self._results = self._column(RESULTS_FILE, spec.dtype, spec.shape)
+                self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
             self._note_kind(kind)
 
     def _note_kind(self, kind: str | None) -> None:
@@ -323,7 +326,7 @@ class Directory:
         if is_new.any():
             first, n = self._items.n, self._items.n + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
-            for column in self._columns[1:]:
+            for column in self._columns.values():
                 column.resize(n)
             self._items.write(first, pairs[is_new].view(np.uint8))
             self._items.resize(n)  # last: then the rows exist
@@ -339,7 +342,7 @@ class Directory:
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
-        starts = {column.path.name: column.start for column in self._columns}
+        starts = {name: column.start for name, column in self._columns.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
@@ -362,14 +365,13 @@ class Directory:
     def _sync(self) -> None:
         """Wait until the disk has all; the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
-        for name in (*(column.path.name for column in self._columns), *logs, ""):
+        for name in ("items.npy", *self._columns, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Now and then wait until the disk has all; then other machines see it as well."""
-        is_wanted = self._is_part or self._durability == "power"
-        if is_wanted and time.monotonic() > self._flush_at:
+        """Now and then wait until the disk has all, if it is to; other machines see it then."""
+        if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
 
@@ -380,10 +382,10 @@ class Directory:
             failure = describe(error, -1, "")
             pickled = failure.pickled or b""
             told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
+        has_all = False
         try:
-            if is_whole:
-                if self._durability == "power":
-                    self._sync()
-                self.writer.close(is_whole=True, **told)
+            if is_whole and self._durability == "power":
+                self._sync()
+            has_all = is_whole
         finally:
-            self.writer.close(is_whole=False, **told)
+            self.writer.close(is_whole=has_all, **told)

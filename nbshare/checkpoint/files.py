@@ -8,8 +8,8 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
 T = TypeVar("T")
 
 
-def replace(path: Path, data: bytes, *, is_needed: bool = True) -> None:
+def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
     """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
     file = owned(disk.system.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
@@ -47,14 +47,21 @@ def replace_json(path: Path, content: Any, *, is_needed: bool = True) -> None:
     replace(path, json.dumps(content, indent=1).encode(), is_needed=is_needed)
 
 
+@contextmanager
+def tolerated(*numbers: int) -> Iterator[None]:
+    """Ignore the errors of the system with these numbers."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
-    try:
+    with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
         file = owned(os.open(path, os.O_RDONLY))
         disk.system.sync(file.fileno())
-    except OSError as error:  # some file systems sync no folders
-        if error.errno not in {errno.ENOENT, *UNSUPPORTED}:
-            raise
 
 
 def read_current(read: Callable[[Path], T], path: Path) -> T:
@@ -106,8 +113,8 @@ class Column:
         Shape of a value.
     shape : tuple of int
         Of the value of one row.
-    n : int, optional
-        Number of rows to have, of which new ones are zero; default those that are there.
+    n : int or None
+        Number of rows to have, of which new ones are zero; None: those that are there.
     is_sparse : bool
         Whether rows get space on the disk only when they are written.
 
@@ -117,30 +124,19 @@ class Column:
         Offset of the first row, in bytes.
     n : int
         Number of rows.
-    was_whole : bool
-        Whether the file was as its header says.
     """
 
     def __init__(
-        self,
-        path: Path,
-        dtype: npt.DTypeLike,
-        shape: tuple[int, ...] = (),
-        n: int | None = None,
-        *,
-        is_sparse: bool = False,
+        self, path: Path, dtype: Any, shape: tuple[int, ...], n: int | None, *, is_sparse: bool
     ) -> None:
         self.path, self.dtype, self.shape = path, np.dtype(dtype), shape
         self._is_sparse = is_sparse
-        self._row_nbytes = math.prod(shape) * self.dtype.itemsize
+        self._row_nbytes: int = math.prod(shape) * self.dtype.itemsize
         self.start = max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
-        size, found = size_of(path), header_of(path)
-        if found is None or found[1:] != (self.dtype, shape):
-            self.n, self.was_whole = 0, not size
-        else:
-            self.n = min(found[0], (size - self.start) // max(1, self._row_nbytes))
-            self.was_whole = self.n == found[0] or not self._row_nbytes
-        self.resize(self.n if n is None else n)  # so that others can read the rows that are there
+        if n is None:
+            found = header_of(path)
+            n = min(found[0], (size_of(path) - self.start) // self._row_nbytes) if found else 0
+        self.resize(n)  # so that others can read the rows that are there
 
     def _end(self, n: int) -> int:
         return self.start + n * self._row_nbytes
@@ -153,9 +149,13 @@ class Column:
     def resize(self, n: int) -> None:
         """Have `n` rows; new ones are zero."""
         file = owned(disk.system.open(self.path, os.O_RDWR | os.O_CREAT))
-        disk.system.truncate(file.fileno(), self._end(n))
-        if n > self.n and not self._is_sparse:
-            _allocate(file.fileno(), self._end(self.n), self._end(n))
+        start, stop = size_of(self.path), self._end(n)
+        disk.system.truncate(file.fileno(), stop)
+        if stop > start and not self._is_sparse:
+            # Find now if the disk is too small; where it cannot allocate, writing finds it. Only a
+            # new part: the C library may write to each block of it.
+            with tolerated(*UNSUPPORTED):
+                disk.system.allocate(file.fileno(), start, stop)
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         # One block of a disk, in one piece.
@@ -167,18 +167,6 @@ class Column:
         data = np.ascontiguousarray(values, self.dtype).reshape(-1)
         file = owned(disk.system.open(self.path, os.O_RDWR))
         write_all(file.fileno(), data.view(np.uint8), self._end(start))
-
-
-def _allocate(fd: int, start: int, stop: int) -> None:
-    """Allocate a part of a file, or find now that the disk is too small.
-
-    Only a new part: where the system cannot allocate, the C library writes to each block of it.
-    """
-    try:
-        disk.system.allocate(fd, start, stop)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:  # or writing finds it later
-            raise
 
 
 def header_of(path: Path) -> tuple[int, np.dtype[Any], tuple[int, ...]] | None:

@@ -15,54 +15,30 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
 from nbshare.checkpoint import writer
-from nbshare.checkpoint.directory import Checkpoint, Directory
+from nbshare.checkpoint.directory import Checkpoint, Directory, storable
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.loaded import check_loaded
 from nbshare.checkpoint.reader import STORED, Rows, copy_rows
-from nbshare.checkpoint.transfer import Source, transfer
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, CheckpointWarning, noted, users_line, warn_at_most
-from nbshare.functions.reference import label_of
+from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
-from nbshare.wire.results import ASK, KIND_OF, OBJECTS, Entry, OutputSpec
-from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, index_of
+from nbshare.wire.results import ASK, KIND_OF, OutputSpec
+from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, Source, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 
 T = TypeVar("T")
-
-
-def told_of(request: Request, began_at: float) -> dict[str, Any]:
-    """Return what the lease of a run tells to jobs of other processes."""
-    out = request.out if isinstance(request.out, str) else None
-    told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
-    return told | {"on_error": request.policy.on_error}
-
-
-def _storable(spec: OutputSpec) -> OutputSpec:
-    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
-    dtype = spec.dtype
-    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
-    return spec if is_told else OBJECTS
-
-
-class Part(NamedTuple):
-    """What a call is to know of the run that it takes part in."""
-
-    key: Key
-    began_at: float  # in seconds since 1970
 
 
 class Keeper:
@@ -74,37 +50,32 @@ class Keeper:
         The request of the call.
     options : Checkpoint
         Where results are stored, and how.
-    part : Part, optional
-        If other processes share the run, and the directory has a part of its results.
+    part : tuple of Key and float, optional
+        What the results of a run depend on that other processes share, and when it began, in
+        seconds since 1970. The directory has a part of them.
     runs_here : bool
         Whether items run in this process.
 
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        As `Directory`; or the stored results do not fit ``out=``.
+        As `Directory`.
     """
 
     def __init__(
         self,
         request: Request,
         options: Checkpoint,
-        part: Part | None = None,
+        part: tuple[Key, float] | None = None,
         *,
         runs_here: bool = False,
     ) -> None:
         key, began_at = part or (key_of(request, options.version), time.time())
         if runs_here:
             check_loaded(key.sources)
-        self._items = None if part else key.items
+        self._items = key.items
         self._on_full = options.on_full
-        self._directory = Directory(options, key, label_of(request.func), "part" if part else "run")
-        try:
-            self._spec = self._checked_spec(request)
-            self._directory.writer.take(**told_of(request, began_at))
-        except BaseException:
-            self._directory.close(is_whole=True)
-            raise
+        self._directory = Directory(options, key, request, began_at, "part" if part else "run")
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[Rows] = []
@@ -119,28 +90,6 @@ class Keeper:
         self._line = users_line()
         self._noted = set[int]()  # items whose failures are stored
 
-    def _checked_spec(self, request: Request) -> OutputSpec | None:
-        spec, out = self._directory.reader.spec, request.out
-        if out is None:
-            return spec
-        wanted: OutputSpec = OBJECTS
-        if isinstance(out, np.ndarray):
-            wanted = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
-            if _storable(wanted) is not wanted:
-                raise CheckpointError(
-                    f"a .npy file cannot tell the dtype of out=, {out.dtype}. Use another dtype, "
-                    "or do not pass out="
-                )
-        if spec is None:
-            return None
-        if spec[:2] != wanted[:2]:
-            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
-            raise CheckpointError(
-                f"{self._directory.path} has results that are {there}, which do not fit out=. "
-                "Use the same out= as before, or another path."
-            )
-        return wanted
-
     # ------------------------------------------------------------------------ before
 
     def begin(self, prepare: Callable[[], Call]) -> Call:
@@ -148,7 +97,7 @@ class Keeper:
         try:
             self._begin(call := prepare())
         except BaseException as error:
-            self.close(error)
+            self._directory.close(is_whole=True, error=error)
             raise
         return call
 
@@ -158,26 +107,27 @@ class Keeper:
         self._directory.reader.logs = call.results.logs  # stored results are read like new ones
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)
-        rows = self._find(call.request.iterables, 0) if has_all else np.zeros(0, np.int64)
+        if has_all:
+            rows = self._find(call.request.iterables, 0)
+            self._directory.note_order(rows)
         if call.engine.can_write_files:
             call.results.allocate = self._allocate
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
-        call.results.adapt = _storable
-        if self._spec is not None:
-            call.results.decide(self._spec)
+        call.results.adapt = storable
+        if (spec := self._directory.reader.spec) is not None:
+            call.results.decide(spec)
         if has_all:
-            self._restore_from(0, rows)
+            self._restore(0, rows)
             call.board.header[NEXT] = call.board.next_claim()
 
     def _allocate(self, spec: OutputSpec, n: int) -> Output:
         """Return the file as the output, if it can be; called with the first result."""
-        rows = self._order[0] if self._order and spec not in KIND_OF else ()  # numbers are small
-        if len(rows) == n and np.array_equal(rows, np.arange(n)):
-            output = self._attempt(lambda: self._directory.output(spec))
-            self._is_in_place = output is not None
-            return output or in_memory(spec, n)
-        return in_memory(spec, n)
+        output, is_large = None, spec not in KIND_OF
+        if is_large and self._order and np.array_equal(self._order[0], np.arange(n)):
+            output = self._attempt(partial(self._directory.output, spec))
+        self._is_in_place = output is not None
+        return output or in_memory(spec, n)
 
     def _place(self) -> FilePlace:
         """Return where a worker writes; called with its first result."""
@@ -191,59 +141,47 @@ class Keeper:
         with self._saving:
             first = sum(map(len, self._order))
             self._call.board.extend(len(columns[0]))
-            self._restore_from(first, self._find(columns, first))
+            self._restore(first, self._find(columns, first))
 
     def _find(self, columns: Sequence[Any], first: int) -> Rows:
         """Return the rows of the next items, from item `first` on."""
-        board, n = self._call.board, len(columns[0])
-        pairs = np.zeros((n, 2), np.uint64)  # those of a part are known by their positions
-        if self._items is not None:
-            pairs = self._items.next(columns, first)
+        board, rows = self._call.board, np.full(len(columns[0]), -1)
+        pairs = self._items.next(columns, first)
         try:
             rows = self._directory.rows_for(pairs)
         except OSError as error:
             if not board.is_open:  # nothing has been computed yet
                 raise
             self._note_failure(error)
-            rows = np.full(n, -1)
         self._order.append(rows)
-        if not board.is_open and not self._is_lost:
-            self._directory.note_order(rows)
         return rows
 
-    def _restore_from(self, first: int, rows: Rows) -> None:
-        """Mark the items of some rows as done, from item `first` on, if they are stored."""
-        board, n = self._call.board, len(rows)
+    def _restore(self, first: int, rows: Rows) -> None:
+        """Place stored results of items, from item `first` on, where workers would put theirs."""
+        board, results, reader = self._call.board, self._call.results, self._directory.reader
         states = self._directory.states(rows)
-        if self._spec is not None and self._spec.is_given:
+        if (spec := results.spec) is not None and spec.is_given:
             states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
-        for page, low, high in board.parts(first, first + n):
-            here = slice(page.first + low - first, page.first + high - first)
-            page.rows[low:high] = rows[here]
-            self._restore(page, low, rows[here], states[here])
-            board.header[RESTORED] += int(np.isin(states[here], STORED).sum())
-
-    def _restore(self, page: Page, low: int, rows: Rows, states: npt.NDArray[Any]) -> None:
-        """Place stored results where workers would put theirs."""
-        results, reader = self._call.results, self._directory.reader
-        there = np.flatnonzero(states == IN_OUTPUT)
-        if len(there) and not self._is_in_place:
-            out = results.rows(page.first, page.n)
-            copy_rows(out, low + there, reader.load(RESULTS_FILE), rows[there])
-        page.done[low + there] = IN_OUTPUT
-        logged = np.flatnonzero(states == IN_LOG)
-        if len(logged):
-            page.index[:, low + logged] = np.transpose(reader.entries(rows[logged]))
-            page.done[low + logged] = IN_LOG
+        for page, low, high in board.parts(first, first + len(rows)):
+            page.rows[low:high] = rows[page.first + low - first :][: high - low]
+            here = states[page.first + low - first :][: high - low]
+            there = low + np.flatnonzero(here == IN_OUTPUT)
+            if len(there) and not self._is_in_place:
+                out = results.rows(page.first, page.n)
+                copy_rows(out, there, reader.load(RESULTS_FILE), page.rows[there])
+            logged = low + np.flatnonzero(here == IN_LOG)
+            if len(logged):
+                page.index[:, logged] = np.transpose(reader.entries(page.rows[logged]))
+            page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
+        board.header[RESTORED] += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results: other processes run them."""
         board = self._call.board
-        with self._saving:
-            board.header[RESTORED] += stop - start
-            for page, low, high in board.parts(start, stop):
-                page.rows[low:high] = -1
-                page.done[low:high] = FAILED
+        board.header[RESTORED] += stop - start
+        for page, low, high in board.parts(start, stop):
+            page.rows[low:high] = -1  # first: nothing is stored of what has no row
+            page.done[low:high] = FAILED
 
     # ------------------------------------------------------------------------ meanwhile
 
@@ -306,9 +244,11 @@ class Keeper:
             )
 
     def _save_page(self, page: Page) -> None:
+        """Write what workers have not."""
+        results = self._call.results
         done, saved = page.done.copy(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
         new = np.flatnonzero(done != saved)
-        if not len(new) or (spec := self._call.results.spec) is None:
+        if not len(new) or (spec := results.spec) is None:
             return
         rows = page.rows[new]
         is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
@@ -317,33 +257,24 @@ class Keeper:
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        self._write(page, new, done[new])
-
-    def _write(self, page: Page, new: Rows, states: npt.NDArray[np.uint8]) -> None:
-        """Write what workers have not."""
-        board, results = self._call.board, self._call.results
-
-        def values(start: int, stop: int) -> npt.NDArray[Any]:
-            return results.rows(page.first, page.n)[start:stop]
-
-        def entries_of(places: Rows) -> list[Entry]:
-            return [(*entry,) for entry in page.index[:, places].T.tolist()]
-
-        source = Source(values, entries_of, results.logs)
+        source = Source(
+            lambda start, stop: results.rows(page.first + start, stop - start),
+            lambda places: list(map(tuple, page.index[:, places].T.tolist())),
+            results.logs,
+        )
         self._writer = self._writer or RowWriter(self._directory.place())
-        index = index_of(board, page, new, len(new), self._directory.versions.number)
-        index["state"] = states
-        transfer(source, new, self._writer, page.rows[new], index)
+        index = index_of(self._call.board, page, new, len(new), self._directory.versions.number)
+        index["state"] = done[new]
+        self._writer.transfer(source, new, page.rows[new], index)
 
     def _save_errors(self) -> None:
         for i, error in list(self._call.results.errors.items()):
             if i not in self._noted:
                 told = describe(error, i, "")
-                record = {"type": told.type_name, "text": told.text, "time": time.time()}
+                record = {"type": told.type_name, "text": told.text, "traceback": told.traceback}
                 for page, place, _ in self._call.board.parts(i, i + 1):
                     if (row := int(page.rows[place])) >= 0:
-                        record |= {"row": row, "traceback": told.traceback}
-                        self._directory.note_error(record)
+                        self._directory.note_error({"row": row, "time": time.time()} | record)
                 self._noted.add(i)
 
     # ------------------------------------------------------------------------ in the end
@@ -363,16 +294,9 @@ class Keeper:
         self._try_at = 0.0
         self.save()
         try:
-            if not self._is_lost:
-                self._attempt(self._note_end)
-            self._attempt(partial(self.close, self._call.error))
+            if self._call.board.is_open and self._order and not self._is_lost:
+                self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
+            close, is_whole = self._directory.close, not self._is_lost
+            self._attempt(partial(close, is_whole=is_whole, error=self._call.error))
         finally:
             self._then()
-
-    def _note_end(self) -> None:
-        if self._call.board.is_open and self._order:
-            self._directory.note_order(np.concatenate(self._order))
-
-    def close(self, error: BaseException | None) -> None:
-        """Release the directory to other writers; `error`: with which the call has failed."""
-        self._directory.close(is_whole=not self._is_lost, error=error)

@@ -19,7 +19,7 @@ from typing import Any
 
 from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import DEFINITIONS, Sources, bound_by
+from nbshare.checkpoint.sources import DEFINITIONS, Sources, bound_by, parsed
 from nbshare.errors import CheckpointError
 
 CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
@@ -47,7 +47,7 @@ class _File:
     def __init__(self, module: ModuleType) -> None:
         path, loader = str(module.__file__), module.__loader__
         source = Path(path).read_bytes()
-        self._changing = {*_bound_later(ast.parse(source))}  # names
+        self._changing = {*_bound_later(parsed(source))}  # names
         self._forms = defaultdict[str, set[bytes]](set)  # of functions, by their qualified names
         if isinstance(loader, InspectLoader):  # else it may not only compile the file
             for code in _codes_in(loader.source_to_code(source, path)):

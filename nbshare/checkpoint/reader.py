@@ -18,7 +18,7 @@ from nbshare.checkpoint.files import header_of, read_current, read_json, size_of
 from nbshare.checkpoint.writer import parts_of
 from nbshare.memory import Segment
 from nbshare.memory.descriptors import opened
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT
+from nbshare.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.wire.results import NUMBERS, OBJECTS, Entry, LogReader, OutputSpec
 from nbshare.wire.rows import (
     INDEX,
@@ -49,6 +49,23 @@ class Whole(NamedTuple):
     def states(self) -> npt.NDArray[np.uint8]:
         """The state of each item of the last call."""
         return np.asarray(self.words["state"][self.order])
+
+    def places(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[RowReader, Rows, Rows]]:
+        """Yield where the results of some items are: a reader, the items, and their places there.
+
+        Those that were stored together come one after the other: then they are loaded once.
+        """
+        for k, reader in enumerate(self.readers):
+            items = np.flatnonzero(wanted & (self.source[self.order] == k))
+            if len(items):
+                rows = self.order[items]
+                by_place = np.argsort(self.words["at"][rows, 0], kind="stable")
+                yield reader, items[by_place], self.place[rows[by_place]]
+
+    def objects(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
+        """Yield the results of some items, one by one, with their indices."""
+        for reader, items, places in self.places(wanted):
+            yield from zip(items.tolist(), reader.objects(places, self.states[items]), strict=True)
 
 
 def copy_rows(target: npt.NDArray[Any], places: Rows, source: npt.NDArray[Any], rows: Rows) -> None:
@@ -132,14 +149,9 @@ class RowReader:
         """Return the results of some rows, mapped."""
         return self.load(RESULTS_FILE)[start:stop]
 
-    def _places(self, rows: Rows) -> tuple[Rows, ...]:
-        """Return the log, offset, size and place in the batch of each of these results."""
-        starts, sizes, places = self.words()["at"][rows].T
-        return *np.divmod(starts, 1 << LOG_BIT), sizes, places
-
     def entries(self, rows: Rows) -> list[Entry]:
         """Return the place of each result that fits no array, in one of the `logs`."""
-        columns = self._places(rows)
+        columns = _in_logs(self.words()["at"][rows])
         for number in np.unique(columns[0]).tolist():
             file = opened(os.open, self.folder / log_file(number), os.O_RDONLY | os.O_CLOEXEC)
             self.logs.add(number, Segment.attach(file, "c"))
@@ -155,33 +167,33 @@ class RowReader:
             else:
                 yield results[row].item() if is_number else results[row]
 
-    def unused_logs(self) -> list[Path]:
-        """Return the logs that have no result of any row."""
-        used = self._places(np.flatnonzero(self.words()["state"] == IN_LOG))[0]
-        names = {*map(log_file, np.unique(used).tolist())}
-        return [log for log in self.folder.glob(log_file("*")) if log.name not in names]
-
     # ------------------------------------------------------------------------ checks
 
-    def have_logs(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether some rows say where their results are, and the logs are as long as that."""
-        numbers, starts, sizes, _ = self._places(rows)
+    def are_there(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Whether the files are long enough for the results of some rows, with these words."""
+        is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load(RESULTS_FILE)))
+        is_logged = words["state"] == IN_LOG
+        numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
         logs, which = np.unique(numbers, return_inverse=True)
         ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
-        return np.asarray((sizes != 0) & (starts + np.abs(sizes) <= ends[which]))
+        is_there[is_logged] = (sizes != 0) & (starts + np.abs(sizes) <= ends[which])
+        return np.asarray(is_there)
 
     def are_whole(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the results of some rows have the checksums of their index words."""
-        states, results = words["state"], self.load(RESULTS_FILE)
-        found = np.full(len(rows), -1, np.int64)
-        found[states == FAILED] = 0
-        there = np.flatnonzero((states == IN_OUTPUT) & (rows < len(results)))
-        found[there] = checksums(results, rows[there].tolist())
-        logged = np.flatnonzero(states == IN_LOG)
-        logged = logged[self.have_logs(rows[logged])]
+        is_there, found = self.are_there(rows, words), np.zeros(len(rows), np.uint32)
+        there = np.flatnonzero(is_there & (words["state"] == IN_OUTPUT))
+        found[there] = checksums(self.load(RESULTS_FILE), rows[there].tolist())
+        logged = np.flatnonzero(is_there & (words["state"] == IN_LOG))
         crcs: dict[Any, int] = {}  # of records, each of one or more results
         for k, entry in zip(logged.tolist(), self.entries(rows[logged]), strict=True):
             if (record := entry[:3]) not in crcs:
                 crcs[record] = zlib.crc32(self.logs.bytes_of(entry))
             found[k] = zlib.crc32(words["at"][k].tobytes(), crcs[record])
-        return np.asarray(found == words["crc"])
+        return np.asarray(is_there & (found == words["crc"]))
+
+
+def _in_logs(at: npt.NDArray[Any]) -> tuple[Rows, ...]:
+    """Return the log, offset, size and place in the batch that index words tell."""
+    starts, sizes, places = at.T
+    return *np.divmod(starts, 1 << LOG_BIT), sizes, places

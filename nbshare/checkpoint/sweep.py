@@ -33,9 +33,9 @@ import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Checkpoint, Directory, remove_merged
+from nbshare.checkpoint.directory import Checkpoint, Directory
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper, Part, told_of
+from nbshare.checkpoint.keeper import Keeper
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
@@ -44,7 +44,6 @@ from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
-from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED, LOW, N_THERE
 from nbshare.wire.rows import runs_of
 
@@ -85,7 +84,7 @@ class Sweep(Supply):
         self._folder = options.path / PARTS
         self._part = self._folder  # that of the last call
         self._id = ""  # of the sweep that this process has joined
-        self.began_at, self._stopped_before = time.time(), 0.0
+        self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
         self._is_taken = np.zeros(len(self._pairs), np.bool_)  # by item: stored, or claimed
 
@@ -97,7 +96,7 @@ class Sweep(Supply):
         while True:
             try:
                 if self._is_over():
-                    break
+                    return None
                 if self._id and not self._is_taken.all():
                     return self._begin(make)
             except OSError as error:
@@ -110,17 +109,10 @@ class Sweep(Supply):
             if self.is_stopped():
                 raise KeyboardInterrupt
             time.sleep(LOOK_S if self._id else OPENING_S)
-        remove_merged(self._options.path)
-        return None
 
     def is_stopped(self) -> bool:
-        """Whether all processes have been stopped since this one joined."""
-        return self._stop_time() not in (0.0, self._stopped_before)
-
-    def _stop_time(self) -> float:
-        with suppress(OSError):
-            return (self._folder / STOP).stat().st_mtime
-        return 0.0
+        """Whether all processes have been stopped since the last one joined."""
+        return (self._folder / STOP).exists()
 
     def has_place(self) -> bool:
         """Whether the run of the last call still has its parts, or others have merged them."""
@@ -136,12 +128,10 @@ class Sweep(Supply):
         elif found is not None:
             if found["id"] != self._id:
                 self._id, self.began_at = found["id"], found["began_at"]
-                self._stopped_before = self._stop_time()
+                (self._folder / STOP).unlink(missing_ok=True)  # of earlier processes
                 self._claims.clear()
             if not self._look():
                 return False
-        elif self._id and (whole_of(self._options.path).states > 0).all():
-            return True  # another process has merged it
         try:
             return self._open()
         except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
@@ -162,10 +152,8 @@ class Sweep(Supply):
 
     def _open(self) -> bool:
         """Merge the parts, or begin the run; return whether the checkpoint has all results."""
-        label = label_of(self._request.func)
-        directory = Directory(self._options, self._key, label, "opener")
+        directory = Directory(self._options, self._key, self._request, self.began_at, "opener")
         try:
-            directory.writer.take(**told_of(self._request, self.began_at))
             rows = directory.rows_for(self._pairs)
             directory.note_order(rows)
             states = directory.states(rows)
@@ -181,14 +169,12 @@ class Sweep(Supply):
         """Make the folder of the parts, whole or not at all, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
-        try:  # a process that ends may remove the new folder: see `remove_merged`
+        # A process that opens the checkpoint may remove the new folder.
+        with files.tolerated(errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             (new / CLAIMS).mkdir(parents=True)
             files.replace_json(new / SWEEP, told, is_needed=False)
             new.rename(self._folder)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
-                raise
-            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
     # ------------------------------------------------------------------------- items
 
@@ -247,7 +233,7 @@ class Sweep(Supply):
     def _begin(self, make: Callable[[], Call]) -> Call:
         """Return a call with a part of its own."""
         part = self._folder / secrets.token_hex(8)
-        options = self._options._replace(path=part, if_changed=None, on_full="stop")
+        options = Checkpoint(part, None, "power", "stop", None)  # so that other machines see it
 
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge
@@ -255,7 +241,7 @@ class Sweep(Supply):
             part.stat()  # or it has done so
             return make()
 
-        keeper = Keeper(self._request, options, Part(self._key, self.began_at))
+        keeper = Keeper(self._request, options, (self._key, self.began_at))
         self._call = call = keeper.begin(prepare)
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
@@ -273,31 +259,25 @@ class Sweep(Supply):
 
     def bring(self) -> None:
         """Claim items, if workers will soon have none; look whether all is to end."""
-        call, board = self._call, self._call.board
+        call, board, pace = self._call, self._call.board, self._pace
         try:
             while board.n_there < board.n_tasks and not (board.stopped or call.is_over):
-                self._pace.look(call)
-                per_s = call.request.max_workers / self._pace.item_s if self._pace.item_s else 0.0
+                pace.look(call)
+                per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
                 board.header[LOW] = board.n_tasks - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
-                self._claim_for_workers(per_s)
+                if per_s:
+                    age_s = (time.monotonic_ns() - call.begun_ns) / 1e9
+                    pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_tasks)
+                runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
+                for start, stop in runs or [[board.n_tasks, board.n_tasks]]:  # or the call ends
+                    self._keeper.leave_out(board.n_there, start)
+                    board.header[N_THERE] = stop
+                call.engine.notify(call)
             if self.is_stopped():
                 call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
             call.error = call.error or error.with_traceback(None)
             call.stop()
-
-    def _claim_for_workers(self, per_s: float) -> None:
-        """Claim items and let workers see them; if there are none, let the call end."""
-        board, pace = self._call.board, self._pace
-        age_s = (time.monotonic_ns() - self._call.begun_ns) / 1e9
-        if per_s:
-            n = max(CLAIM_S, OF_AGE * age_s) * per_s
-            pace.resize(n, 1, board.n_tasks)
-        runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
-        for start, stop in runs or [[board.n_tasks, board.n_tasks]]:
-            self._keeper.leave_out(board.n_there, start)
-            board.header[N_THERE] = stop
-        self._call.engine.notify(self._call)

@@ -145,8 +145,7 @@ class Writer:
             check_free(folder)
             # Without boot ids, as on other systems, any start may be a new one.
             self.is_new_boot = not (before and boot_id() and before["boot"] == boot_id())
-            nonce = secrets.token_hex(8)
-            self._me: dict[str, Any] = {**me, "role": role, "nonce": nonce, "is_driver": is_driver}
+            self._me = me | {"role": role, "nonce": secrets.token_hex(8), "is_driver": is_driver}
             self._me |= {"folder": status.st_ino, "ended": False}
         except BaseException:
             self._release()
@@ -161,17 +160,16 @@ class Writer:
     def _lock(self) -> None:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                warn(
-                    f"{self._folder}: the file system refuses locks ({error.strerror}); do not "
-                    "run two processes with this checkpoint at the same time",
-                    CheckpointWarning,
-                )
-                return
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
+        except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            warn(
+                f"{self._folder}: the file system refuses locks ({error.strerror}); do not run two "
+                "processes with this checkpoint at the same time",
+                CheckpointWarning,
+            )
 
     def renew(self) -> bool:
         """Renew the lease now and then; return whether the folder still exists, and is ours."""
@@ -191,9 +189,7 @@ class Writer:
         return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
     def close(self, *, is_whole: bool, **told: Any) -> None:
-        """Let others write, once; `is_whole`: all was written."""
-        if self._fd < 0:
-            return
+        """Let others write; `is_whole`: all was written."""
         if self._has_lease():
             boot = self._me["boot"] if is_whole else None  # then the next writer checks all
             try:

@@ -111,6 +111,13 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
     return Output(array, [segment], (offset, array.strides), is_fresh)
 
 
+def spec_given_by(out: Any) -> OutputSpec | None:
+    """Return what results look like, by the argument ``out=``; None: the first result decides."""
+    if isinstance(out, np.ndarray):
+        return OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
+    return None if out is None else OBJECTS
+
+
 class Results:
     """The caller's side: the results so far, as an array or a list.
 
@@ -145,7 +152,7 @@ class Results:
 
     def __init__(self, board: Board, request: Request) -> None:
         self._board, self._request = board, request
-        self._spec: OutputSpec | None = None  # the first result decides
+        self._spec = spec_given_by(request.out)
         self.allocate: Callable[[OutputSpec, int], Output] = in_memory
         self.adapt: Callable[[OutputSpec], OutputSpec] = lambda spec: spec
         self.files: Callable[[], FilePlace | None] = lambda: None
@@ -154,12 +161,9 @@ class Results:
         self._n_rows = 0  # that it must have
         self._n_shown = 0  # of which a caller may have a view
         out = request.out
-        if isinstance(out, str):
-            self._spec = OBJECTS
-        elif out is not None:
+        if isinstance(out, np.ndarray):
             # A plain array is filled through shared memory: the caller copies finished rows.
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
-            self._spec = OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
         if self._spec is not None:  # decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()

@@ -153,13 +153,18 @@ def thawed(i: int, value: Any) -> Any:
 
 def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
     """Return the result of item `i`; its large arrays are views of the entry's bytes."""
+    data, *buffers = parts_in(entry)
+    return _unpickled(i, data, buffers)
+
+
+def parts_in(entry: npt.NDArray[np.uint8]) -> list[memoryview]:
+    """Return the parts of an entry."""
     n = int(entry[:8].view(np.int64)[0])
-    sizes = entry[8 : 8 * (n + 1)].view(np.int64).tolist()
     parts, at = [], aligned(8 * (n + 1))
-    for size in sizes:
+    for size in entry[8 : 8 * (n + 1)].view(np.int64).tolist():
         parts.append(entry[at : at + size].data)
         at = aligned(at + size)
-    return _unpickled(i, parts[0], parts[1:])
+    return parts
 
 
 def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:

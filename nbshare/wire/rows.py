@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,8 @@ import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor, owned
-from nbshare.wire.board import ATTEMPTS, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.results import ALONE, Entry, LogReader
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
@@ -41,21 +44,26 @@ class FilePlace(NamedTuple):
     log: int  # which log is its own
 
 
+class Source(NamedTuple):
+    """Where results are that become rows: in the memory of a call, or in a part of a run."""
+
+    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    entries: Callable[[RowNumbers], list[Entry]]  # the places of others in the logs
+    logs: LogReader
+    as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
+
+
 def log_file(number: int | str) -> str:
     """Return the name of a log; "*": a pattern that finds all."""
     return f"objects.{number}.log"
 
 
-def runs_of(*numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices in which all of these go up by one."""
-    n = len(numbers[0])
-    is_break = np.zeros(max(n - 1, 0), np.bool_)
-    for each in numbers if n > 1 else ():
-        is_break |= np.diff(each) != 1
-    bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), n]
-    for start, stop in itertools.pairwise(bounds):
-        if start < stop:
-            yield slice(start, stop)
+def runs_of(numbers: RowNumbers) -> Iterator[slice]:
+    """Yield slices in which numbers go up by one."""
+    n = len(numbers)
+    breaks = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist() if n > 1 else []
+    for start, stop in itertools.pairwise([0, *breaks, n] if n else []):
+        yield slice(start, stop)
 
 
 def checksums(values: npt.NDArray[Any], rows: Iterable[int]) -> npt.NDArray[np.uint32]:
@@ -80,7 +88,7 @@ def index_of(
 
 
 class RowWriter:
-    """Writes consecutive rows.
+    """Writes rows.
 
     Parameters
     ----------
@@ -94,7 +102,7 @@ class RowWriter:
 
     Notes
     -----
-    All methods raise OSError if the disk is full, or fails.
+    All methods raise OSError if the disk is full, or fails. What has no row, -1, is left out.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -102,21 +110,16 @@ class RowWriter:
         self._files: dict[str, Descriptor] = {}
         self._log_end = 0
 
-    def put(self, first: int, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
-        """Write results that fit the array, from a row on."""
+    def put(self, rows: RowNumbers, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
+        """Write results that fit the array."""
         if values.nbytes:
-            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-            self._write(RESULTS_FILE, first, len(index), data)
+            self._write(RESULTS_FILE, rows, values)
         index["state"] = IN_OUTPUT
         index["crc"] = checksums(values, range(len(index)))
-        self.commit(first, index)
+        self.commit(rows, index)
 
     def put_record(
-        self,
-        first: int,
-        record: memoryview,
-        entries: Sequence[Sequence[int]],
-        index: npt.NDArray[Any],
+        self, rows: RowNumbers, record: memoryview, entries: Any, index: npt.NDArray[Any]
     ) -> None:
         """Write results that are together in a record; `entries`: size and place of each in it."""
         start = self._log_end
@@ -128,15 +131,55 @@ class RowWriter:
         index["state"] = IN_LOG
         crc = zlib.crc32(record)
         index["crc"] = [zlib.crc32(at.tobytes(), crc) for at in index["at"]]
-        self.commit(first, index)
+        self.commit(rows, index)
 
-    def commit(self, first: int, index: npt.NDArray[Any]) -> None:
+    def transfer(
+        self, source: Source, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
+    ) -> None:
+        """Write results that are elsewhere.
+
+        Parameters
+        ----------
+        source : Source
+            Where they are.
+        places, rows, index : ndarray
+            The place of each result there, the row that it gets, and what the index tells of it.
+        """
+        there = np.flatnonzero(index["state"] == IN_OUTPUT)
+        for run in runs_of(places[there]):
+            some = there[run]
+            values = source.values(int(places[some[0]]), int(places[some[-1]]) + 1)
+            if (as_object := source.as_object) is None:
+                self.put(rows[some], values, index[some])
+            else:
+                for k, value in zip(some.tolist(), values, strict=True):
+                    record = memoryview(pickle.dumps(as_object(value), 5))
+                    self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
+        logged = np.flatnonzero(index["state"] == IN_LOG)
+        together = defaultdict[Any, dict[int, Entry]](dict)
+        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
+            if source.logs.has(entry):  # its message comes after the ``done`` byte
+                together[entry[:2]][k] = entry
+        for entries in together.values():
+            found = [*entries.values()]
+            record = source.logs.bytes_of(found[0])
+            some = np.array([*entries])
+            self.put_record(rows[some], record, [entry[2:] for entry in found], index[some])
+        failed = np.flatnonzero(index["state"] == FAILED)
+        self.commit(rows[failed], index[failed])
+
+    def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
         """Write the index of rows, after all that it tells of."""
-        self._write(INDEX_FILE, first, len(index), index.tobytes())
+        self._write(INDEX_FILE, rows, index)
 
-    def _write(self, name: str, first: int, n: int, data: Any) -> None:
-        step = memoryview(data).nbytes // n
-        disk.write_all(self._fd(name), data, self._place.starts[name] + first * step)
+    def _write(self, name: str, rows: RowNumbers, values: npt.NDArray[Any]) -> None:
+        """Write a value for each row."""
+        nbytes = values[:1].nbytes
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        for run in runs_of(rows):
+            if (first := int(rows[run.start])) >= 0:
+                part = data[run.start * nbytes : run.stop * nbytes]
+                disk.write_all(self._fd(name), part, self._place.starts[name] + first * nbytes)
 
     def _fd(self, name: str) -> int:
         if name not in self._files:

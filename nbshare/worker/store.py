@@ -13,7 +13,7 @@ import os
 import pickle
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ from nbshare.wire.results import (
     parts_of,
     spec_for,
 )
-from nbshare.wire.rows import RowWriter, index_of, runs_of
+from nbshare.wire.rows import RowWriter, index_of
 from nbshare.worker.items import SCALARS
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
@@ -210,8 +210,7 @@ class ResultStore:
         if (writer := self._writer) is None:
             return True
         try:
-            for part, first, index in self._runs(writer, places):
-                writer.put(first, values[part], index)
+            writer.put(self._page.rows[places], values, self._told(writer, places))
         except OSError:  # not the items' fault: the owner tries again, and reports it
             return self._out is not None
         return True
@@ -219,21 +218,15 @@ class ResultStore:
     def _write_record(self, places: slice) -> None:
         """Write the last entry of the log to the files, too."""
         if (writer := self._writer) is not None:
-            entries = self._page.index[2:, places].T.tolist()
+            rows, entries = self._page.rows[places], self._page.index[2:, places].T
             with suppress(OSError):
-                for part, first, index in self._runs(writer, places):
-                    writer.put_record(first, self._log.last(), entries[part], index)
+                writer.put_record(rows, self._log.last(), entries, self._told(writer, places))
 
-    def _runs(
-        self, writer: RowWriter, places: slice
-    ) -> Iterator[tuple[slice, int, npt.NDArray[Any]]]:
-        """Yield which results have rows one after the other, the first row, and their index."""
-        rows, n = self._page.rows[places], places.stop - places.start
+    def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
+        """Return what the index tells of some results."""
+        n = places.stop - places.start
         took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
-        index = index_of(self._board, self._page, places, n, writer.code, took_s)
-        for part in [slice(0, 1)] if n == 1 else runs_of(rows):
-            if (first := int(rows[part.start])) >= 0:
-                yield part, first, index[part]
+        return index_of(self._board, self._page, places, n, writer.code, took_s)
 
     def _settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go."""
