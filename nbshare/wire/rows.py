@@ -174,12 +174,13 @@ class RowWriter:
 
     def _write(self, name: str, rows: RowNumbers, values: npt.NDArray[Any]) -> None:
         """Write a value for each row."""
+        if not (has_row := rows >= 0).all():
+            rows, values = rows[has_row], values[has_row]
         nbytes = values[:1].nbytes
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         for run in runs_of(rows):
-            if (first := int(rows[run.start])) >= 0:
-                part = data[run.start * nbytes : run.stop * nbytes]
-                disk.write_all(self._fd(name), part, self._place.starts[name] + first * nbytes)
+            start = self._place.starts[name] + int(rows[run.start]) * nbytes
+            disk.write_all(self._fd(name), data[run.start * nbytes : run.stop * nbytes], start)
 
     def _fd(self, name: str) -> int:
         if name not in self._files:

@@ -12,6 +12,7 @@ import pytest
 
 from nbshare import attach, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError
+from nbshare.wire.rows import INDEX, FilePlace, RowWriter
 
 FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 
@@ -28,6 +29,16 @@ def test_a_stored_run_loads(folder, name, tmp_path):
     assert run.outdated(func, range(5), shared={"scale": 3}) == (5, 4, 1, 0, [])
     results = parallel_map(func, range(5), shared={"scale": 3}, checkpoint=path, backend="serial")
     assert str(list(map(np.asarray, results))) == str([np.asarray(func(x, 3)) for x in range(5)])
+
+
+def test_rows_next_to_items_without_a_row_are_written(tmp_path):
+    """Which the disk has refused: their row is -1, next to 0."""
+    path = tmp_path / "run"
+    parallel_map(abs, [-1.5, -2.5, -3.5], checkpoint=path)
+    place = FilePlace(str(path), {"results.npy": 256, "index.npy": 256}, 0, 9)
+    values = np.arange(4.0)
+    RowWriter(place).put(np.array([-1, 0, 1, -1]), values, np.zeros(4, INDEX))
+    assert np.load(path / "results.npy").tolist() == [1.0, 2.0, 3.5]
 
 
 @pytest.mark.parametrize(
