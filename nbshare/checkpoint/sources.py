@@ -40,10 +40,13 @@ Step = tuple[str, str]  # a module, and a name in it; "": its import
 
 def parsed(source: bytes) -> ast.Module:
     """Return the syntax tree of a file, without docstrings."""
-    try:
-        tree = ast.parse(source)
-    except SystemError:  # of CPython 3.11, if another thread parses at the same time
-        tree = ast.parse(source)
+    for left in (2, 1, 0):
+        try:
+            tree = ast.parse(source)
+            break
+        except SystemError:  # of CPython 3.11, if another thread parses at the same time
+            if not left:
+                raise
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
