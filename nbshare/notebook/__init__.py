@@ -291,17 +291,12 @@ class Showing:
         with self._lock:
             display.begin()
             self._live.append(display)
-        over = threading.Event()
-        job.add_done_callback(lambda _: over.set())
-        try:
-            start_thread(self._follow, display, over)
-        except RuntimeError:  # no more threads are allowed: only the last state is drawn
-            job.add_done_callback(lambda _: self.close())
+        start_thread(self._follow, display, job._run)
         return True
 
-    def _follow(self, display: Display, over: threading.Event) -> None:
+    def _follow(self, display: Display, run: Any) -> None:
         pause_s = 0.0
-        while not over.wait(pause_s):
+        while not run.await_end(pause_s):
             with self._lock:
                 pause_s = display.update()
         # The job closes this when all output has arrived.

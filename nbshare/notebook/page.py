@@ -31,8 +31,8 @@ class Row(Protocol):
     def for_page(self) -> str:
         """Return the present markup. A page follows the run, and this shows its state."""
 
-    def press(self) -> bool:
-        """Stop the run; return False if it was over."""
+    def press(self) -> None:
+        """Stop the run, if it is not over."""
 
 
 # By the id of their output; of a run that is over, the last markup.
@@ -90,10 +90,9 @@ def _kernel_id() -> str | None:
 def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
     asked = message["content"]
     pressed = _rows.get(asked.get("stop", ""), "")
-    answer = {
-        "stopped": not isinstance(pressed, str) and pressed.press(),
-        "rows": {name: _answer(name) for name in asked.get("rows", [])},
-    }
+    if not isinstance(pressed, str):
+        pressed.press()
+    answer = {"rows": {name: _answer(name) for name in asked.get("rows", [])}}
     session = shell().kernel.session
     session.send(stream, f"{_ASK}_reply", answer, parent=message, ident=sender)
 

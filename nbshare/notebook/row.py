@@ -100,28 +100,24 @@ class NotebookRow:
             stop = _BUTTON.format(disabled=" disabled" * self._is_pressed, text=text)
         return self._markup(words, stop=stop)
 
-    def press(self) -> bool:
-        """Stop the run; return False if it was over.
+    def press(self) -> None:
+        """Stop the run.
 
         The first Stop in a cell returns partial results, and the cell continues. The second one
         interrupts the cell: the user wants to leave a loop.
         """
-        if self._job.state not in LIVE:
-            return False
-        if self._is_pressed:
-            return True
+        if self._is_pressed or self._job.state not in LIVE:
+            return
         self._is_pressed = True
         if self._cell is not None and self._cell.was_stopped:
             self._job._interrupt()
-            return True
+            return
         try:
             self._job.cancel()
         except RuntimeError as error:  # another process runs it
             self._refusal = str(error)
-            return False
         if self._cell is not None:
             self._cell.was_stopped = True
-        return True
 
     def _bundle(self, *, final: bool) -> dict[str, str]:
         if self._is_followed and not final:  # for the notebook's file
