@@ -6,7 +6,7 @@ job has its own. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
 ``row``          the progress display of a notebook
-``page``         what a browser page asks of it, and its Stop button
+``page``         how a browser page asks for it, and presses its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    the plots that the user asks for
 ``frames``       when and where to draw the plot

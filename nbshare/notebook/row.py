@@ -287,9 +287,9 @@ def _failures(job: Job) -> str:
 
 
 def _list(title: str, lines: Iterable[str]) -> str:
-    """Return lines under a title; nothing if there are none."""
+    """Return lines under a title."""
     listed = "".join(f"<div>&emsp;{line}</div>" for line in lines)
-    return f"<div>{title}:</div>{listed}" if listed else ""
+    return f"<div>{title}:</div>{listed}"
 
 
 def _cut(text: str) -> str:
