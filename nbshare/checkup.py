@@ -251,18 +251,14 @@ def self_test() -> list[Step]:
         problem = "worker processes need Linux; arrays are in private memory"
         return [_failed("start workers", problem)]
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.checkup import run; run()"
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # identifies its processes
-        )
-    except OSError as error:
-        return _steps_of("", f"Python could not be started: {error}")
-    with child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # identifies its processes
+    ) as child:
         try:
             told, errors = child.communicate(timeout=LIMIT_S)
             steps = _steps_of(told, _problem(child.returncode, errors))

@@ -64,10 +64,6 @@ def run(out: Path, workers: int | None = None) -> None:
         progress="horizons",
     )
     elapsed_s = time.perf_counter() - start
-    if np.shape(horizons) != (N_AZIMUTHS, rows, columns):
-        raise RuntimeError(
-            f"the result has the shape {np.shape(horizons)}, expected {(N_AZIMUTHS, rows, columns)}"
-        )
 
     serial_s = _compare_with_loop(horizons, azimuths, elevation, dx, dy)
     print(

@@ -68,8 +68,6 @@ def _render() -> list[str]:
     finally:
         error.__cause__, error.__suppress_context__ = cause, is_suppressed
     notes = "\n".join(getattr(error, "__notes__", ()))
-    if not shown.endswith(notes):  # an IPython that shows no notes, or differently
-        notes = ""
     call = shown.removesuffix(notes).splitlines()
     about_item = _shortened(re.sub(_BARE_PLACE, _with_source, notes).splitlines(), _MAX_NOTES)
     return _shortened(call, _MAX_LINES - len(about_item)) + about_item

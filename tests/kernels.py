@@ -193,8 +193,8 @@ class Page(Kernel):
         self.html.append(message["content"].get("data", {}).get("text/html", ""))
 
     def press(self, row):
-        """Send what the button in a row sends; returns whether there was something to stop."""
-        return self._ask("nbshare_rows", {"stop": row})["stopped"]
+        """Send what the button in a row sends."""
+        self._ask("nbshare_rows", {"stop": row})
 
     def look(self, row):
         """Send what the script in a row sends; returns what it is to show."""

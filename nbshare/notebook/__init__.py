@@ -6,7 +6,7 @@ job has its own. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
 ``row``          the progress display of a notebook
-``page``         what a browser page asks of it, and its Stop button
+``page``         how a browser page asks for it, and presses its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    the plots that the user asks for
 ``frames``       when and where to draw the plot
@@ -291,17 +291,12 @@ class Showing:
         with self._lock:
             display.begin()
             self._live.append(display)
-        over = threading.Event()
-        job.add_done_callback(lambda _: over.set())
-        try:
-            start_thread(self._follow, display, over)
-        except RuntimeError:  # no more threads are allowed: only the last state is drawn
-            job.add_done_callback(lambda _: self.close())
+        start_thread(self._follow, display, job._run)
         return True
 
-    def _follow(self, display: Display, over: threading.Event) -> None:
+    def _follow(self, display: Display, run: Any) -> None:
         pause_s = 0.0
-        while not over.wait(pause_s):
+        while not run.await_end(pause_s):
             with self._lock:
                 pause_s = display.update()
         # The job closes this when all output has arrived.

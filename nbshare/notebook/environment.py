@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
-from nbshare.errors import DisplayWarning, warn
-
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
 Make: TypeAlias = Callable[[], Bundle | None]
 
@@ -94,14 +92,16 @@ class KernelOutput:
         Its id in the front end.
     """
 
-    def __init__(self, cell: Cell, number: int, *, is_shared: bool) -> None:
+    number = 1
+
+    def __init__(self, cell: Cell, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
 
         # The id is chosen now: after an interrupt inside the first display, the last frame still
         # replaces that.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.id = str(self._handle.display_id)
-        self.cell, self.number, self.is_shared = cell, number, is_shared
+        self.cell, self.is_shared = cell, is_shared
         self._shown: Bundle | None = None
         self._sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
@@ -157,8 +157,9 @@ class Cell:
     """The outputs of one kind in the running cell."""
 
     def __init__(self) -> None:
-        self._events, self.number = shell().events, cell_number()
+        self._events = shell().events
         self._n_taken = 0
+        self.was_stopped = False  # one of its runs, by the user
         self.free: list[KernelOutput] = []
         self.is_over = False
         self._events.register("post_run_cell", self._end)
@@ -166,9 +167,8 @@ class Cell:
     def take(self) -> KernelOutput:
         """Return a new output, or one whose run is over."""
         self._n_taken += 1
-        if not self.free:
-            return KernelOutput(self, self._n_taken, is_shared=self._n_taken > _MAX_OWN)
-        output = self.free.pop()
+        is_shared = self._n_taken > _MAX_OWN
+        output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
         output.number = self._n_taken
         return output
 
@@ -177,10 +177,7 @@ class Cell:
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
         for output in self.free:
-            try:
-                output.send()
-            except Exception as error:  # noqa: BLE001  a plot function may raise anything
-                warn(f"Drawing failed: {type(error).__name__}: {error}", DisplayWarning)
+            output.send()
 
 
 _current: dict[str, Cell] = {}  # by kind
@@ -189,6 +186,6 @@ _current: dict[str, Cell] = {}  # by kind
 def kernel_output(kind: str) -> KernelOutput:
     """Return an output of the running cell, not reused for another kind; in a kernel."""
     cell = _current.get(kind)
-    if cell is None or cell.is_over or cell.number != cell_number():
+    if cell is None or cell.is_over:
         cell = _current[kind] = Cell()
     return cell.take()

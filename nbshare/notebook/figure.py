@@ -93,15 +93,13 @@ class LiveFigure:
         self._is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
-        self._in_users_style = in_users_style or not self._is_styled
+        look = _STYLE if self._is_users else "default"
+        self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None if there is no result yet."""
-        with contextlib.ExitStack() as style:
-            if not self._in_users_style:
-                look = _STYLE if self._is_users else "default"
-                style.enter_context(matplotlib.style.context(look))
+        with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
             painted = self.paint(final=final)
             if painted is None:
                 return None

@@ -38,13 +38,12 @@ class LiveFrames:
         self.output = kernel_output("picture")
         self._interval_s = max(each.interval for each in as_plots(plot))
         self._figure: LiveFigure | None = None
-        self._n_done = 0  # at the last frame
-        self._is_complete = True
+        self._n_done = 0  # at the last frame; -1: it did not show all of them
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last."""
         n_done = self._job.n_done
-        if not n_done or not (final or n_done != self._n_done or not self._is_complete):
+        if not n_done or (n_done == self._n_done and not final):
             return _LOOK_S
         if self._figure is None:
             import_whole("nbshare.notebook.figure")  # and Matplotlib
@@ -65,5 +64,5 @@ class LiveFrames:
         frame = figure.frame(final=final)
         if frame is None:
             return None
-        self._n_done, self._is_complete = n_done, frame.is_complete
+        self._n_done = n_done if frame.is_complete else -1
         return frame.bundle

@@ -19,9 +19,9 @@ from heapq import nsmallest
 from nbshare.engine.stats import WorkerActivity
 from nbshare.errors import counted, cut
 from nbshare.job import Job, html_table
+from nbshare.notebook import page
 from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
-from nbshare.notebook.page import PageLink
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
@@ -77,32 +77,50 @@ class NotebookRow:
         self._timed = not is_static()  # if not, leave out what differs from run to run
         self._pace = Pace(job)
         self.output = kernel_output("row")
-        self._page = PageLink(
-            job,
-            self.output,
-            self._live,
-            in_loop=not in_background,
-            without_kernel=_without_kernel(job),
-        )
+        # The cell that waits for the run, and may start more of them.
+        self._cell = None if in_background else self.output.cell
+        self._is_followed = self._is_pressed = False
+        self._refusal = ""  # why Stop does not stop the run
+        self._script = page.follow(self, self.output.id, _without_kernel(job))
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""
         bundle = self._bundle(final=final)
         if final:
-            self._page.end(bundle["text/html"])
+            page.end(self.output.id, bundle["text/html"])
         self.output.show(lambda: (bundle, None), final=final)
         return _INTERVAL_S
 
-    def _live(self) -> str:
-        """Return the markup for a page that asks; safe from any thread."""
+    def for_page(self) -> str:
+        """Return the markup for a page that asks; from then on only the last state is sent."""
+        self._is_followed = True
         words, stop = self._words(), ""
-        if self._job.state in LIVE and not self._page.refusal:
-            text = "stopping…" if self._page.is_pressed else "Stop"
-            stop = _BUTTON.format(disabled=" disabled" * self._page.is_pressed, text=text)
+        if self._job.state in LIVE and not self._refusal:
+            text = "stopping…" if self._is_pressed else "Stop"
+            stop = _BUTTON.format(disabled=" disabled" * self._is_pressed, text=text)
         return self._markup(words, stop=stop)
 
+    def press(self) -> None:
+        """Stop the run.
+
+        The first Stop in a cell returns partial results, and the cell continues. The second one
+        interrupts the cell: the user wants to leave a loop.
+        """
+        if self._is_pressed or self._job.state not in LIVE:
+            return
+        self._is_pressed = True
+        if self._cell is not None and self._cell.was_stopped:
+            self._job._interrupt()
+            return
+        try:
+            self._job.cancel()
+        except RuntimeError as error:  # another process runs it
+            self._refusal = str(error)
+        if self._cell is not None:
+            self._cell.was_stopped = True
+
     def _bundle(self, *, final: bool) -> dict[str, str]:
-        if self._page.is_followed and not final:  # for the notebook's file
+        if self._is_followed and not final:  # for the notebook's file
             plain = self._line(Words("running when saved", "", [])).strip()
             says = html.escape(plain)
             markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
@@ -112,7 +130,7 @@ class NotebookRow:
             stages = stage_lines(self._job) if self._timed else []
             plain = "\n".join([self._line(words), *stages])
         if not final:  # a script updates it, on pages that run scripts
-            markup = f"<div>{markup}{self._page.script}</div>"
+            markup = f"<div>{markup}{self._script}</div>"
         return {"text/html": markup, "text/plain": plain}
 
     def _words(self) -> Words:
@@ -151,8 +169,8 @@ class NotebookRow:
             )
         else:
             line += bar
-        if is_live and self._page.refusal:
-            line += f"<div>{html.escape(self._page.refusal)}</div>"
+        if is_live and self._refusal:
+            line += f"<div>{html.escape(self._refusal)}</div>"
         says = html.escape(self._line(words))  # the first line: JupyterLab folds outputs to it
         return (
             f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
@@ -269,9 +287,9 @@ def _failures(job: Job) -> str:
 
 
 def _list(title: str, lines: Iterable[str]) -> str:
-    """Return lines under a title; nothing if there are none."""
+    """Return lines under a title."""
     listed = "".join(f"<div>&emsp;{line}</div>" for line in lines)
-    return f"<div>{title}:</div>{listed}" if listed else ""
+    return f"<div>{title}:</div>{listed}"
 
 
 def _cut(text: str) -> str:
