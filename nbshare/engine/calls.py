@@ -146,9 +146,7 @@ class Calls:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:  # otherwise its workers continue
-                call.halt()
-                call.error = errors.without_frames(error)
-                self._finish(call, "failed")
+                self.fail(call, errors.without_frames(error))
 
     def _may_assign(self, call: Call) -> bool:
         """Return whether a call can have one more worker now."""
@@ -385,9 +383,9 @@ def account_for_death(
             return unbegun, None
         # Other stages may wait for a slot of the output ring that it held.
         doing = f"waited for a block in stage {stage!r}"
-        return unbegun, call.error_of(Death(-1, status, worker.why, doing), slot + 1)
+        return unbegun, call.error_of(Death(-1, status, worker.has_closed, doing), slot + 1)
     call.torn_rows += items
-    end = Death(items.start, status, worker.why)
+    end = Death(items.start, status, worker.has_closed)
     is_guilty = True
     if late_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)
