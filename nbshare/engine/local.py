@@ -29,14 +29,13 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from queue import SimpleQueue
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
-from nbshare.memory import meanwhile, need_linux, pool, slab
-from nbshare.wire import is_worker
+from nbshare.memory import need_linux, pool, slab
 from nbshare.wire.messages import channel_pair
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
@@ -142,17 +141,9 @@ def shutdown() -> None:
     slab.drop()
 
 
-def _warm_up() -> None:
-    """Start the fork server while `nbshare.share` copies an array."""
-    with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
-        if not is_worker():
-            dispatcher().warm_up()
-
-
 def _forget() -> None:
     """In a forked child: the workers are the parent's; the child starts its own, for a call."""
     global _dispatcher, _lock
-    meanwhile.clear()
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
     if inherited is not None:
@@ -194,7 +185,6 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
 }
 
 
-meanwhile.append(_warm_up)
 atexit.register(shutdown)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
