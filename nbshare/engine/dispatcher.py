@@ -27,14 +27,7 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import HELD_S, LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
-from nbshare.wire.board import (
-    IMPORTED,
-    PRINTED,
-    busy_since,
-    has_begun,
-    idle_since,
-    loading_since,
-)
+from nbshare.wire.board import BEGUN, IMPORTED, LOADED, PRINTED, busy_since
 from nbshare.wire.orders import LONG_LOADING_S
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
@@ -255,10 +248,9 @@ class Dispatcher(Engine):
     # ----------------------------------------------------------- posted by other threads
 
     def _begin(self, call: Call) -> None:
-        if not self.is_closed:
-            self._calls.begin(call)
-        elif not call.is_over:  # closed by another thread, since the call was submitted
-            call.finish("stopped")
+        # Another thread may have closed it since the call was submitted.
+        act = self._calls.stop if self.is_closed else self._calls.begin
+        act(call)
 
     def _close(self) -> None:
         self.is_closed = True
@@ -317,9 +309,13 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
                 if worker.is_ready:  # else it runs nothing yet, and will find the call over
                     yield Due(call.kill_at, "stuck", worker)
             continue
-        yield from _timeouts(call, now)
-        if not call.has_told:
-            yield from _loading(call)
+        timeout_s = call.request.policy.timeout_s
+        for worker, slot in call.workers.items():
+            row = call.board.row(slot)
+            if timeout_s is not None:  # for a worker without an item, the earliest possible time
+                yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
+            if row[BEGUN] and not row[LOADED] and not call.has_told:
+                yield Due(row[BEGUN] / 1e9 + LONG_LOADING_S + TOLD_S, "loading", worker)
     for worker in pool:
         if worker not in pool.idle_since:
             yield Due(worker.look_at, "held up" if worker.is_ready else "starting", worker)
@@ -327,23 +323,10 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
         yield Due(since + IDLE_S, "idle", worker)
 
 
-def _timeouts(call: Call, now: float) -> Iterator[Due]:
-    """Yield when items are due; for a worker without an item, the earliest possible time."""
-    if (timeout_s := call.request.policy.timeout_s) is not None:
-        for worker, slot in call.workers.items():
-            since = busy_since(call.board.row(slot))
-            yield Due((now if since is None else since) + timeout_s, "timed out", worker)
-
-
 def _is_at_work(worker: WorkerProcess) -> bool:
     """Return whether a worker loads the function, runs an item, or waits for a block."""
     if (call := worker.call) is None:
         return False
     row = call.board.row(call.workers[worker])
-    return has_begun(row) and (idle_since(row) is None or call.request.stage is not None)
-
-
-def _loading(call: Call) -> Iterator[Due]:
-    for worker, slot in call.workers.items():
-        if (since := loading_since(call.board.row(slot))) is not None:
-            yield Due(since + LONG_LOADING_S + TOLD_S, "loading", worker)
+    is_idle = row[LOADED] and busy_since(row) is None
+    return bool(row[BEGUN]) and (not is_idle or call.request.stage is not None)

@@ -630,24 +630,6 @@ def busy_since(row: Sequence[int]) -> float | None:
     return None if row[ITEM] == NO_ITEM else row[SINCE] / 1e9
 
 
-def has_begun(row: Sequence[int]) -> bool:
-    """Return whether a worker has started on the call."""
-    return bool(row[PID])
-
-
-def idle_since(row: Sequence[int]) -> float | None:
-    """Return when a worker became idle, in s of the monotonic clock, or None.
-
-    Only for a worker that has loaded the function and runs no item.
-    """
-    return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
-
-
-def loading_since(row: Sequence[int]) -> float | None:
-    """Return when a worker began to load the function, in s of the monotonic clock, or None."""
-    return row[BEGUN] / 1e9 if row[BEGUN] and not row[LOADED] else None
-
-
 def reported(row: Sequence[int]) -> tuple[float | None, str]:
     """Read the report of the item that a worker runs: fraction, if any, and text."""
     if row[REPORTED] != row[SINCE]:
