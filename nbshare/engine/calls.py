@@ -153,8 +153,10 @@ class Calls:
         generation = call.code.generation
         if self._pool.idle_worker(generation) is not None:
             return True
-        # Do not start a new one if others are about to be idle.
-        detached = [w for w in self._pool.detached() if w.generation == generation]
+        # Do not start a new one if others are about to be idle: when they notice that their call is
+        # over.
+        busy = (w for w in self._pool if w not in self._pool.idle_since)
+        detached = [w for w in busy if w.call is None and w.generation == generation]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if not n_own:
             return all(worker.late_at <= time.monotonic() for worker in detached)
@@ -209,7 +211,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                self._pool.mark_ready(worker, pid)
+                worker.mark_ready(pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):

@@ -193,14 +193,13 @@ class Dispatcher(Engine):
 
     def _hear(self, events: list[object]) -> None:
         """Handle what workers have sent and printed, and which of them have died."""
-        for event in dict.fromkeys(events):  # a dead worker is told by its channel and its pidfd
+        for event in events:
             match event:
                 case WorkerProcess():
                     try:
                         self._calls.hear(event)
-                    except BlockingIOError:
-                        if event.is_dead:  # and a process that it has forked holds its channel
-                            self._calls.lose(event)
+                    except BlockingIOError:  # heard already
+                        pass
                     except (EOFError, OSError):
                         event.note_closed()
                         self._calls.lose(event)
@@ -224,7 +223,8 @@ class Dispatcher(Engine):
                     self._pool.remove(worker)
                 case "held up":
                     worker.look_at = time.monotonic() + HELD_S
-                    if worker.is_stopped and not _is_at_work(worker):
+                    # A process that it has forked in C may hold a dead worker's channel.
+                    if worker.is_dead or (worker.is_stopped and not _is_at_work(worker)):
                         self._calls.lose(worker)
                 case "starting":
                     worker.look_at += LOOK_S
@@ -280,7 +280,7 @@ class Due(NamedTuple):
         "timed out"  its item takes too long
         "loading"    loading the function takes long
         "idle"       it has been idle for long
-        "held up"    it has not been looked at lately: has a signal stopped it?
+        "held up"    it has not been looked at lately: has a signal stopped or ended it?
         "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
         ===========  ==========================================================================
     worker : WorkerProcess

@@ -71,7 +71,8 @@ class WorkerProcess:
     late_at : float
         Until when to wait for it to notice that its call is over, on the monotonic clock.
     look_at : float
-        When to check whether a signal has stopped it, or the server that is to start it.
+        When to check whether a signal has stopped or ended it, or stopped the server that is to
+        start it.
     ready_by : float
         When its start counts as failed.
     borrowed : list of Segment
@@ -117,8 +118,8 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it had started, and has ended."""
-        return self.is_ready and self._await_death(0.0)
+        """Whether it has ended."""
+        return self._await_death(0.0)
 
     def assign(self, call: Call) -> None:
         """Note that it has been given a call."""
