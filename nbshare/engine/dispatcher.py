@@ -228,9 +228,10 @@ class Dispatcher(Engine):
                         self._calls.lose(worker)
                 case "starting":
                     worker.look_at += LOOK_S
-                    self._starter.end_if_stopped()
-                    if time.monotonic() >= worker.ready_by:
-                        self._starter.end_server()
+                    is_late = time.monotonic() >= worker.ready_by
+                    if is_late or self._starter.is_stopped():
+                        self._starter.end_server()  # the workers that it has not started are lost
+                    if is_late:
                         self._calls.lose(worker)
 
     def _stay_if_lost(self) -> None:

@@ -248,18 +248,14 @@ class WorkerStarter:
         until_s = time.monotonic() + ANSWER_S
         with suppress(OSError, EOFError):  # it is gone
             self._channel.send(("reap", pid), wait=False)
-            while not self._is_stopped() and time.monotonic() < until_s:
+            while not self.is_stopped() and time.monotonic() < until_s:
                 with suppress(TimeoutError):
                     return self._channel.receive(timeout_s=LOOK_S)[0]  # type: ignore[no-any-return]
         self.end_server()
         return None
 
-    def end_if_stopped(self) -> None:
-        """End a server that is stopped; workers that it has not started yet are lost with it."""
-        if self._is_stopped():
-            self.end_server()
-
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
+        """Whether the server is stopped, by SIGSTOP or in a debugger."""
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with suppress(OSError):  # it has ended, and other code has reaped it
             return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))

@@ -75,18 +75,6 @@ class LogWriter:
     def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
         """Write the pickle of a result and its buffers; return its place."""
         parts, nbytes = parts_of(data, buffers) if buffers else ([(0, data)], len(data))
-        log, start = self._room_for(nbytes)
-        for offset, part in parts:
-            log[start + offset : start + offset + len(part)] = part
-        return self._key, start, -nbytes if buffers else nbytes, ALONE
-
-    def last(self) -> memoryview:
-        """Return the bytes that were written last."""
-        assert self._log is not None
-        return memoryview(self._log)[self._start : self._position]
-
-    def _room_for(self, nbytes: int) -> tuple[Segment, int]:
-        """Return a log with enough room, and the offset of that room."""
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -95,7 +83,14 @@ class LogWriter:
             self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
             self._announce(self._key, log)
         self._start, self._position = start, start + nbytes
-        return log, start
+        for offset, part in parts:
+            log[start + offset : start + offset + len(part)] = part
+        return self._key, start, -nbytes if buffers else nbytes, ALONE
+
+    def last(self) -> memoryview:
+        """Return the bytes that were written last."""
+        assert self._log is not None
+        return memoryview(self._log)[self._start : self._position]
 
 
 class ResultStore:
