@@ -283,8 +283,7 @@ STUMBLES = [
         "WorkerDiedError",
         (*_DEAD, "SIGKILL", "memory"),
         SOON_S,
-        "",
-        "ulimit",
+        never_says="compiled code",
     ),
     Stumble(
         "D2-segfault",
@@ -306,7 +305,14 @@ STUMBLES = [
     Stumble(
         "D2-no-time", "has_no_time", "WorkerDiedError", (*_DEAD, "SIGXCPU", "ulimit -t"), SOON_S
     ),
-    Stumble("D2-no-time-at-all", "has_no_time_at_all", "WorkerDiedError", _NO_TIME, SOON_S),
+    Stumble(
+        "D2-no-time-at-all",
+        "has_no_time_at_all",
+        "WorkerDiedError",
+        _NO_TIME,
+        SOON_S,
+        never_says="compiled code",
+    ),
     Stumble("D3-exit", "leaves", "WorkerDiedError", (*_DEAD, "exited with status 3"), SOON_S),
     Stumble("D3-exec", "becomes_true", "WorkerDiedError", (*_DEAD, "status 0", "os.exec"), SOON_S),
     Stumble("D3-exec-stays", "becomes_sleep", "WorkerDiedError", (*_DEAD, "os.exec"), SOON_S),

@@ -13,7 +13,7 @@ from nbshare.arrays.by_reference import PLAIN, ByReference
 from nbshare.arrays.create import checked_dtype
 from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.arrays.shared_array import SharedArray, shared_view
-from nbshare.memory import Segment, View, pool, segment_of, start_meanwhile
+from nbshare.memory import Segment, View, pool, segment_of
 from nbshare.memory.segment import Mode
 from nbshare.tracebacks import shown_from_the_call
 
@@ -204,7 +204,6 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     dtype = checked_dtype(plain.dtype)
     if plain.flags.f_contiguous and not plain.flags.c_contiguous:
         return shared_view(_share_array(plain.T, mode).T)
-    start_meanwhile(plain.nbytes)
     if mode == "r+":
         lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
         return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
@@ -218,7 +217,6 @@ def _share_object(obj: Any, mode: Mode) -> SharedObject:
     """
     arena = Arena(copies_files=True)
     packed = arena.pack(obj, "the object")
-    start_meanwhile(arena.nbytes)
     segments = [_filled(*arena.contents(), mode)]
     for other, other_mode in arena.segments:
         other.was_kept_elsewhere = True  # by this object, for as long as it lives

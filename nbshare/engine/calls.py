@@ -146,17 +146,17 @@ class Calls:
                 self._assign(call)
         except (errors.WorkerDiedError, OSError) as error:
             if not call.workers:  # otherwise its workers continue
-                call.halt()
-                call.error = errors.without_frames(error)
-                self._finish(call, "failed")
+                self.fail(call, errors.without_frames(error))
 
     def _may_assign(self, call: Call) -> bool:
         """Return whether a call can have one more worker now."""
         generation = call.code.generation
         if self._pool.idle_worker(generation) is not None:
             return True
-        # Do not start a new one if others are about to be idle.
-        detached = [w for w in self._pool.detached() if w.generation == generation]
+        # Do not start a new one if others are about to be idle: when they notice that their call is
+        # over.
+        busy = (w for w in self._pool if w not in self._pool.idle_since)
+        detached = [w for w in busy if w.call is None and w.generation == generation]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if not n_own:
             return all(worker.late_at <= time.monotonic() for worker in detached)
@@ -211,7 +211,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                self._pool.mark_ready(worker, pid)
+                worker.mark_ready(pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):
@@ -385,9 +385,9 @@ def account_for_death(
             return unbegun, None
         # Other stages may wait for a slot of the output ring that it held.
         doing = f"waited for a block in stage {stage!r}"
-        return unbegun, call.error_of(Death(-1, status, worker.why, doing), slot + 1)
+        return unbegun, call.error_of(Death(-1, status, worker.has_closed, doing), slot + 1)
     call.torn_rows += items
-    end = Death(items.start, status, worker.why)
+    end = Death(items.start, status, worker.has_closed)
     is_guilty = True
     if late_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)

@@ -27,14 +27,7 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import HELD_S, LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
-from nbshare.wire.board import (
-    IMPORTED,
-    PRINTED,
-    busy_since,
-    has_begun,
-    idle_since,
-    loading_since,
-)
+from nbshare.wire.board import BEGUN, IMPORTED, LOADED, PRINTED, busy_since
 from nbshare.wire.orders import LONG_LOADING_S
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
@@ -200,14 +193,13 @@ class Dispatcher(Engine):
 
     def _hear(self, events: list[object]) -> None:
         """Handle what workers have sent and printed, and which of them have died."""
-        for event in dict.fromkeys(events):  # a dead worker is told by its channel and its pidfd
+        for event in events:
             match event:
                 case WorkerProcess():
                     try:
                         self._calls.hear(event)
-                    except BlockingIOError:
-                        if event.is_dead:  # and a process that it has forked holds its channel
-                            self._calls.lose(event)
+                    except BlockingIOError:  # heard already
+                        pass
                     except (EOFError, OSError):
                         event.note_closed()
                         self._calls.lose(event)
@@ -231,13 +223,15 @@ class Dispatcher(Engine):
                     self._pool.remove(worker)
                 case "held up":
                     worker.look_at = time.monotonic() + HELD_S
-                    if worker.is_stopped and not _is_at_work(worker):
+                    # A process that it has forked in C may hold a dead worker's channel.
+                    if worker.is_dead or (worker.is_stopped and not _is_at_work(worker)):
                         self._calls.lose(worker)
                 case "starting":
                     worker.look_at += LOOK_S
-                    self._starter.end_if_stopped()
-                    if time.monotonic() >= worker.ready_by:
-                        self._starter.end_server()
+                    is_late = time.monotonic() >= worker.ready_by
+                    if is_late or self._starter.is_stopped():
+                        self._starter.end_server()  # the workers that it has not started are lost
+                    if is_late:
                         self._calls.lose(worker)
 
     def _stay_if_lost(self) -> None:
@@ -255,10 +249,9 @@ class Dispatcher(Engine):
     # ----------------------------------------------------------- posted by other threads
 
     def _begin(self, call: Call) -> None:
-        if not self.is_closed:
-            self._calls.begin(call)
-        elif not call.is_over:  # closed by another thread, since the call was submitted
-            call.finish("stopped")
+        # Another thread may have closed it since the call was submitted.
+        act = self._calls.stop if self.is_closed else self._calls.begin
+        act(call)
 
     def _close(self) -> None:
         self.is_closed = True
@@ -288,7 +281,7 @@ class Due(NamedTuple):
         "timed out"  its item takes too long
         "loading"    loading the function takes long
         "idle"       it has been idle for long
-        "held up"    it has not been looked at lately: has a signal stopped it?
+        "held up"    it has not been looked at lately: has a signal stopped or ended it?
         "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
         ===========  ==========================================================================
     worker : WorkerProcess
@@ -317,9 +310,13 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
                 if worker.is_ready:  # else it runs nothing yet, and will find the call over
                     yield Due(call.kill_at, "stuck", worker)
             continue
-        yield from _timeouts(call, now)
-        if not call.has_told:
-            yield from _loading(call)
+        timeout_s = call.request.policy.timeout_s
+        for worker, slot in call.workers.items():
+            row = call.board.row(slot)
+            if timeout_s is not None:  # for a worker without an item, the earliest possible time
+                yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
+            if row[BEGUN] and not row[LOADED] and not call.has_told:
+                yield Due(row[BEGUN] / 1e9 + LONG_LOADING_S + TOLD_S, "loading", worker)
     for worker in pool:
         if worker not in pool.idle_since:
             yield Due(worker.look_at, "held up" if worker.is_ready else "starting", worker)
@@ -327,23 +324,10 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
         yield Due(since + IDLE_S, "idle", worker)
 
 
-def _timeouts(call: Call, now: float) -> Iterator[Due]:
-    """Yield when items are due; for a worker without an item, the earliest possible time."""
-    if (timeout_s := call.request.policy.timeout_s) is not None:
-        for worker, slot in call.workers.items():
-            since = busy_since(call.board.row(slot))
-            yield Due((now if since is None else since) + timeout_s, "timed out", worker)
-
-
 def _is_at_work(worker: WorkerProcess) -> bool:
     """Return whether a worker loads the function, runs an item, or waits for a block."""
     if (call := worker.call) is None:
         return False
     row = call.board.row(call.workers[worker])
-    return has_begun(row) and (idle_since(row) is None or call.request.stage is not None)
-
-
-def _loading(call: Call) -> Iterator[Due]:
-    for worker, slot in call.workers.items():
-        if (since := loading_since(call.board.row(slot))) is not None:
-            yield Due(since + LONG_LOADING_S + TOLD_S, "loading", worker)
+    is_idle = row[LOADED] and busy_since(row) is None
+    return bool(row[BEGUN]) and (not is_idle or call.request.stage is not None)

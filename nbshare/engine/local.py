@@ -8,8 +8,7 @@ system call                  for                           where it is missing o
 eventfd, epoll_create1       waking up                     an error that names it
 pipe2                        prints, the owner's end       likewise
 socketpair, sendmsg          messages with descriptors     likewise
-pidfd_open                   hearing of deaths             the end of the worker's channel, and
-                                                           ``/proc`` (`nbshare.engine.process`)
+pidfd_open                   awaiting deaths               ``/proc`` (`nbshare.engine.process`)
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end (`nbshare.worker.process`)
 memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)
@@ -29,14 +28,13 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from queue import SimpleQueue
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
-from nbshare.memory import meanwhile, need_linux, pool, slab
-from nbshare.wire import is_worker
+from nbshare.memory import need_linux, pool, slab
 from nbshare.wire.messages import channel_pair
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
@@ -142,17 +140,9 @@ def shutdown() -> None:
     slab.drop()
 
 
-def _warm_up() -> None:
-    """Start the fork server while `nbshare.share` copies an array."""
-    with suppress(OSError, RuntimeError):  # the call that needs it will say what is wrong
-        if not is_worker():
-            dispatcher().warm_up()
-
-
 def _forget() -> None:
     """In a forked child: the workers are the parent's; the child starts its own, for a call."""
     global _dispatcher, _lock
-    meanwhile.clear()
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
     if inherited is not None:
@@ -194,7 +184,6 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
 }
 
 
-meanwhile.append(_warm_up)
 atexit.register(shutdown)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

@@ -191,8 +191,7 @@ def new_call(
     # More slots than workers: a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
-    n_fed = sum(iterable is None for iterable in request.iterables)
-    feed = ItemFeed(board) if n_fed else None
+    feed = ItemFeed(board) if any(x is None for x in request.iterables) else None
     if feed is not None:
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
@@ -206,7 +205,7 @@ def new_call(
         fixed=fixed,
         stage=stage,
         sources=sources,
-        n_fed=n_fed,
+        is_fed=feed is not None,
         policy=request.policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,

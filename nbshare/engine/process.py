@@ -18,8 +18,8 @@ import numpy as np
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
 from nbshare.memory.descriptors import owned, pidfd_of, with_room
-from nbshare.memory.processes import has_ended, is_out_of_time, state_of
-from nbshare.wire.context import ONE_THREAD
+from nbshare.memory.processes import has_ended, state_of
+from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
 
@@ -71,16 +71,16 @@ class WorkerProcess:
     late_at : float
         Until when to wait for it to notice that its call is over, on the monotonic clock.
     look_at : float
-        When to check whether a signal has stopped it, or the server that is to start it.
+        When to check whether a signal has stopped or ended it, or stopped the server that is to
+        start it.
     ready_by : float
         When its start counts as failed.
     borrowed : list of Segment
         What it was sent and has not confirmed.
     imported : dict
         The files that it has imported, and that users may edit.
-    why : str
-        Why it ended: "closed" if it closed its channel while it lived, "time" if its CPU time ran
-        out, else "".
+    has_closed : bool
+        Whether it closed its channel while it lived.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WorkerProcess:
         self.late_at = 0.0
         self.pid = 0
         self.pidfd = -1
-        self.why = ""
+        self.has_closed = False
         now = time.monotonic()
         self.look_at, self.ready_by = now + LOOK_S, now + START_S
         self._starter = starter
@@ -118,8 +118,8 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it had started, and has ended."""
-        return self.is_ready and self._await_death(0.0)
+        """Whether it has ended."""
+        return self._await_death(0.0)
 
     def assign(self, call: Call) -> None:
         """Note that it has been given a call."""
@@ -161,8 +161,7 @@ class WorkerProcess:
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
-        if not self._await_death(CLOSE_S):
-            self.why = "closed"
+        self.has_closed = not self._await_death(CLOSE_S)
 
     def end(self) -> None:
         """Kill it and wait until it is gone; its last messages can still be received."""
@@ -173,8 +172,6 @@ class WorkerProcess:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
         is_dead = self._await_death()
-        if not self.why and is_out_of_time(self.pid):
-            self.why = "time"
         status = self._starter.reap(self.pid) if self.pid else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
@@ -251,18 +248,14 @@ class WorkerStarter:
         until_s = time.monotonic() + ANSWER_S
         with suppress(OSError, EOFError):  # it is gone
             self._channel.send(("reap", pid), wait=False)
-            while not self._is_stopped() and time.monotonic() < until_s:
+            while not self.is_stopped() and time.monotonic() < until_s:
                 with suppress(TimeoutError):
                     return self._channel.receive(timeout_s=LOOK_S)[0]  # type: ignore[no-any-return]
         self.end_server()
         return None
 
-    def end_if_stopped(self) -> None:
-        """End a server that is stopped; workers that it has not started yet are lost with it."""
-        if self._is_stopped():
-            self.end_server()
-
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
+        """Whether the server is stopped, by SIGSTOP or in a debugger."""
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with suppress(OSError):  # it has ended, and other code has reaped it
             return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))
@@ -338,7 +331,8 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         [sys.executable, *flags, "-P", "-c", _BOOT + call],
         pass_fds=(channel_fd, life_fd),
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
+        # With several threads it must not fork.
+        env={**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"},
         # In a group of its own it does not receive the terminal's or the kernel's interrupt.
         process_group=0,
     )

@@ -73,7 +73,7 @@ class WorkerPool:
             There is no memory, or no descriptor, for a snapshot of the files.
         """
         changed, context = self._changed(), call.request.context
-        is_in_use = is_in_use or len(self.idle_since) < len(self._members)
+        is_in_use = is_in_use or self.n_busy > 0
         is_stale = bool(changed) and (is_in_use or not changed.isdisjoint(self._stamps))
         is_stale |= call.known_files is not None and not self._stamps.keys() <= call.known_files
         snapshot = self._code.snapshot
@@ -164,10 +164,6 @@ class WorkerPool:
         """Return the worker that became idle last."""
         return next((w for w in reversed(self.idle_since) if w.generation == generation), None)
 
-    def detached(self) -> list[WorkerProcess]:
-        """Return the workers that will be idle when they notice that their call is over."""
-        return [w for w in self._members if w.call is None and w not in self.idle_since]
-
     def _start(self, code: Code) -> WorkerProcess:
         worker = self._starter.start(code)
         self._members[worker] = None
@@ -175,19 +171,11 @@ class WorkerPool:
         self._events.watch(worker.channel.fileno(), worker)
         return worker
 
-    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
-        """Note that a worker has started."""
-        worker.mark_ready(pid)
-        if worker.pidfd >= 0:  # otherwise the end of its channel tells of its death
-            self._events.watch(worker.pidfd, worker)
-
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
-        if worker.pidfd >= 0:
-            self._events.unwatch(worker.pidfd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

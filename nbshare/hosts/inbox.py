@@ -32,7 +32,7 @@ from nbshare.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare.wire.results import ALONE, Entry, LogKey
+from nbshare.wire.results import LogKey
 from nbshare.worker.store import LogWriter
 
 
@@ -99,22 +99,18 @@ class Inbox:
                 results.rows(page.first, page.n)[of_block][are_rows] = reply.rows
             else:  # of a block that began before the first result
                 values = reply.rows.tolist() if reply.spec.number else reply.rows
-                page.index[:, of_block][:, are_rows] = np.transpose([*map(self._entry, values)])
+                entries = [self._log.append(pickle.dumps(value, 5)) for value in values]
+                page.index[:, of_block][:, are_rows] = np.transpose(entries)
                 states[are_rows] = IN_LOG
         is_new = states != NOT_DONE
         page.done[of_block][is_new] = states[is_new]
-
-    def _entry(self, value: Any) -> Entry:
-        """Store a result that does not look like others; return its place."""
-        data = pickle.dumps(value, 5)
-        return *self._log.append(data), len(data), ALONE
 
     def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
         """Store parts of logs; return where their entries are then."""
         index = entries.copy()
         for key, data in logs.items():
             of_log = entries[0] == key
-            index[0, of_log], start = self._log.append(data)
+            index[0, of_log], start, *_ = self._log.append(data)
             index[1, of_log] += start
         return index
 

@@ -1,7 +1,7 @@
 """Shared memory: segments that several processes map, and how much fits this machine."""
 
 from nbshare.memory.budget import ALIGNMENT, aligned, usable_cpus
-from nbshare.memory.copying import as_bytes, meanwhile, start_meanwhile
+from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.kinds import can_share, need_linux, scratch_file, silence_warnings
 from nbshare.memory.processes import Identity, has_ended, identity

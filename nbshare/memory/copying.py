@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.memory.budget import LARGE, usable_cpus
+from nbshare.memory.budget import usable_cpus
 from nbshare.memory.disk import write_all
 
 PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
@@ -23,16 +23,6 @@ LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Job = Callable[[], None]
-
-# What a call can start while its data are copied.
-meanwhile: list[Callable[[], None]] = []
-
-
-def start_meanwhile(nbytes: int) -> None:
-    """Start the workers during a copy, if so many bytes are worth it."""
-    if nbytes >= LARGE:
-        for start in meanwhile:
-            start()
 
 
 def write_jobs(fd: int, offset: int, part: Any) -> Iterator[Job]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from nbshare.memory.descriptors import with_room
 
@@ -33,16 +32,6 @@ def state_of(pid: int) -> str:
         There is no such process, or no ``/proc``.
     """
     return _status(pid)[0].decode()
-
-
-def is_out_of_time(pid: int) -> bool:
-    """Return whether a dead process, not reaped yet, reached its CPU limit (ulimit -t)."""
-    with suppress(OSError, ValueError):  # no such process, no /proc, no limit
-        with open(f"/proc/{pid}/limits") as file:
-            limit_s = float(next(line for line in file if "cpu time" in line).split()[4])
-        used_s = sum(map(int, _status(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
-        return used_s > 0.8 * limit_s  # the kernel counts ticks there, and nanoseconds here
-    return False
 
 
 def has_ended(who: Identity) -> bool:

@@ -203,6 +203,7 @@ class Board:
         self.is_open = n_tasks is None
         self.page_items = n_tasks or (PAGE_ITEMS if n_tasks is None else 1)
         self._places = board_layout(n_tasks, n_slots)
+        self._page_nbytes = page_layout(self.page_items)[1]
         # A memoryview gives Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self._pages: dict[int, Page] = {}
@@ -241,7 +242,7 @@ class Board:
         return self.page(max(0, self.n_there - 1))
 
     def _map_page(self, k: int) -> Page:
-        nbytes = page_layout(self.page_items)[1]
+        nbytes = self._page_nbytes
         start = self._places[-1] + k * nbytes
         if self.segment.is_private and k:  # in memory of its own, which goes with it
             memory = memoryview(Segment.create(nbytes, is_private=True))
@@ -266,19 +267,17 @@ class Board:
 
     def extend(self, n: int) -> None:
         """Add pages for so many more items."""
-        nbytes = page_layout(self.page_items)[1]
         start, stop = self.n_there, self.n_there + n
         for k in range(start // self.page_items, (stop - 1) // self.page_items + 1):
             if k not in self._pages:
-                end = self._places[-1] + (k + 1) * nbytes
+                end = self._places[-1] + (k + 1) * self._page_nbytes
                 if end > self.segment.nbytes and not self.segment.is_private:
                     self.segment = self.segment.grown(end, 2 * end)
                 self._map_page(k)
 
     def drop_page(self, page: Page) -> None:
         """Free a page whose items are all done, and whose results are not needed."""
-        k = page.first // self.page_items
-        nbytes = page_layout(self.page_items)[1]
+        k, nbytes = page.first // self.page_items, self._page_nbytes
         del self._pages[k]
         page.done[:] = 0  # a thread that begins to work just now may map it again
         self._n_pages_gone += 1
@@ -614,38 +613,18 @@ class FileLock:
     """
 
     def __init__(self, fd: int, byte: int) -> None:
-        self._place = fd, byte
+        self._fd, self._byte = fd, byte
 
     def __enter__(self) -> None:
-        fd, byte = self._place
-        fcntl.lockf(fd, fcntl.LOCK_EX, 1, byte)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._byte)
 
     def __exit__(self, *_: object) -> None:
-        fd, byte = self._place
-        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte)
 
 
 def busy_since(row: Sequence[int]) -> float | None:
     """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
     return None if row[ITEM] == NO_ITEM else row[SINCE] / 1e9
-
-
-def has_begun(row: Sequence[int]) -> bool:
-    """Return whether a worker has started on the call."""
-    return bool(row[PID])
-
-
-def idle_since(row: Sequence[int]) -> float | None:
-    """Return when a worker became idle, in s of the monotonic clock, or None.
-
-    Only for a worker that has loaded the function and runs no item.
-    """
-    return max(row[LOADED], row[ENDED]) / 1e9 if row[LOADED] and row[ITEM] == NO_ITEM else None
-
-
-def loading_since(row: Sequence[int]) -> float | None:
-    """Return when a worker began to load the function, in s of the monotonic clock, or None."""
-    return row[BEGUN] / 1e9 if row[BEGUN] and not row[LOADED] else None
 
 
 def reported(row: Sequence[int]) -> tuple[float | None, str]:

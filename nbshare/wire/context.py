@@ -37,26 +37,20 @@ def current_context() -> Context:
     """Return the caller's present context."""
     global _last
     managers: Any = sys.modules.get("multiprocessing.managers")  # their proxies need the key
+    environ = encoded_environ()
     found = {
-        "environ": encoded_environ(),
         **settings(),
         "files": imported_files(),
         "overridden": overridden_names(),
         "authkey": managers and bytes(managers.process.current_process().authkey),
     }
     before, context = _last
-    if found != before:
-        context = _context(found)
-        _last = found, context
+    if (environ, found) != before:
+        # '' means the present working directory; workers receive its path.
+        path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
+        context = Context(dict(os.environ), path, pickle.dumps({**found, "path": path}))
+        _last = (environ, found), context
     return context
-
-
-def _context(found: dict[str, Any]) -> Context:
-    # '' means the present working directory; workers receive its path.
-    path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
-    settings = {**found, "path": path}
-    del settings["environ"]
-    return Context(dict(os.environ), path, pickle.dumps(settings))
 
 
 def settings() -> dict[str, Any]:
@@ -124,9 +118,6 @@ VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-
-# Workers and their server begin with one thread: with several, a process must not fork.
-ONE_THREAD = dict.fromkeys(VARIABLES, "1")
 
 _n_now = 1  # threads of the loaded libraries
 

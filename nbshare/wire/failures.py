@@ -56,7 +56,7 @@ class Death(NamedTuple):
 
     item: int  # that it ran; -1 for none
     status: int | None
-    why: str  # as `nbshare.engine.process.WorkerProcess` has it
+    has_closed: bool  # its channel, while it lived
     doing: str = ""  # if it ran none
     timeout_s: float | None = None  # if it was ended because the item took longer
 
@@ -69,7 +69,7 @@ class Death(NamedTuple):
                 self.item,
             )
         hint, doing = "", self.doing or f"worked on {name}"
-        if self.why == "closed":
+        if self.has_closed:
             how = "was ended because it closed its connection to this process"
             hint = (
                 " os.exec closes it: run other programs with subprocess. Or the function closed "
@@ -86,12 +86,13 @@ class Death(NamedTuple):
         else:
             name = name_of_signal(-self.status)
             how = f"was ended by {name}"
-            if name == "SIGXCPU" or self.why == "time":
+            if name == "SIGXCPU":
                 hint = " It had used all the CPU time that a process may use here (ulimit -t)."
             elif name == "SIGKILL":
                 hint = (
                     " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
-                    "smaller items."
+                    "smaller items. Or it had used all the CPU time that a process may use here "
+                    "(ulimit -t)."
                 )
             elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
                 hint = " It crashed in compiled code; a stack trace was printed to stderr."

@@ -68,7 +68,7 @@ class Order(NamedTuple):
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
     sources: list[tuple[Any, ...]]  # what `Source` takes
-    n_fed: int  # objects of each item that come by a feed, whose segment is the last of the inputs
+    is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
     policy: Policy
     n_workers: int
     chunksize: int | None

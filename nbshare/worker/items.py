@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from gc import is_tracked
 from itertools import chain, groupby, islice
 from sys import getrefcount
@@ -22,18 +21,8 @@ MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
 # References to a dict that only `groupby` has; versions of Python count differently.
 SOLE = next(groupby(map(dict, [()]), getrefcount))[0]
-SCALARS = frozenset(
-    {
-        type(None),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        *(np.dtype(t).type for t in "?bhilqBHILQfd"),
-    }
-)
+SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
+SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 
 
 class Source:
@@ -68,8 +57,8 @@ class Source:
         elif kind == "plain":
             (self._rows,) = what
         elif kind == "blocks":
-            self._step, self._packed = what
-            self.block_of = partial(_packed_block, self._step)
+            self._step, self._packed = step, _ = what
+            self.block_of = lambda i: range(i - i % step, i - i % step + step)
         else:
             assert fed is not None
             (self._column,) = what
@@ -116,11 +105,6 @@ class Source:
     def rest(self) -> None:
         """Release the loaded items; none is running now."""
         self._block = range(0), []
-
-
-def _packed_block(step: int, i: int) -> range:
-    start = i - i % step
-    return range(start, start + step)
 
 
 def gather(

@@ -88,7 +88,8 @@ def run(inherited: InheritedFds) -> NoReturn:
             message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
         except TimeoutError:
             mappings.drop()
-            release_freed()
+            with suppress(AttributeError):  # other C libraries have no such function
+                ctypes.CDLL(None).malloc_trim(0)  # returns freed memory to the kernel
             is_idle = True
             continue
         except (EOFError, OSError):
@@ -177,12 +178,6 @@ def keep_freed() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
-
-
-def release_freed() -> None:
-    """Return freed memory to the kernel."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _kill_after(pidfd: int) -> None:

@@ -34,8 +34,7 @@ from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.worker import streams
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
-_NAMES = "ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"
-_TIMERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]  # Windows has none
+_TIMERS = [timer for name, timer in vars(signal).items() if name.startswith("ITIMER_")]
 
 LOOK_S = 1.0  # between looks at a long import
 

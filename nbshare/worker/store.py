@@ -15,7 +15,6 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,28 +72,9 @@ class LogWriter:
         self._start = self._position = 0  # bytes: of what was written last, and of its end
         self._n_bytes = 0  # written so far
 
-    def append(self, data: bytes) -> tuple[LogKey, int]:
-        """Write one or several pickles; return their log and offset."""
-        nbytes = len(data)
-        log, start = self._room_for(nbytes)
-        log[start : start + nbytes] = data
-        return self._key, start
-
-    def last(self) -> memoryview:
-        """Return the bytes that were written last."""
-        assert self._log is not None
-        return memoryview(self._log)[self._start : self._position]
-
-    def append_parts(self, data: bytes, buffers: list[memoryview]) -> Entry:
+    def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
         """Write the pickle of a result and its buffers; return its place."""
-        parts, nbytes = parts_of(data, buffers)
-        log, start = self._room_for(nbytes)
-        for offset, part in parts:
-            log[start + offset : start + offset + part.nbytes] = part
-        return self._key, start, -nbytes, ALONE
-
-    def _room_for(self, nbytes: int) -> tuple[Segment, int]:
-        """Return a log with enough room, and the offset of that room."""
+        parts, nbytes = parts_of(data, buffers) if buffers else ([(0, data)], len(data))
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -103,7 +83,14 @@ class LogWriter:
             self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
             self._announce(self._key, log)
         self._start, self._position = start, start + nbytes
-        return log, start
+        for offset, part in parts:
+            log[start + offset : start + offset + len(part)] = part
+        return self._key, start, -nbytes if buffers else nbytes, ALONE
+
+    def last(self) -> memoryview:
+        """Return the bytes that were written last."""
+        assert self._log is not None
+        return memoryview(self._log)[self._start : self._position]
 
 
 class ResultStore:
@@ -236,7 +223,8 @@ class ResultStore:
         else:
             self._spec = KINDS[kind]
             if self._spec.dtype is not None:
-                self._rows = partial(_numbers, self._board, self._spec.dtype)
+                board, dtype = self._board, self._spec.dtype
+                self._rows = lambda first, _: board.page(first).numbers(dtype)
         if self._rows is not None:
             self._out = self._rows(self._page.first, self._n)
         spec = self._spec
@@ -252,11 +240,7 @@ class ResultStore:
             raise
         is_array = self._spec is not None and self._spec.dtype is not None
         self.takes_objects = self.number is not None or not is_array
-        if buffers:
-            entry = self._log.append_parts(data, buffers)
-        else:
-            entry = (*self._log.append(data), len(data), ALONE)
-        self._page.index[:, place] = entry
+        self._page.index[:, place] = self._log.append(data, buffers)
         self._write_record(slice(place, place + 1))
         self._page.done[place] = IN_LOG
 
@@ -279,12 +263,12 @@ class ResultStore:
         if self._spec is None:
             self._settle(OBJECTS)
         _PlainPickler(file := io.BytesIO(), 5).dump(values)
-        data = file.getvalue()
-        key, start = self._log.append(data)
+        entry = self._log.append(file.getvalue())
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
         index = self._page.index[:, places]
-        index[0], index[1], index[2], index[3] = key, start, len(data), np.arange(len(items))
+        index[0], index[1], index[2], _ = entry
+        index[3] = np.arange(len(items))
         self._write_record(places)
         self._page.done[places] = IN_LOG
 
@@ -296,10 +280,6 @@ class _PlainPickler(pickle.Pickler):
         if type(part) in PLAIN or part is complex:
             return NotImplemented
         raise pickle.PicklingError
-
-
-def _numbers(board: Board, dtype: np.dtype[Any], first: int, _n: int) -> npt.NDArray[Any]:
-    return board.page(first).numbers(dtype)
 
 
 def _remedy(value: Any) -> str:

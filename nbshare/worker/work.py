@@ -145,11 +145,9 @@ class Work:
         self._reporter = Reporter(board, slot)
         self._caller = caller
         self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
-        inputs_of_all, items = inputs[0], inputs[-2 if order.n_fed else -1]
+        inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
-        self._fed = None
-        if order.n_fed:
-            self._fed = FedItems(inputs[-1], board)
+        self._fed = FedItems(inputs[-1], board) if order.is_fed else None
         self._sources = [Source(items, self._fed, *what) for what in order.sources]
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:

@@ -237,28 +237,3 @@ import sys, nbshare, numpy as np
 nbshare.share({"a": np.arange(3)}, wrap=True).get()
 assert not {"pandas", "pyarrow", "scipy", "sklearn", "multiprocessing.pool"} & set(sys.modules)
 """)
-
-
-def test_the_server_starts_while_a_large_array_is_copied(script):
-    """As in a call, once maps have been imported; for small arrays and in forked children not."""
-    said = script("""
-import os, time
-import numpy as np, psutil
-from nbshare import parallel_map, share
-
-def has_server(in_s):
-    until = time.monotonic() + in_s
-    while not (found := psutil.Process().children()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return bool(found)
-
-data = np.ones(20 << 20, "u1")
-share(data[: 1 << 20])
-if not (child := os.fork()):
-    share(data)
-    os._exit(has_server(0.3))
-print(os.waitpid(child, 0)[1], has_server(0.3))
-share(data)
-print(has_server(10))
-""")
-    assert said == "0 False\nTrue\n"
