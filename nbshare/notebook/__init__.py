@@ -291,7 +291,10 @@ class Showing:
         with self._lock:
             display.begin()
             self._live.append(display)
-        start_thread(self._follow, display, job._run)
+        try:
+            start_thread(self._follow, display, job._run)
+        except RuntimeError:  # no more threads are allowed: only the last state is drawn
+            job.add_done_callback(lambda _: self.close())
         return True
 
     def _follow(self, display: Display, run: Any) -> None:
