@@ -59,9 +59,10 @@ def log_file(number: int | str) -> str:
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices in which numbers go up by one."""
-    n = len(numbers)
-    breaks = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist() if n > 1 else []
+    """Yield slices in which numbers go up by one; a negative one is alone."""
+    n, breaks = len(numbers), []
+    if n > 1:
+        breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
     for start, stop in itertools.pairwise([0, *breaks, n] if n else []):
         yield slice(start, stop)
 
@@ -174,13 +175,12 @@ class RowWriter:
 
     def _write(self, name: str, rows: RowNumbers, values: npt.NDArray[Any]) -> None:
         """Write a value for each row."""
-        if not (has_row := rows >= 0).all():
-            rows, values = rows[has_row], values[has_row]
         nbytes = values[:1].nbytes
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         for run in runs_of(rows):
-            start = self._place.starts[name] + int(rows[run.start]) * nbytes
-            disk.write_all(self._fd(name), data[run.start * nbytes : run.stop * nbytes], start)
+            if (first := int(rows[run.start])) >= 0:
+                part = data[run.start * nbytes : run.stop * nbytes]
+                disk.write_all(self._fd(name), part, self._place.starts[name] + first * nbytes)
 
     def _fd(self, name: str) -> int:
         if name not in self._files:
