@@ -68,7 +68,7 @@ def ignore_more_presses() -> None:
     until = time.monotonic() + _ONE_PRESS_S
 
     def press(number: int, frame: FrameType | None) -> None:
-        if time.monotonic() >= until:  # the cell goes on
+        if time.monotonic() >= until:  # the cell is still running
             _signal.signal(number, _signal.default_int_handler)
             _signal.default_int_handler(number, frame)
 

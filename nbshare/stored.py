@@ -16,7 +16,7 @@ from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import STORED, RowReader, Whole, copy_rows, whole_of
+from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Whole, copy_rows, whole_of
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
 from nbshare.engine.collect import masked
@@ -204,7 +204,7 @@ class StoredRun:
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
         folders = self.path, *parts_of(self.path)
-        if not any((folder / "errors.jsonl").exists() for folder in folders):
+        if not any((folder / ERRORS_FILE).exists() for folder in folders):
             return {}  # quickly: every look at a job asks for them
         whole = whole_of(self.path)
         missing = np.flatnonzero(~np.isin(whole.states, STORED))

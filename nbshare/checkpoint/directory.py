@@ -39,7 +39,15 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup, Pairs
 from nbshare.checkpoint.key import Key
-from nbshare.checkpoint.reader import MOST_BYTES, STORED, RowReader, Rows, Whole, whole_of
+from nbshare.checkpoint.reader import (
+    ERRORS_FILE,
+    MOST_BYTES,
+    STORED,
+    RowReader,
+    Rows,
+    Whole,
+    whole_of,
+)
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output, spec_given_by
@@ -360,7 +368,7 @@ class Directory:
 
     def note_error(self, record: dict[str, Any]) -> None:
         """Store the failure of a row's item."""
-        files.append(self.path / "errors.jsonl", record)
+        files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:
         """Wait until the disk has all; the logs of earlier runs only the first time."""

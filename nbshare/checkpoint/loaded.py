@@ -13,13 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.abc import InspectLoader
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import DEFINITIONS, Sources, bound_by, parsed
+from nbshare.checkpoint.sources import DEFINITIONS, Module, Sources, bound_by
 from nbshare.errors import CheckpointError
 
 CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
@@ -27,30 +26,27 @@ CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
 
 def check_loaded(sources: Sources) -> None:
     """Raise CheckpointError if a definition of a file is not the one that was imported here."""
-    files = dict[str, _File]()
-    for name, attribute, statements in sources.definitions():
-        if (module := sys.modules.get(name)) is None:
+    for own, names in sources.reached().items():
+        if (module := sys.modules.get(own.name)) is None:
             continue
-        if name not in files:
-            files[name] = _File(module)
-        if not files[name].has_given(statements, vars(module)):
-            raise CheckpointError(
-                f"{module.__file__} was edited after this process imported it ({attribute} "
-                "differs). With backend='serial' or 'threads', items run the imported code. Call "
-                f"importlib.reload({name}), restart the kernel, or leave out backend=."
-            )
+        file = _File(own, module.__loader__)
+        for name in names:
+            if not file.has_given(own.named.get(name, []), vars(module)):
+                raise CheckpointError(
+                    f"{own.path} was edited after this process imported it ({name} differs). With "
+                    "backend='serial' or 'threads', items run the imported code. Call "
+                    f"importlib.reload({own.name}), restart the kernel, or leave out backend=."
+                )
 
 
 class _File:
-    """The file of a module, as it is now."""
+    """The file of a module, as it was read for the key."""
 
-    def __init__(self, module: ModuleType) -> None:
-        path, loader = str(module.__file__), module.__loader__
-        source = Path(path).read_bytes()
-        self._changing = {*_bound_later(parsed(source))}  # names
+    def __init__(self, own: Module, loader: Any) -> None:
+        self._changing = {*_bound_later(own.statements)}  # names
         self._forms = defaultdict[str, set[bytes]](set)  # of functions, by their qualified names
         if isinstance(loader, InspectLoader):  # else it may not only compile the file
-            for code in _codes_in(loader.source_to_code(source, path)):
+            for code in _codes_in(loader.source_to_code(own.source, own.path)):
                 self._forms[code.co_qualname].add(_digest_of(code))
 
     def has_given(self, statements: list[ast.stmt], names: Mapping[str, Any]) -> bool:
@@ -98,21 +94,21 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(const)
 
 
-def _bound_later(tree: ast.AST) -> Iterator[str]:
+def _bound_later(statements: list[ast.stmt]) -> Iterator[str]:
     """Yield the names that code binds which does more than define them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            yield from node.names
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.Module | ast.ClassDef):
-            for part in [
-                part for each in node.body if not bound_by(each) for part in ast.walk(each)
-            ]:
-                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                    yield part.id
-                elif isinstance(part, DEFINITIONS):
-                    yield part.name
+    for statement in statements:
+        does_more = not bound_by(statement)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Global):
+                yield from node.names
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr
+            elif isinstance(node, ast.ClassDef):
+                yield from _bound_later(node.body)
+            elif does_more and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            if does_more and isinstance(node, DEFINITIONS):
+                yield node.name
 
 
 def _may_give(expression: ast.expr, value: Any) -> bool:

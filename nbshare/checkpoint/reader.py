@@ -30,6 +30,7 @@ from nbshare.wire.rows import (
 )
 
 MOST_BYTES = 64 << 20  # of rows that are copied at a time
+ERRORS_FILE = "errors.jsonl"
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 Rows = npt.NDArray[np.int64]
@@ -129,7 +130,7 @@ class RowReader:
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last."""
         with suppress(FileNotFoundError):
-            lines = read_current(Path.read_text, self.folder / "errors.jsonl").splitlines()
+            lines = read_current(Path.read_text, self.folder / ERRORS_FILE).splitlines()
             return [json.loads(line) for line in lines if line.endswith("}")]
         return []
 

@@ -83,8 +83,24 @@ def _own_path(name: str, folder: str | None) -> str | None:
     return str(file)
 
 
-class _Module:
-    """The statements of a file."""
+class Module:
+    """The statements of a file.
+
+    Attributes
+    ----------
+    name, path, label : str
+        Its name and its file, and what messages call it.
+    stamp : Stamp or None
+        Of the file.
+    source : bytes
+        What the file holds.
+    statements : list of ast.stmt
+        Those that workers run.
+    named : dict of str to list of ast.stmt
+        The statements that define a name.
+    targets : dict of str to list of str
+        What imports bind a name to.
+    """
 
     def __init__(self, name: str, path: str) -> None:
         self.name, self.path, self.stamp = name, path, stamp_of(path)
@@ -96,9 +112,9 @@ class _Module:
         self.statements: list[ast.stmt] = []
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
         self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
-        source = Path(path).read_bytes()
-        self.finds_subclasses = FINDS_SUBCLASSES.search(source) is not None
-        for statement in parsed(source).body:
+        self.source = Path(path).read_bytes()
+        self.finds_subclasses = FINDS_SUBCLASSES.search(self.source) is not None
+        for statement in parsed(self.source).body:
             if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
                 self.statements += statement.orelse
             else:
@@ -131,7 +147,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
 def definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
     """Return the digest and the lines of each definition in a file, by what messages call it."""
     try:
-        module = _Module("", path)
+        module = Module("", path)
     except (SyntaxError, ValueError):  # it is compiled
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
@@ -168,7 +184,7 @@ class Sources:
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
         self.lines: dict[str, str] = {}
-        self._modules: dict[str, _Module | None] = {}
+        self._modules: dict[str, Module | None] = {}
         self._labels = Counter[str]()
         self._seen: dict[Step, None] = {}
         self.imports_any = False
@@ -177,17 +193,15 @@ class Sources:
     @property
     def paths(self) -> dict[str, Stamp | None]:
         """The files that were reached, in that order, as they were then."""
-        return {module.path: module.stamp for module in self._reached()}
+        return {module.path: module.stamp for module in self.reached()}
 
-    def _reached(self) -> list[_Module]:
-        modules = {name: self._modules.get(name) for name, _ in self._seen}
-        return [module for module in modules.values() if module is not None]
-
-    def definitions(self) -> Iterator[tuple[str, str, list[ast.stmt]]]:
-        """Yield what was reached: its module, its name, and the statements that bind it."""
+    def reached(self) -> dict[Module, list[str]]:
+        """Return the modules that were reached, and which names in each."""
+        found = defaultdict[Module, list[str]](list)
         for name, attribute in self._seen:
             if (module := self._modules.get(name)) is not None:
-                yield name, attribute, module.named.get(attribute, [])
+                found[module].append(attribute)
+        return found
 
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""
@@ -206,14 +220,14 @@ class Sources:
                 self._seen[step] = None
                 todo += self._step(*step)
             if not todo and self._finds_subclasses:
-                found = [(x.name, each) for x in self._reached() for each in x.subclasses]
+                found = [(x.name, each) for x in self.reached() for each in x.subclasses]
                 todo = [step for step in found if step not in self._seen]
 
-    def _module(self, name: str) -> _Module | None:
+    def _module(self, name: str) -> Module | None:
         if name not in self._modules:
             parent = self._module(name.rpartition(".")[0]) if "." in name else None
             path = _own_path(name, parent.folder if parent else None)
-            self._modules[name] = module = _Module(name, path) if path else None
+            self._modules[name] = module = Module(name, path) if path else None
             if module is not None:
                 self._finds_subclasses |= module.finds_subclasses
                 self._labels[module.label] += 1
@@ -261,7 +275,7 @@ class Sources:
         steps += [step for target in targets for step in self._asked_of(target)]
         return steps + self._note(module, f"{module.label}.{attribute}", found)
 
-    def _acts(self, module: _Module, statement: ast.stmt) -> bool:
+    def _acts(self, module: Module, statement: ast.stmt) -> bool:
         """Whether a statement also matters to code that uses none of the names that it binds."""
         if not isinstance(statement, DEFINITIONS):
             calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
@@ -275,7 +289,7 @@ class Sources:
                 return True
         return False
 
-    def _note(self, module: _Module, label: str, found: list[ast.stmt]) -> list[Step]:
+    def _note(self, module: Module, label: str, found: list[ast.stmt]) -> list[Step]:
         """Note the digest of statements; return what they lead to."""
         steps, bindings = list[Step](), dict[str, list[str]]()
         for statement in found:
