@@ -105,3 +105,7 @@ def other_version(i):
     from stream_other import VERSION
 
     return VERSION
+
+
+def when_begun(i):
+    return time.monotonic()

@@ -15,7 +15,7 @@ from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
 from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
-from nbshare.wire.board import REPORTED, SLOWEST, Board
+from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
 from nbshare.wire.failures import Death, Failure, text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Order
@@ -103,8 +103,7 @@ class Call(OwnRun):
         self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
         self.known_files: set[str] | None = None  # the only ones that workers may have; None: any
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
-        self.free_slots = list(range(board.n_slots))[::-1]
-        self.past_slots: list[list[int]] = []  # of workers that died
+        self.past_slots: list[list[int]] = []  # of workers whose slots others have taken
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
@@ -130,8 +129,11 @@ class Call(OwnRun):
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""
-        rows = [*self.past_slots, *self.board.slots.tolist()]
-        return stats_of(rows, self.begun_ns, self.text_of)
+        return stats_of(self.rows(), self.begun_ns, self.text_of)
+
+    def rows(self) -> list[list[int]]:
+        """Return the figures of all workers so far, as in the slots of the board."""
+        return [*self.past_slots, *self.board.slots.tolist()]
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
@@ -178,7 +180,7 @@ class Call(OwnRun):
 
     def _note_slowest(self) -> None:
         """Record the texts of the slowest items: finished items are not kept."""
-        items = self.board.slots[:, SLOWEST + 1 : REPORTED : 2].ravel().tolist()
+        items = [i for row in self.rows() for i in row[SLOWEST + 1 : REPORTED : 2]]
         self._texts = {i: self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
@@ -305,10 +307,24 @@ class Call(OwnRun):
         board, n_employed = self.board, self.request.max_workers
         if self.items_event is not None:
             n_employed = min(n_employed, board.n_there - board.n_done())
-        is_full = len(self.workers) >= n_employed or not self.free_slots
         # The workers of a stage wait for blocks themselves.
         has_more = board.n_unclaimed > 0 or (self.request.stage is not None and not board.is_closed)
-        return has_more and not is_full and not board.stopped
+        return has_more and len(self.workers) < n_employed and not board.stopped
+
+    def free_slot(self, pid: int) -> int:
+        """Return a slot for a worker: that of its last time in this call, or another one."""
+        pids = self.board.slots[:, PID].tolist()
+        for slot in self.workers.values():
+            pids[slot] = -1  # taken
+        slot = next(pids.index(wanted) for wanted in (pid, 0, max(pids)) if wanted in pids)
+        if pids[slot] not in (pid, 0):
+            self.clear_slot(slot)
+        return slot
+
+    def clear_slot(self, slot: int) -> None:
+        """Make a slot free for another worker, and keep the figures of the last one."""
+        self.past_slots.append(self.board.row(slot).tolist())
+        self.board.clear_slot(slot)
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""

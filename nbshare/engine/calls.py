@@ -157,28 +157,28 @@ class Calls:
         # over.
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [w for w in busy if w.call is None and w.generation == generation]
+        now = time.monotonic()
+        n_soon = sum(worker.late_at > now for worker in detached)  # later, one may never be
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if not n_own:
-            return all(worker.late_at <= time.monotonic() for worker in detached)
+            return not n_soon
         if self._pool.n_busy - n_own >= max(LEAST_CROWD, CROWD * n_wanted):
             return False
-        return n_wanted - n_own > len(detached)
+        return n_wanted - n_own > n_soon
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
-        slot = call.free_slots[-1]
-        message = call.id, slot, call.packed_order  # pickled once for all workers
         files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
             fds.append(call.event_fd)
         if call.items_event is not None:
             fds.append(call.items_event.fd)
-        worker = self._pool.assign(call, message, fds)
+        worker, slot = self._pool.assign(call, fds)
         worker.assign(call)
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
-        call.workers[worker] = call.free_slots.pop()
+        call.workers[worker] = slot
 
     # -------------------------------------------------------------------- what workers say
 
@@ -377,9 +377,7 @@ def account_for_death(
         call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
     call.n_replaced += not items and late_at is None
-    call.past_slots.append(row)
-    board.clear_slot(slot)
-    call.free_slots.append(slot)
+    call.clear_slot(slot)
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
             return unbegun, None

@@ -57,7 +57,8 @@ class Pace:
 
     def look(self, call: Call) -> None:
         """Measure the time per item, of about the last `size` items."""
-        n_done, worked_ns = call.board.slots[:, [N_ITEMS, WORKED]].sum(axis=0).tolist()
+        rows = call.rows()
+        n_done, worked_ns = (sum(row[word] for row in rows) for word in (N_ITEMS, WORKED))
         n_new = n_done - self._mark[0]
         if n_new > 0:
             self.item_s = max(1, worked_ns - self._mark[1]) / n_new / 1e9

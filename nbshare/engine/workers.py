@@ -134,8 +134,8 @@ class WorkerPool:
         own = {path: file.stamp for path, file in kept if file and path not in self._given}
         self._watched = {**own, **self._stamps}
 
-    def assign(self, call: Call, message: Any, fds: Sequence[int]) -> WorkerProcess:
-        """Give a message about a call to an idle worker, or to a new one.
+    def assign(self, call: Call, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
+        """Send a call to an idle worker, or to a new one; return it, and its slot of the board.
 
         Raises
         ------
@@ -146,19 +146,21 @@ class WorkerPool:
             idle = self.idle_worker(call.code.generation)
             worker = idle or self._start(call.code)
             self._pipes.turn(worker.output_fds, call.request.prints)
+            slot = call.free_slot(worker.pid)
             try:
-                worker.channel.send(message, fds, wait=False)
+                # The order was pickled once for all workers.
+                worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
             except OSError as error:
                 is_lost = isinstance(error, ConnectionError | BlockingIOError)
                 if is_lost and idle is None:
-                    return worker  # it is dead already; its death is handled later
+                    return worker, slot  # it is dead already; its death is handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
                 # It died while idle, or was stopped: no call is affected.
             else:
                 self.idle_since.pop(worker, None)
-                return worker
+                return worker, slot
 
     def idle_worker(self, generation: int) -> WorkerProcess | None:
         """Return the worker that became idle last."""

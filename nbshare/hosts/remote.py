@@ -46,7 +46,7 @@ class RemoteCall(Call):
         is_row, is_logged = states == IN_OUTPUT, states == IN_LOG
         index = page.index[:, is_logged] if is_logged.any() else None
         keys = () if index is None else np.unique(index[0]).tolist()
-        slots = np.array([*self.past_slots, *self.board.slots])
+        slots = np.array(self.rows())
         return Reply(
             is_last=is_last,
             states=states.tobytes(),

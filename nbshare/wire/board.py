@@ -530,8 +530,10 @@ class Claims:
 
         `item_s`: seconds per item lately.
         """
-        while (chunk := self._claim(item_s)) is None:
-            if not self._wait():
+        while not (chunk := self._claim(item_s)):
+            # The pages of its last chunk may be freed: were it to die now, it would leave nothing.
+            self._slot[CHUNK_STOP] = self._slot[CHUNK_START]
+            if chunk is not None or not self._wait():
                 return range(0)
         return chunk
 

@@ -25,7 +25,6 @@ from nbshare.wire.board import (
     LOADED,
     LOW,
     N_ITEMS,
-    N_SLOWEST,
     NO_ITEM,
     ONE,
     PEAK,
@@ -144,7 +143,9 @@ class Work:
         self._slot = board.row(slot)
         self._reporter = Reporter(board, slot)
         self._caller = caller
-        self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
+        if self._slot[PID] == 0:  # else it was in this call before
+            self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
+        self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
@@ -156,7 +157,8 @@ class Work:
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
-        self._slowest = [(0, 0)] * N_SLOWEST  # a heap of (ns, index)
+        words = self._slot[SLOWEST:REPORTED].tolist()
+        self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
         self._page = board.newest_page()
         block_ofs = (source.block_of for source in self._sources)
         self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
