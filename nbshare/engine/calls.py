@@ -84,7 +84,7 @@ class Calls:
             return
         try:
             call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - its failure, not this thread's
             call.finish("failed", errors.without_frames(error))
             return
         self.running[call.id] = call
@@ -144,7 +144,7 @@ class Calls:
         try:
             while call.wants_worker and self._may_assign(call):
                 self._assign(call)
-        except (errors.WorkerDiedError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - likewise
             if not call.workers:  # otherwise its workers continue
                 self.fail(call, errors.without_frames(error))
 
@@ -312,9 +312,10 @@ class Calls:
             "long as it needs; if it never ends, interrupt the run",
         )
 
-    def end(self) -> None:
-        """End all calls and workers."""
+    def end(self, error: BaseException | None) -> None:
+        """End all calls, with an error if there is one, and all workers."""
         for call in self.running.values():
+            call.error = call.error or error
             call.halt()
         try:
             for worker in self._pool:

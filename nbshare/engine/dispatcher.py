@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from nbshare import errors
 from nbshare.engine.call import Call
 from nbshare.engine.calls import Calls
 from nbshare.engine.events import Events
@@ -52,6 +53,7 @@ class Dispatcher(Engine):
 
     def __init__(self) -> None:
         self.is_closed = False
+        self._error: BaseException | None = None  # that this thread has ended with
         self._events = Events()
         try:
             self._starter = WorkerStarter()
@@ -168,8 +170,7 @@ class Dispatcher(Engine):
             while not self.is_closed:
                 self._turn()
         except BaseException as error:  # noqa: BLE001 - or other threads would wait for ever
-            for call in self._calls.running.values():
-                call.error = call.error or error
+            self._error = errors.without_frames(error)
         finally:
             self.is_closed = True
             try:
@@ -250,15 +251,19 @@ class Dispatcher(Engine):
 
     def _begin(self, call: Call) -> None:
         # Another thread may have closed it since the call was submitted.
-        act = self._calls.stop if self.is_closed else self._calls.begin
-        act(call)
+        if self._error is not None:
+            call.finish("failed", self._error)
+        elif self.is_closed:
+            self._calls.stop(call)
+        else:
+            self._calls.begin(call)
 
     def _close(self) -> None:
         self.is_closed = True
 
     def _end(self) -> None:
         try:
-            self._calls.end()
+            self._calls.end(self._error)
         finally:  # the starter's end is that of all workers, too
             with self._calls.claiming:  # another thread may hold its file's lock
                 self._starter.close()

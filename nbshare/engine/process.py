@@ -215,7 +215,7 @@ class WorkerStarter:
         Raises
         ------
         WorkerDiedError
-            If the system gives no more processes or descriptors.
+            If it cannot be started, for whatever reason.
         """
         pipes: list[tuple[int, int]] = []
         assert code.snapshot is not None
@@ -226,15 +226,21 @@ class WorkerStarter:
             ours, theirs = channel_pair()
             with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
-                self._fork(fds)
+                try:
+                    self._fork(fds)
+                except BaseException:
+                    ours.close()
+                    raise
             with suppress(ConnectionError):  # it is dead already; that is handled later
                 ours.send(dict(code.environ), wait=False)
-        except OSError as error:
+        except Exception as error:
             for fd, _ in pipes:
                 os.close(fd)
+            reason = "The system may allow no more processes or open files (ulimit -u, ulimit -n)."
+            if not isinstance(error, OSError):
+                reason = "An audit hook, a patched function or sys.executable may be the cause."
             raise errors.WorkerDiedError(
-                f"no worker process could be started ({error}). The system may allow no more "
-                "processes or open files (ulimit -u, ulimit -n)."
+                f"no worker process could be started ({type(error).__name__}: {error}). {reason}"
             ) from error
         finally:
             for _, fd in pipes:
@@ -286,7 +292,7 @@ class WorkerStarter:
 
     def warm_up(self) -> None:
         """Start the server if it is not running; errors are for `start` to report."""
-        with suppress(OSError):
+        with suppress(Exception):
             if self.lock_fd >= 0:  # else it was closed
                 self._running_server()
 
@@ -310,7 +316,11 @@ class WorkerStarter:
             self._channel, server_end = channel_pair()
             with closing(server_end):
                 fds = server_end.fileno(), self._life_read.fileno()
-                self._server = with_room(lambda: _start_server(*fds))
+                try:
+                    self._server = with_room(lambda: _start_server(*fds))
+                except BaseException:
+                    self.end_server()
+                    raise
         return self._channel
 
     def end_server(self) -> None:

@@ -1,0 +1,68 @@
+"""Workers that cannot be started, for any reason: each call says why, and none hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import nbshare
+from nbshare.errors import WorkerDiedError
+
+
+def refuse(*args, **kwargs):
+    raise RuntimeError("no processes here")
+
+
+CANNOT_START = {
+    "a patched Popen": lambda patch: patch.setattr(subprocess, "Popen", refuse),
+    "an executable with a NUL": lambda patch: patch.setattr(sys, "executable", "/usr/py\0thon"),
+    "no executable": lambda patch: patch.setattr(sys, "executable", "/nowhere/python"),
+    "a patched pipe": lambda patch: patch.setattr(os, "pipe2", refuse),
+}
+CALLS = {
+    "parallel_map": lambda: nbshare.parallel_map(abs, [1], progress=False),
+    "a generator": lambda: nbshare.parallel_map(abs, iter([1]), progress=False),
+    "map_async": lambda: nbshare.map_async(abs, [1]).result(10),
+    "Executor": lambda: _submitted(),
+    "pipeline": lambda: nbshare.pipeline(list, sum, shape=1, progress=False),
+}
+
+
+def _submitted():
+    with nbshare.Executor(1) as executor:
+        return executor.submit(abs, 1).result(10)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("why", CANNOT_START.values(), ids=CANNOT_START)
+def test_workers_that_cannot_be_started_are_an_error_of_each_call(why, call, monkeypatch):
+    """For any reason, of every kind of call; and the next call after that is right."""
+    nbshare.shutdown()
+    with monkeypatch.context() as patch:
+        why(patch)
+        for _ in range(2):
+            begun = time.monotonic()
+            with pytest.raises((WorkerDiedError, RuntimeError), match="no worker|no processes"):
+                call()
+            assert time.monotonic() - begun < 6
+    assert nbshare.parallel_map(abs, [-1], progress=False).tolist() == [1]
+
+
+def test_an_audit_hook_that_forbids_processes_is_told():
+    """The call raises what the hook has said."""
+    program = (
+        "import sys, nbshare\n"
+        "def hook(event, args):\n"
+        "    if event == 'subprocess.Popen':\n"
+        "        raise PermissionError('not in this program')\n"
+        "sys.addaudithook(hook)\n"
+        "nbshare.parallel_map(abs, [1], progress=False)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "WorkerDiedError" in ended.stderr
+    assert "not in this program" in ended.stderr
