@@ -44,6 +44,7 @@ MOST_STARTED = 1000  # jobs, before those that are over are left out
 
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
+_starting = _thread.allocate_lock()  # for changes of that list
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
@@ -695,9 +696,10 @@ class Job:
     def _start(self) -> None:
         """Hand the run to the workers."""
         self._begun_at = time.monotonic() - self._run.age_s
-        if len(_started) >= MOST_STARTED:
-            _started[:] = map(weakref.ref, jobs())
-        _started.append(weakref.ref(self))
+        with _starting:
+            if len(_started) >= MOST_STARTED:
+                _started[:] = map(weakref.ref, jobs())
+            _started.append(weakref.ref(self))
         self._run.start()
 
     def _tick(self, timeout_s: float) -> bool:

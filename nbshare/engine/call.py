@@ -313,7 +313,7 @@ class Call(OwnRun):
 
     def free_slot(self, pid: int) -> int:
         """Return a slot for a worker: that of its last time in this call, or another one."""
-        pids = self.board.slots[:, PID].tolist()
+        pids: list[int] = self.board.slots[:, PID].tolist()
         for slot in self.workers.values():
             pids[slot] = -1  # taken
         slot = next(pids.index(wanted) for wanted in (pid, 0, max(pids)) if wanted in pids)

@@ -147,7 +147,7 @@ class Results:
 
     Notes
     -----
-    One thread of the owner appends items; others may read, one at a time may iterate.
+    One thread of the owner appends items; any may read, at the same time; one at a time may iterate.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -167,8 +167,11 @@ class Results:
         if self._spec is not None:  # decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
         self.logs = LogReader()
-        self._ahead: list[Any] = []  # the first results, if objects: no reader has them yet
-        self._loading = _thread.allocate_lock()
+        # The first results, if objects, which no reader has yet; None while a thread has them.
+        self._ahead: list[Any] | None = []
+        self._lock = _thread.allocate_lock()  # for a moment, never while users' code runs
+        self._filling = _thread.allocate_lock()
+        self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
         self.n_given = 0
@@ -314,9 +317,8 @@ class Results:
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
-        values: list[Any] = []
-        if self.is_over:
-            values, self._ahead = self._ahead, values
+        values = self._take_ahead() if self.is_over else None
+        values = [] if values is None else values
         states = self._board.done().tobytes()
         while len(values) < len(states):
             try:
@@ -334,8 +336,10 @@ class Results:
         """Unpickle objects for a short time while others run; return whether there were any."""
         if (spec := self.spec) is None or spec.dtype is not None or self.is_iterated:
             return False
-        with self._loading:
-            states, ahead = self._board.done().tobytes(), self._ahead
+        if (ahead := self._take_ahead()) is None:
+            return False
+        try:
+            states = self._board.done().tobytes()
             n_before, until_s = len(ahead), time.monotonic() + LOAD_S
             with suppress(TaskError):  # which `values` will raise
                 while (i := len(ahead)) < len(states) and time.monotonic() < until_s:
@@ -343,6 +347,14 @@ class Results:
                         break
                     self._load_next(ahead, states)
             return len(ahead) > n_before
+        finally:
+            self._ahead = ahead
+
+    def _take_ahead(self) -> list[Any] | None:
+        """Return the results loaded ahead, which are this thread's now; None if another has them."""
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
+        return ahead
 
     def _load_next(self, values: list[Any], states: bytes) -> None:
         """Append the next result, and those that were stored with it."""
@@ -450,9 +462,10 @@ class Results:
     def drop_page(self, page: Page) -> None:
         """Keep the results of a page no longer, which have all been given."""
         self._given.pop(page.first, None)
-        errors = [i for i in self.errors if page.first <= i < page.first + page.n]
-        for i in errors if len(self.errors) > MOST_ERRORS else ():  # the source may never end
-            del self.errors[i]
+        errors = list(self.errors)  # first: the dispatcher adds more
+        for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end
+            if page.first <= i < page.first + page.n:
+                del self.errors[i]
         if self._rows is not None:
             self._rows.drop(max(page.first, self._n_shown), page.first + page.n)
 
@@ -470,12 +483,11 @@ class Results:
         shared = self.array
         if shared is None or shared is out:
             return
-        done = self._board.done() == IN_OUTPUT
-        if self._copied is None:
-            self._copied = np.zeros(len(out), np.bool_)
-        new = np.flatnonzero(done & ~self._copied[: len(done)])
-        if new.size:
-            out[new] = shared[new]
-            self._copied[new] = True
-
-    _copied: npt.NDArray[np.bool_] | None = None
+        with self._filling:  # a later copy could overwrite what the caller has changed in `out`
+            done = self._board.done() == IN_OUTPUT
+            if self._copied is None:
+                self._copied = np.zeros(len(out), np.bool_)
+            new = np.flatnonzero(done & ~self._copied[: len(done)])
+            if new.size:
+                out[new] = shared[new]
+                self._copied[new] = True

@@ -46,7 +46,7 @@ def test_workers_that_cannot_be_started_are_an_error_of_each_call(why, call, mon
         why(patch)
         for _ in range(2):
             begun = time.monotonic()
-            with pytest.raises((WorkerDiedError, RuntimeError), match="no worker|no processes"):
+            with pytest.raises((WorkerDiedError, RuntimeError), match=r"no worker|no processes"):
                 call()
             assert time.monotonic() - begun < 6
     assert nbshare.parallel_map(abs, [-1], progress=False).tolist() == [1]

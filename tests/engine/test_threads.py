@@ -1,0 +1,113 @@
+"""Several threads that wait for one job, iterate over it and ask it, at the same time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from nbshare import MISSING, map_async
+
+N = 12_000
+N_THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def _switching_threads():
+    """Let threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def described(i):
+    return {"i": i, "text": "x" * 20, "part": [i]}
+
+
+def right(i, value):
+    expected = described(i)
+    return value is MISSING or value == (expected if isinstance(value, dict) else float(i))
+
+
+def ask_result(job):
+    result = job.result(60)
+    assert len(result) == N
+    assert all(right(i, value) and value is not MISSING for i, value in enumerate(result))
+
+
+def ask_partial(job):
+    while not job.done():
+        job.wait(0.001)
+    for _ in range(3):
+        partial = job.partial()
+        assert len(partial) == N
+        assert all(right(i, value) for i, value in enumerate(partial))
+
+
+def ask_now(job):
+    while not job.wait(0.002):
+        partial = job.partial()
+        if partial is not None and not isinstance(partial, np.ndarray):
+            assert all(right(i, value) for i, value in enumerate(partial))
+        assert 0 <= job.n_done <= N
+        assert len(job.present) <= N
+        assert job.errors == {}
+        assert sum(worker.n_items for worker in job.stats) <= N
+
+
+KINDS = {"objects": described, "numbers": float}
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+@pytest.mark.parametrize("func", KINDS.values(), ids=KINDS)
+def test_all_threads_get_the_results_in_their_places(func, backend):
+    """Those that wait, a done-callback, and those that ask during the run and after it."""
+    asks = [ask_result, ask_partial, ask_now, ask_result] * 2
+    for _ in range(2):
+        job = map_async(func, range(N), max_workers=2, backend=backend)
+        told = threading.Event()
+        wrong = []
+
+        def tell(job, told=told, wrong=wrong):
+            try:
+                ask_result(job)
+            except BaseException as error:
+                wrong.append(error)
+            told.set()
+
+        job.add_done_callback(tell)
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            for asked in [pool.submit(ask, job) for ask in asks]:
+                asked.result(60)
+        assert told.wait(60)
+        assert not wrong
+
+
+@pytest.mark.parametrize("kind", ["list", "generator"])
+def test_threads_that_iterate_share_the_results(kind):
+    """Each result goes to one of them, and is that of its item."""
+    items = range(N) if kind == "list" else iter(range(N))
+    job = map_async(described, items, max_workers=2)
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        parts = list(pool.map(lambda _: list(job), range(N_THREADS)))
+    taken = [pair for part in parts for pair in part]
+    assert sorted(i for i, _ in taken) == list(range(N))
+    assert all(value == described(i) for i, value in taken)
+
+
+def test_what_one_thread_changes_in_out_stays():
+    """A thread that waits, too, does not copy the results again."""
+    for _ in range(5):
+        out = np.zeros(N)
+        job = map_async(float, range(N), max_workers=2, out=out)
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            waits = [pool.submit(job.result, 60) for _ in range(N_THREADS)]
+            waits.pop().result(60)
+            out[:] = -1
+            for wait in waits:
+                wait.result(60)
+        assert (out == -1).all()
