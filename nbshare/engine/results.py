@@ -147,7 +147,7 @@ class Results:
 
     Notes
     -----
-    One thread of the owner appends items; any may read, at the same time; one at a time may iterate.
+    One thread of the owner appends items. All may read at the same time; one at a time may iterate.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -351,7 +351,7 @@ class Results:
             self._ahead = ahead
 
     def _take_ahead(self) -> list[Any] | None:
-        """Return the results loaded ahead, which are this thread's now; None if another has them."""
+        """Return the results loaded ahead, now this thread's; None if another has them."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
         return ahead

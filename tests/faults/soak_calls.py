@@ -1,10 +1,11 @@
 """Make thousands of calls of every kind, disturb them, and compare every result with the oracle.
 
 Calls of all kinds of items, inputs, outputs and options run in one to four workers, some of them
-two at a time. Many are disturbed: interrupted anywhere, cancelled, their workers killed, before
-them or in their middle; the worker module or its helper are edited between and during calls.
-Whatever a call gives must be what the code of its time gives serially, the next call must be right,
-and in the end this process must hold what it held after the first calls.
+two at a time, some from sources that pause, some for several threads. Many are disturbed:
+interrupted anywhere, cancelled, their workers killed, before them or in their middle; the worker
+module or its helper are edited between and during calls. Whatever a call gives must be what the
+code of its time gives serially, the next call must be right, and in the end this process must hold
+what it held after the first calls.
 
 ::
 
@@ -32,7 +33,8 @@ import traceback
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -287,8 +289,8 @@ class Soak:
             self._make(dice, Turn(self, made), is_quick=len(plans) > 1)
 
     def _make(self, dice: random.Random, call: Turn, *, is_quick: bool) -> None:
-        ways = range(6)
-        match dice.choices(ways, [30, 4, 1, 1, 1, 1] if is_quick else [5, 3, 2, 2, 1, 2])[0]:
+        quick, others = [30, 4, 1, 1, 1, 1, 1, 1], [5, 3, 2, 2, 1, 2, 1.5, 1.5]
+        match dice.choices(range(8), quick if is_quick else others)[0]:
             case 0:
                 call.make()
             case 1:
@@ -305,6 +307,10 @@ class Soak:
             case 5:
                 other = Turn(self, plan(dice, self._folder))
                 call.make_beside(other.make, 0.0)
+            case 6:
+                call.make_from_source(pauses(dice))
+            case 7:
+                call.make_for_threads(dice.randrange(2, 5))
 
     def call(self, made: Plan, how: Any) -> Any:
         """Run it."""
@@ -382,6 +388,36 @@ class Turn:
         else:
             self._soak.counts[f"(cancelled: {was_cancelled})"] += 1
             self._check(found, is_partial=job.state != "done")
+
+    def make_from_source(self, pauses: Iterable[float]) -> None:
+        """Make it of a source that gives its items in bursts, and pauses between them."""
+
+        def source() -> Iterator[Any]:
+            n_each = 1 + len(self._plan.items) // 8
+            left = iter(pauses)
+            for i, item in enumerate(self._plan.items):
+                if i % n_each == 0:
+                    time.sleep(next(left, 0.0))
+                yield item
+
+        self.make(
+            lambda func, _, **options: nbshare.parallel_map(
+                func, source(), progress=False, **options
+            )
+        )
+
+    def make_for_threads(self, n_threads: int) -> None:
+        """Make it with `map_async`; several threads wait for it, and ask it."""
+        job = self._soak.call(self._plan, nbshare.map_async)
+
+        def ask() -> None:
+            while not job.wait(0.005):
+                self._check(job.partial(), is_partial=True)
+            self.make(lambda *_, **__: job.result())
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            for asked in [pool.submit(ask) for _ in range(n_threads)]:
+                asked.result()
 
     def make_beside(
         self, deed: Callable[[], Any], delay_s: float, *, may_die: bool = False
@@ -461,6 +497,13 @@ class Turn:
                 found["row"], expected["row"]
             )
         return np.array_equal(found, expected)
+
+
+def pauses(dice: random.Random) -> list[float]:
+    """Draw the seconds of some pauses; now and then so long that workers leave, again and again."""
+    if dice.random() < 0.05:
+        return [0.6] * 8
+    return [dice.choice([0.0, 0.001, 0.02]) for _ in range(8)]
 
 
 def kill_one(dice: random.Random) -> None:
