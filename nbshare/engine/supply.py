@@ -32,7 +32,7 @@ MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and read ahead
 MOST_AHEAD = 3  # portions ahead of a loop over the results
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.1  # between checks without an event: whether results have been taken
+LOOK_S = 0.05  # between looks without an event: for items, and whether results have been taken
 LOCAL_LOOK_S = 0.002  # likewise, if items run in threads: then there are no events
 
 Item = tuple[Any, ...]  # of each iterable one
