@@ -150,7 +150,9 @@ class SourceSupply(Supply):
                 self._append(items)
             if self._intake.is_exhausted:
                 self._close()
-        except Exception as error:  # noqa: BLE001 - an item cannot be sent, or memory is short
+        except BaseException as error:  # an item cannot be sent, or memory is short
+            if is_interrupt(error):
+                raise
             if not call.board.stopped:
                 call.error = call.error or error.with_traceback(None)
                 call.stop()

@@ -115,10 +115,16 @@ def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
 
 def nbytes_of(item: Any, depth: int = 3) -> int:
     """Estimate the memory of an item in bytes; only arrays and texts count much."""
+    # By the methods of the base classes: a thread that weighs items must not run users' code.
     if depth and isinstance(item, tuple | list):
-        some = item[:N_WEIGHED]
+        kind: Any = tuple if isinstance(item, tuple) else list
+        some = kind.__getitem__(item, slice(N_WEIGHED))
         nbytes = sum(nbytes_of(part, depth - 1) for part in some)
-        return nbytes * len(item) // max(len(some), 1)
-    if isinstance(item, bytes | bytearray | str):
+        n: int = kind.__len__(item)
+        return nbytes * n // max(len(some), 1)
+    if type(item) in (bytes, bytearray, str):
         return len(item)
-    return int(item.nbytes) if isinstance(item, np.ndarray) else 64
+    return int(_nbytes_of_array(item)) if isinstance(item, np.ndarray) else 64
+
+
+_nbytes_of_array = np.ndarray.nbytes.__get__

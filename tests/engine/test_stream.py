@@ -636,3 +636,9 @@ def test_the_slowest_items_are_named_when_they_are_gone():
     assert slowest
     assert all(item.item == str(item.index) for item in slowest if item.item)
     assert any(item.item for item in slowest)
+
+
+@pytest.mark.parametrize("call", [pair, lambda *args: background(*args).result(20)])
+def test_items_are_weighed_without_users_code(call):
+    """An item that cannot be looked at is sent all the same."""
+    assert call(len, (streams.Unweighable([i] * i) for i in range(3))).tolist() == [0, 1, 2]
