@@ -86,3 +86,4 @@ class Hosts(NamedTuple):
     n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
     address: str  # of this machine, that its hosts can reach
     submit: Callable[..., Future[bytes]]  # runs a `Carry` with its arguments anywhere; or Dask's
+    check: Callable[[], None] = lambda: None  # raises ConnectionError when the cluster is gone
