@@ -246,7 +246,7 @@ def test_tasks_that_end_before_they_begin(threads):
     """Such as those of hosts that cannot talk to this process: not again and again."""
 
     class Useless(ThreadPoolExecutor):
-        def submit(self, fn, /, *args):  # noqa: ARG002 - it is not called
+        def submit(self, fn, /, *args):
             return super().submit(bytes)
 
     with Useless(2) as executor, pytest.raises(ConnectionError, match="lost its connection"):
