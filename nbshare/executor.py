@@ -141,9 +141,11 @@ class Executor(futures.Executor):
             initargs=initargs,
         )
         request, _ = checked_request(run_task, [iter(())], options)
-        given: tuple[Any, tuple[Any, ...]] = request.initializer or (None, ())
         self._max_workers = request.max_workers  # other libraries read these three
-        self._initializer, self._initargs = given
+        self._initializer: Any = None
+        self._initargs: tuple[Any, ...] = ()
+        if request.initializer is not None:
+            self._initializer, self._initargs = request.initializer
         self._pid = os.getpid()
         self._tasks = TaskQueue(
             request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
