@@ -6,6 +6,7 @@ import multiprocessing.reduction
 import pickle
 import sys
 
+import duties
 import numpy as np
 import pytest
 from contract import BackendContract
@@ -96,6 +97,13 @@ def test_what_needs_linux_is_refused_with_the_remedy(name):
     """In one sentence or two, before anything starts."""
     with pytest.raises(NotBuiltYetError, match=r"(?i)needs? .*Linux.*(thread|return|queue)"):
         REFUSED[name]()
+
+
+def test_a_nested_call_is_debugged():
+    """It runs here, as within the run."""
+    job = nbshare.map_async(duties.nest, [3, 4], backend="threads")
+    assert job.result().tolist() == [3, 6]
+    assert job.debug(1) == 6
 
 
 def test_the_doctor_says_what_works_here():
