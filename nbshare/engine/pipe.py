@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -134,7 +135,8 @@ class Pipe(OwnRun):
                 self._n_open -= 1
                 is_last = not self._n_open
             if is_last:
-                self._last_look = self._look(self._rings)  # before their memory is freed
+                with suppress(Exception):
+                    self._last_look = self._look(self._rings)  # before their memory is freed
                 self._rings.clear()
                 self._end()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 from nbshare.hosts.protocol import Hosts
@@ -62,20 +62,29 @@ def dask_hosts(client: Any) -> Hosts:
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
 
-    def submit(*task: Any) -> Future[bytes]:
-        future = client.submit(*task, pure=False)
-        # Its own would wait for the client's thread, which may have ended.
-        future.cancel = future.release
-        future.result = partial(future.result, ANSWER_S)
-        return future  # type: ignore[no-any-return]
-
     check()
     return Hosts(
         n_workers=lambda: max(1, int(sum(client.nthreads().values()))),
         address=outward_address(get_address_host(client.scheduler.address)),
-        submit=submit,
+        submit=lambda *task: _DaskTask(client.submit(*task, pure=False)),
         check=check,
     )
+
+
+class _DaskTask:
+    """The future of a task of Dask, which never waits long for a client that may be closed."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        self._future.add_done_callback(callback)
+
+    def cancel(self) -> None:
+        self._future.release()
+
+    def result(self) -> Any:
+        return self._future.result(ANSWER_S)
 
 
 def ray_hosts(address: str) -> Hosts:

@@ -23,7 +23,6 @@ import pickle
 import queue
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -39,7 +38,7 @@ from nbshare.functions.freshness import is_installed, own_modules, packed_source
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
-from nbshare.hosts.protocol import Block, Common, Hosts, Reply
+from nbshare.hosts.protocol import Block, Common, Hosts, Reply, Task
 from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
@@ -77,7 +76,7 @@ class Cluster(Engine):
         self._hosts = hosts
         self._lines = lines_at(hosts.address)
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # tasks that have ended
-        self._tasks: dict[int, Future[bytes]] = {}  # of the cluster, until they end
+        self._tasks: dict[int, Task] = {}  # of the cluster, until they end
         self._waiting: set[int] = set()  # those that have not begun
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
@@ -190,7 +189,7 @@ class Cluster(Engine):
     def _is_over(self) -> bool:
         """Whether nothing is left to wait for; a stopped call is stopped everywhere."""
         call = self._call
-        if self._lines.error is not None:
+        if self._lines.error is not None and not (call.error or call.board.stopped):
             self._fail(self._lines.error)
         if call.error is not None or self._lines.is_closed:
             call.board.stop()
