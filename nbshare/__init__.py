@@ -46,18 +46,38 @@ Set these environment variables before a call to change what it does:
 ==============================  ===================================================================
 """
 
-import os
-import re
-
 from nbshare import errors as errors
 
 __version__ = "0.1.0"
 
-# Where names come from: the stub next to this file lists them once, for type checkers and for us.
-# They are imported when they are first asked for: a worker process needs a quarter of the package,
-# and starts that much sooner.
-_STUB = __loader__.get_data(os.path.join(__path__[0], "__init__.pyi")).decode()
-_HOME_OF = {name: home for home, name in re.findall(r"from nbshare\.(\S+) import (\w+)", _STUB)}
+# Where names come from, as in the stub next to this file, which is for type checkers. They are
+# imported when they are first asked for: a worker process needs a quarter of the package, and
+# starts that much sooner.
+_NAMES = {
+    "arrays.buffer": "SharedBuffer",
+    "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
+    "arrays.lock": "SharedLock",
+    "arrays.ring": "RingBuffer",
+    "arrays.ring_slots": "RingStats",
+    "arrays.share": "SharedObject share",
+    "arrays.shared_array": "SharedArray",
+    "attached": "attach",
+    "checkup": "doctor",
+    "engine.local": "shutdown",
+    "engine.results": "MISSING",
+    "engine.stats": "SlowItem StageStats WorkerStats",
+    "errors": "MapInterrupted",
+    "executor": "Executor",
+    "functions.files": "import_file",
+    "job": "Job jobs last_job",
+    "mapping": "map_async parallel_map",
+    "notebook.explore": "explore",
+    "notebook.live_plot": "LivePlot",
+    "pipelines": "PipelineResult pipeline",
+    "stored": "StoredRun open_checkpoint",
+    "worker.reports": "report",
+}
+_HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 # Constants first, then classes, then functions.
 __all__ = sorted(

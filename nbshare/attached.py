@@ -250,8 +250,9 @@ class AttachedRun(Run):
                     break
                 self._show_prints(n_printed)
                 time.sleep(LOOK_S)
-        finally:
-            self._finish()
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self.error = error
+        self._finish()
 
     def _show_prints(self, stop: int) -> None:
         """Show what workers have printed, below the cell."""
@@ -264,7 +265,10 @@ class AttachedRun(Run):
 
     def _finish(self) -> None:
         try:
-            self._end_state, self.error = self._outcome()
+            if self.error is None:
+                self._end_state, self.error = self._outcome()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.error = error
         finally:
             self._end()
 

@@ -182,6 +182,8 @@ def _cpus() -> str:
 
 
 def _memory() -> str:
+    if not hasattr(os, "sysconf"):
+        return "not known: this system does not tell"
     least = total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     for cgroup_version, folder in budget.ancestors("memory"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent import futures
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
 from nbshare.engine.prints import Prints
 from nbshare.engine.tasks import TaskQueue
@@ -23,6 +23,14 @@ from nbshare.wire.orders import Task, run_chunk, run_task
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+# What others have and read, but an `Executor` cannot have; and what to do instead.
+_WORKERS = "its workers are those of all calls; terminate_workers() ends those that run its tasks"
+_QUEUE = "its repr says how many tasks are not done; future.running() tells which have begun"
+_ABSENT = {
+    **dict.fromkeys(("_processes", "_threads", "_executor_manager_thread"), _WORKERS),
+    **dict.fromkeys(("_work_queue", "_pending_work_items", "_work_ids", "_call_queue"), _QUEUE),
+}
 
 
 class Executor(futures.Executor):
@@ -133,7 +141,11 @@ class Executor(futures.Executor):
             initargs=initargs,
         )
         request, _ = checked_request(run_task, [iter(())], options)
-        self._initializer, self._n_workers = request.initializer, request.max_workers
+        self._max_workers = request.max_workers  # other libraries read these three
+        self._initializer: Any = None
+        self._initargs: tuple[Any, ...] = ()
+        if request.initializer is not None:
+            self._initializer, self._initargs = request.initializer
         self._pid = os.getpid()
         self._tasks = TaskQueue(
             request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
@@ -141,13 +153,37 @@ class Executor(futures.Executor):
 
     def __repr__(self) -> str:
         tasks = counted(len(self._tasks), "task")
-        return f"<Executor: max_workers={self._n_workers}, {tasks} not done>"
+        return f"<Executor: max_workers={self._max_workers}, {tasks} not done>"
 
     def __reduce__(self) -> Never:
         raise TypeError(
             "an Executor cannot be sent to another process; make one there. Inside a worker its "
             "tasks run immediately, one after the other"
         )
+
+    # What other libraries read of a `ProcessPoolExecutor` or `ThreadPoolExecutor`.
+
+    _broken = False  # a worker that dies is replaced
+
+    @property
+    def _shutdown(self) -> bool:
+        return self._tasks.is_closed
+
+    _shutdown_thread = _shutdown
+
+    @property
+    def _mp_context(self) -> Any:
+        """What makes locks, queues and managers; workers import modules as its processes do."""
+        import multiprocessing  # late: few programs need it
+
+        return multiprocessing.get_context("spawn")
+
+    if not TYPE_CHECKING:  # type checkers report any unknown attribute
+
+        def __getattr__(self, name: str) -> Never:
+            if name in _ABSENT:
+                raise AttributeError(f"an nbshare.Executor has no {name}: {_ABSENT[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
         """Schedule ``fn(*args, **kwargs)`` on a worker.
@@ -205,8 +241,7 @@ class Executor(futures.Executor):
         future.set_running_or_notify_cancel()
         try:
             if self._initializer is not None:
-                initializer, initargs = self._initializer
-                initializer(*initargs)
+                self._initializer(*self._initargs)
                 self._initializer = None
             result = run_task(task)
         except BaseException as error:  # noqa: BLE001 - as in a worker's worker

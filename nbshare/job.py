@@ -27,6 +27,7 @@ from nbshare.engine.results import MISSING
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, cut, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
+from nbshare.wire import running_items
 from nbshare.wire.orders import generator
 
 if TYPE_CHECKING:
@@ -362,7 +363,8 @@ class Job:
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
-        return request.func(*self._run.item(index), **keywords)
+        with running_items():
+            return request.func(*self._run.item(index), **keywords)
 
     @property
     def _error(self) -> BaseException | None:

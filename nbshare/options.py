@@ -21,10 +21,10 @@ from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import cut, is_interrupt
 from nbshare.functions.reference import bind_arguments, label_of, resolve
-from nbshare.memory import need_linux, usable_cpus
+from nbshare.memory import can_share, need_linux, usable_cpus
 from nbshare.notebook.live_plot import Plot
 from nbshare.notebook.prints import Printer
-from nbshare.wire import is_worker
+from nbshare.wire import is_worker, runs_items
 from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
@@ -126,8 +126,10 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
-    # A worker runs nested calls inline: no more processes than requested.
-    where = checked_backend(options.backend, options.timeout, is_nested=is_worker())
+    # A worker runs nested calls inline: no more processes than requested. So does a thread that
+    # runs items where there can be no worker processes.
+    is_nested = is_worker() or (not can_share() and runs_items())
+    where = checked_backend(options.backend, options.timeout, is_nested=is_nested)
     policy = checked_policy(options)
     function = resolve(func)
     keywords = checked_shared(options.shared)

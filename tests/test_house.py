@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import operator
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import typing
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,37 @@ def test_public_classes_and_their_methods_are_documented(cls):
         if name[0] != "_" and (callable(member) or isinstance(member, property)):
             inherited = any(name in vars(base) for base in cls.__mro__[1:])
             assert inspect.getdoc(member) or inherited, f"{cls.__name__}.{name}"
+
+
+def test_the_stub_has_the_public_names():
+    """And says of each where it comes from, as the package does when it imports them."""
+    stub = ast.parse((ROOT / "nbshare" / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    assert homes.pop("errors") == "nbshare"
+    assert sorted([*homes, "errors"]) == sorted(nbshare.__all__)
+    for name, home in homes.items():
+        assert f"nbshare.{nbshare._HOME_OF[name]}" == home
+
+
+def test_it_is_imported_from_a_zip_file_without_stubs(tmp_path):
+    """As frozen programs have it; workers import it from there too."""
+    with zipfile.ZipFile(tmp_path / "library.zip", "w") as library:
+        for path in (ROOT / "nbshare").rglob("*.py"):
+            library.write(path, path.relative_to(ROOT))
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import math, nbshare; "
+        "assert 'library.zip' in nbshare.__file__; "
+        "print(nbshare.parallel_map(math.sqrt, [4.0, 9.0]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "library.zip")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert ended.stdout.split() == ["[2.", "3.]"], ended.stderr
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -192,8 +192,12 @@ class Keeper:
             self._has_thread = True
 
     def _live(self) -> None:
-        while not self._is_over.acquire(timeout=LOOK_S):
-            self.save()
+        try:
+            while not self._is_over.acquire(timeout=LOOK_S):
+                self.save()
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self._fail(error)
+            self._is_over.acquire()
         self._finish()
 
     def save(self) -> None:
@@ -228,12 +232,8 @@ class Keeper:
             error = FileNotFoundError(2, gone, str(where))
         if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
             self._is_lost = True
-            call = self._call
             noted(error, f"results cannot be stored in {where}; stored results are kept")
-            call.error = call.error or error.with_traceback(None)
-            if call.results.is_over:
-                call.state = "failed"
-            call.stop()
+            self._fail(error)
         elif not self._has_warned:
             self._has_warned = True
             warn_at_most(
@@ -242,6 +242,13 @@ class Keeper:
                 CheckpointWarning,
                 self._line,
             )
+
+    def _fail(self, error: BaseException) -> None:
+        call = self._call
+        call.error = call.error or error.with_traceback(None)
+        if call.results.is_over:
+            call.state = "failed"
+        call.stop()
 
     def _save_page(self, page: Page) -> None:
         """Write what workers have not."""
@@ -288,15 +295,17 @@ class Keeper:
             self._finish()
 
     def _finish(self) -> None:
-        if writer.is_driver:
-            self._call.request.prints.end()  # first: what was printed before others see the end
-            self._on_full = "stop"  # what cannot be stored now is lost
-        self._try_at = 0.0
-        self.save()
         try:
+            if writer.is_driver:
+                self._call.request.prints.end()  # first: what was printed before others see the end
+                self._on_full = "stop"  # what cannot be stored now is lost
+            self._try_at = 0.0
+            self.save()
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
             close, is_whole = self._directory.close, not self._is_lost
             self._attempt(partial(close, is_whole=is_whole, error=self._call.error))
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error)
         finally:
             self._then()

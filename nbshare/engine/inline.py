@@ -18,6 +18,7 @@ from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
 from nbshare.interrupts import start_thread
 from nbshare.memory import Mode, Segment, View
+from nbshare.wire import running_items
 from nbshare.wire.failures import describe, explained
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
@@ -99,7 +100,7 @@ class SerialEngine(Engine):
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
         until_s = time.monotonic() + timeout_s
-        with self._running:
+        with self._running, running_items():
             while self._work is not None:
                 if not self._work.step():
                     self._end(call)
@@ -136,7 +137,8 @@ class ThreadEngine(Engine):
 
         def run(work: Work) -> None:
             try:
-                work.run()
+                with running_items():
+                    work.run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
                 call.error = call.error or error
                 call.board.stop()

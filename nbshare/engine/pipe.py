@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -124,6 +125,22 @@ class Pipe(OwnRun):
 
     def _note_end(self, k: int) -> None:
         """Tell the next stage that no blocks follow, or all stages that one has failed."""
+        try:
+            self._tell_others(k)
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self.error = self.error or error
+            self._halt(f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._n_open -= 1
+                is_last = not self._n_open
+            if is_last:
+                with suppress(Exception):
+                    self._last_look = self._look(self._rings)  # before their memory is freed
+                self._rings.clear()
+                self._end()
+
+    def _tell_others(self, k: int) -> None:
         call = self._calls[k]
         if call.state == "failed":
             with self._lock:
@@ -136,13 +153,6 @@ class Pipe(OwnRun):
         elif k < len(self._calls) - 1:
             self._calls[k + 1].close(call.n_tasks)  # first, or its workers leave too early
             self._rings[k].close()
-        with self._lock:
-            self._n_open -= 1
-            is_last = not self._n_open
-        if is_last:
-            self._last_look = self._look(self._rings)  # before their memory is freed
-            self._rings.clear()
-            self._end()
 
 
 def _elapsed_s(call: Call) -> float:

@@ -110,9 +110,11 @@ class Prints:
         is_any = False
         while self._waiting:  # includes text that is added while we hold the lock
             is_any = True
-            with self._showing:
-                self._show_waiting()
-            self.when_shown()
+            try:
+                with self._showing:
+                    self._show_waiting()
+            finally:
+                self.when_shown()  # or workers with full pipes would wait for ever
         return is_any
 
     def end(self) -> None:

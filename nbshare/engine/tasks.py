@@ -144,6 +144,11 @@ class TaskQueue(Supply):
     new_prints : callable
         Returns where the output of later tasks goes.
 
+    Attributes
+    ----------
+    is_closed : bool
+        Whether it takes no more tasks.
+
     Raises
     ------
     UnsendableError
@@ -167,7 +172,7 @@ class TaskQueue(Supply):
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
         self._context = request.context
         self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and how many beyond one for each worker
-        self._is_closed = self._is_cancelling = self._is_stopping = False
+        self.is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
         self._thread: threading.Thread | None = None
@@ -203,7 +208,7 @@ class TaskQueue(Supply):
 
     def check_open(self) -> None:
         """Raise the `RuntimeError` of `put`, if it would."""
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if is_ending():
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -222,7 +227,7 @@ class TaskQueue(Supply):
     def close(self) -> None:
         """Take no more tasks."""
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
         self.wake()
 
     def cancel_waiting(self) -> None:
@@ -272,7 +277,7 @@ class TaskQueue(Supply):
     def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
         """Return the prints to end when no tasks are left or awaited; None until then."""
         with self._lock:
-            if self._waiting or self._call or not (is_idle or self._is_closed):
+            if self._waiting or self._call or not (is_idle or self.is_closed):
                 return None
             self._thread = None
             return self._prints  # the next thread has others
@@ -341,7 +346,7 @@ class TaskQueue(Supply):
         """Keep workers supplied with tasks."""
         call = self._call
         if call is not None and not self._tasks:
-            is_awaited = not self._is_closed and self._pace.item_s < OPEN_S
+            is_awaited = not self.is_closed and self._pace.item_s < OPEN_S
             if not (self._goes_on(call) if self._waiting else is_awaited):
                 self._end_call(call)
         while self._waiting and (n := self._n_wanted()):
@@ -428,7 +433,7 @@ class TaskQueue(Supply):
         """Fail the futures that would wait for ever."""
         self.stop()
         with self._lock:
-            self._is_closed, self._thread = True, None
+            self.is_closed, self._thread = True, None
         tasks = [*self._tasks.values(), *self._waiting]
         self._call = self._feed = None
         self._tasks.clear()

@@ -18,7 +18,6 @@ from typing import Any
 
 from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed
-from nbshare.errors import NbshareError
 from nbshare.hosts.carrier import Boot, dial, is_of_this_user
 from nbshare.hosts.choice import outward_address
 from nbshare.hosts.inputs import Held, Inputs
@@ -68,14 +67,15 @@ class Agent:
 
     def _listen(self, line: Any, inputs: Inputs) -> None:
         """End what the client says is over, and this process with the client."""
-        with suppress(OSError, EOFError):
+        try:
             while (name := line.recv()) is not None:
                 self._over.add(name)
                 inputs.drop(name)
                 for call, call_name in list(self._running.items()):
                     if call_name == name:
                         call.stop()
-        leave()
+        finally:
+            leave()
 
     # ------------------------------------------------------------------------- carriers
 
@@ -121,7 +121,7 @@ class Agent:
                         self._work(call, common.news_s, client, carrier)
                     finally:
                         del self._running[call]
-        except (NbshareError, OSError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - for the client
             return error
         return None
 

@@ -151,7 +151,7 @@ def packed(folder: str) -> bytes:
     found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
     with ZipFile(archive := io.BytesIO(), "w") as library:
         for path in sorted(found):
-            if path.endswith((".py", ".pyi")):
+            if path.endswith(".py"):
                 with open(path, "rb") as file:
                     library.writestr(ZipInfo(f"nbshare{path[len(folder) :]}"), file.read())
     return archive.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,7 @@ from nbshare.memory import need_linux, usable_cpus
 
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib")
+ANSWER_S = 10.0  # for a Dask client to give the result of a task that has ended
 
 
 def hosts_for(backend: Any) -> Hosts | None:
@@ -50,16 +52,39 @@ def dask_hosts(client: Any) -> Hosts:
     """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
     from distributed.comm.addressing import get_address_host
 
-    def submit(*task: Any) -> Future[bytes]:
+    def check() -> None:
+        if client.status in ("closing", "closed"):
+            raise ConnectionError(
+                "the Dask client of backend= is closed: keep it open until the run has ended"
+            )
         if client.status != "running":  # what it submits would wait for ever
-            raise ConnectionError(f"the Dask client, now {client.status}, has lost its scheduler")
-        return client.submit(*task, pure=False)  # type: ignore[no-any-return]
+            raise ConnectionError(
+                f"the Dask client of backend= has lost its scheduler (status: {client.status})"
+            )
 
+    check()
     return Hosts(
         n_workers=lambda: max(1, int(sum(client.nthreads().values()))),
         address=outward_address(get_address_host(client.scheduler.address)),
-        submit=submit,
+        submit=lambda *task: _DaskTask(client.submit(*task, pure=False)),
+        check=check,
     )
+
+
+class _DaskTask:
+    """The future of a task of Dask, which never waits long for a client that may be closed."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        self._future.add_done_callback(callback)
+
+    def cancel(self) -> None:
+        self._future.release()
+
+    def result(self) -> Any:
+        return self._future.result(ANSWER_S)
 
 
 def ray_hosts(address: str) -> Hosts:
@@ -74,16 +99,24 @@ def ray_hosts(address: str) -> Hosts:
     # Ray sends a function without a name by value.
     task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda carry, *args: carry(*args))
 
+    def check() -> None:
+        if not ray.is_initialized():  # and a task would start another cluster
+            raise ConnectionError(
+                "Ray was shut down: keep this process connected until the run has ended"
+            )
+
     def submit(*task: Any) -> Future[bytes]:
         reference = task_of_ray.remote(*task)
         future = reference.future()
-        future.cancel = lambda: ray.cancel(reference)  # its own would not reach Ray
+        # Its own would not reach Ray. After Ray's end, `ray.cancel` would end this process.
+        future.cancel = lambda: ray.is_initialized() and ray.cancel(reference)
         return future  # type: ignore[no-any-return]
 
     return Hosts(
         n_workers=lambda: max(1, int(ray.cluster_resources().get("CPU", 1))),
         address=str(ray.util.get_node_ip_address()),
         submit=submit,
+        check=check,
     )
 
 

@@ -23,7 +23,6 @@ import pickle
 import queue
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -39,7 +38,7 @@ from nbshare.functions.freshness import is_installed, own_modules, packed_source
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
-from nbshare.hosts.protocol import Block, Common, Hosts, Reply
+from nbshare.hosts.protocol import Block, Common, Hosts, Reply, Task
 from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
@@ -77,7 +76,7 @@ class Cluster(Engine):
         self._hosts = hosts
         self._lines = lines_at(hosts.address)
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # tasks that have ended
-        self._tasks: dict[int, Future[bytes]] = {}  # of the cluster, until they end
+        self._tasks: dict[int, Task] = {}  # of the cluster, until they end
         self._waiting: set[int] = set()  # those that have not begun
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows
@@ -131,7 +130,11 @@ class Cluster(Engine):
         if call.is_over:
             return
         call.state = "running"
-        _thread.start_new_thread(self._run, (call,))
+        try:
+            _thread.start_new_thread(self._run, (call,))
+        except RuntimeError as error:  # no more threads are allowed
+            self._leave()
+            call.finish("failed", error)
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
         """See that items have come, or that no more will."""
@@ -155,26 +158,39 @@ class Cluster(Engine):
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
         self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
-        try:
-            while not self._is_over():
-                self._send_tasks()
-                left_s = max(0.0, self._end_at - time.monotonic())
-                with suppress(queue.Empty):
-                    ended = self._news.get(timeout=min(left_s, LOOK_S))
-                    if ended is not None:
-                        self._end_task(ended)
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-            self._fail(error)
-        finally:
-            self._leave()
-            if call.error is not None:
-                call.finish("failed", call.error)
-            else:
-                call.finish("done" if call.is_complete else "stopped")
+        ended = None
+        while not self._is_over():
+            try:
+                if not board.stopped:
+                    self._turn(ended)
+            except BaseException as error:  # noqa: BLE001 - each cluster has its own
+                self._fail(error)
+            ended = self._await_news()
+        self._leave()
+        if call.error is not None:
+            call.finish("failed", call.error)
+        else:
+            call.finish("done" if call.is_complete else "stopped")
+
+    def _turn(self, ended: int | None) -> None:
+        """Act on what has happened; `ended`: a task of the cluster."""
+        self._hosts.check()  # first: what is asked of a cluster that is gone may never answer
+        if ended is not None:
+            self._end_task(ended)
+        self._send_tasks()
+
+    def _await_news(self) -> int | None:
+        """Wait until something may have happened; return the task of the cluster that has ended."""
+        left_s = max(0.0, self._end_at - time.monotonic())
+        with suppress(queue.Empty):
+            return self._news.get(timeout=min(left_s, LOOK_S))
+        return None
 
     def _is_over(self) -> bool:
         """Whether nothing is left to wait for; a stopped call is stopped everywhere."""
         call = self._call
+        if self._lines.error is not None and not (call.error or call.board.stopped):
+            self._fail(self._lines.error)
         if call.error is not None or self._lines.is_closed:
             call.board.stop()
         if not call.board.stopped:
@@ -193,7 +209,8 @@ class Cluster(Engine):
         self._lines.end(self._name)
         for number, future in self._tasks.items():
             if number in self._waiting:
-                future.cancel()
+                with suppress(Exception):  # the cluster may be gone
+                    future.cancel()
 
     def _send_tasks(self) -> None:
         """Have the cluster run as many tasks as there may be, or as can have items."""
@@ -221,6 +238,7 @@ class Cluster(Engine):
         try:
             if problem := future.result():
                 raise pickle.loads(problem)
+            raise ConnectionError("a host has lost its connection to the process of the call")
         except BaseException as error:  # noqa: BLE001 - each cluster has its own
             self._n_failed += 1
             if self._n_failed > MOST_FAILED:
@@ -229,41 +247,40 @@ class Cluster(Engine):
 
     def _fail(self, error: BaseException) -> None:
         self._call.error = self._call.error or without_frames(error)
+        self._news.put(None)
 
     # ------------------------------------------------------------------ threads of hosts
 
     def _give_blocks(self, connection: Any, number: int, host: str) -> None:
         """Give blocks to a task that has begun on a host, as long as it may stay there."""
-        send(connection, self._common)
-        connection.recv()  # the host has all inputs
-        with self._lock:
-            self._waiting.discard(number)
-            self._n_failed = 0
-            row = self._free_rows.pop() if self._free_rows else None
-        if row is None:  # the cluster repeats a task
-            return
+        row = None
         try:
-            self._give_to(row, connection, host)
+            send(connection, self._common)
+            connection.recv()  # the host has all inputs
+            with self._lock:
+                self._waiting.discard(number)
+                self._n_failed = 0
+                row = self._free_rows.pop() if self._free_rows else None
+            if row is not None:  # otherwise the cluster repeats a task
+                self._give_to(row, connection, host)
         except (OSError, EOFError):
-            pass
+            pass  # the host is gone
         except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
             self._fail(error)
         finally:
-            with self._lock:
-                self._free_rows.append(row)
+            if row is not None:
+                with self._lock:
+                    self._lose(row, host)
+                    self._free_rows.append(row)
             self._news.put(None)
 
     def _give_to(self, row: int, connection: Any, host: str) -> None:
         until_s = time.monotonic() + self._block_s
-        try:
-            while time.monotonic() < until_s and (block := self._next_block(row)) is not None:
-                send(connection, block)
-                while not self._take(row, host, receive(connection)):
-                    pass
-            send(connection, None)
-        finally:
-            with self._lock:
-                self._lose(row, host)
+        while time.monotonic() < until_s and (block := self._next_block(row)) is not None:
+            send(connection, block)
+            while not self._take(row, host, receive(connection)):
+                pass
+        send(connection, None)
 
     def _next_block(self, row: int) -> Block | None:
         """Return the next items as a block; None if there are none now."""
@@ -271,23 +288,31 @@ class Cluster(Engine):
         with self._lock:
             if call.error or not (items := self._claims.claim(self._seconds_of_item())):
                 return None
-            arena = Arena(by_value=True)
-            attempts = None
-            if call.board.header[HURT]:
-                attempts = call.board.attempts_to_count(items.start, items.stop).copy()
-            block = Block(
-                first=items.start,
-                n=len(items),
-                sources=[source(arena, column, items.start) for column in self._columns(items)],
-                contents=arena.all_contents(),
-                attempts=attempts,
-            )
+            try:
+                block = self._packed(items)
+            except OSError as error:  # of this machine: the host is not lost
+                self._fail(error)
+                raise
             self._item_nbytes = len(block.contents) / block.n
             self._blocks[row] = items
             shown = call.board.row(row)
             shown[SINCE], shown[ITEM_STOP] = time.monotonic_ns(), items.stop
             shown[ITEM] = items.start
             return block
+
+    def _packed(self, items: range) -> Block:
+        """Return claimed items as a block."""
+        board, arena = self._call.board, Arena(by_value=True)
+        attempts = None
+        if board.header[HURT]:
+            attempts = board.attempts_to_count(items.start, items.stop).copy()
+        return Block(
+            first=items.start,
+            n=len(items),
+            sources=[source(arena, column, items.start) for column in self._columns(items)],
+            contents=arena.all_contents(),
+            attempts=attempts,
+        )
 
     def _take(self, row: int, host: str, reply: Reply) -> bool:
         """Store what has become of a block; return whether that was all."""
@@ -310,7 +335,7 @@ class Cluster(Engine):
         call.board.row(row)[ITEM] = NO_ITEM
         undone = [i for i in self._blocks.pop(row, ()) if not call.board.state(i)]
         again: list[int] = []
-        if not undone or call.board.stopped or self._lines.is_closed:
+        if not undone or call.error or call.board.stopped or self._lines.is_closed:
             return
         first, last = undone[0], undone[-1]
         name = call.name_of(first) if first == last else f"items {first} to {last}"

@@ -17,8 +17,10 @@ from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
 from nbshare.engine.preparing import Placed
+from nbshare.errors import without_frames
 from nbshare.hosts.carrier import Address, connect, kept_alive
 from nbshare.memory import pool, segment_of
+from nbshare.memory.descriptors import with_room
 
 PEER_S = 3.0  # for another host to answer
 PIECE = 1 << 20  # bytes, received before they are given on
@@ -123,7 +125,14 @@ class Inputs:
         The same, with the port that the system has chosen for 0.
     held : dict
         The inputs, by the names of calls.
+    is_closed : bool
+        Whether nobody can connect any more.
+    error : BaseException or None
+        Why, unless `close` was called.
     """
+
+    is_closed = False
+    error: BaseException | None = None
 
     def __init__(self, address: Address, key: bytes) -> None:
         self._socket = socket.create_server(address)
@@ -132,6 +141,13 @@ class Inputs:
         self._own: Address | None = self.address
         self.held: dict[str, Held] = {}
         _thread.start_new_thread(self._accept, ())
+
+    def close(self) -> None:
+        """Let nobody connect any more."""
+        self.is_closed = True
+        with suppress(OSError):  # wakes the thread that waits there
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
     def drop(self, call: str) -> None:
         """Free the inputs of a call, and stop sending them."""
@@ -172,15 +188,21 @@ class Inputs:
                 raise EOFError  # the call is over
 
     def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            _thread.start_new_thread(self._meet, (kept_alive(sock),))
+        try:
+            while True:
+                with suppress(ConnectionAbortedError):
+                    sock, _ = with_room(self._socket.accept)
+                    _thread.start_new_thread(self._meet, (sock,))
+        except BaseException as error:  # noqa: BLE001 - too many open files or threads, or closed
+            if not self.is_closed:
+                self.error = without_frames(error)
+                self.close()  # or others would wait for an answer
 
-    def _meet(self, connection: Any) -> None:
-        with closing(connection), suppress(OSError, EOFError, AuthenticationError):
+    def _meet(self, sock: socket.socket) -> None:
+        with (
+            suppress(OSError, EOFError, AuthenticationError),
+            closing(kept_alive(sock)) as connection,
+        ):
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             self.serve(connection, *connection.recv())

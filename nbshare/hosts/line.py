@@ -12,7 +12,6 @@ import _thread
 import os
 import pickle
 import secrets
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -66,7 +65,6 @@ class Lines(Inputs):
         self.calls: dict[str, Callable[[Any, int, str], None]] = {}
         self._lines: list[Any] = []
         self._sending = _thread.allocate_lock()
-        self.is_closed = False
         key = secrets.token_bytes(32)
         super().__init__((host, int(port or 0)), key)
         self.boot = Boot(
@@ -85,10 +83,7 @@ class Lines(Inputs):
 
     def close(self) -> None:
         """Have all agents end."""
-        self.is_closed = True
-        with suppress(OSError):  # wakes the thread that waits there
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        super().close()
         self._tell(None)
 
     def _tell(self, call: str | None) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -80,9 +79,23 @@ class ReportedError(Exception):
 # ------------------------------------------------------------------------------- clusters
 
 
+class Task(Protocol):
+    """What is used of the future of a cluster's task, such as a `concurrent.futures.Future`."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        """Call back when the task has ended."""
+
+    def cancel(self) -> object:
+        """Have the cluster forget it, if it has not begun; wait for nothing."""
+
+    def result(self) -> bytes:
+        """Return the result of a task that has ended."""
+
+
 class Hosts(NamedTuple):
     """A cluster that exists."""
 
     n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
     address: str  # of this machine, that its hosts can reach
-    submit: Callable[..., Future[bytes]]  # runs a `Carry` with its arguments anywhere; or Dask's
+    submit: Callable[..., Task]  # runs a `Carry` with its arguments anywhere
+    check: Callable[[], None] = lambda: None  # raises ConnectionError when the cluster is gone

@@ -74,7 +74,6 @@ def call_with_checkpoint(**options):
 # What a backend may lack: a call that needs it, and words of the refusal.
 CANNOT = {
     "checkpoint": (call_with_checkpoint, "checkpoint"),
-    "nested calls": (lambda **o: parallel_map(duties.nest, [3], **o), "worker process"),
     "timeout": (lambda **o: parallel_map(duties.doze, [0.0], timeout=60.0, **o), "timeout"),
     "background": (lambda **o: map_async(duties.doze, [0.0], **o).result(), "background"),
     "in place": (
@@ -230,7 +229,6 @@ class BackendContract:
 
     def test_calls_may_be_nested(self, run):
         """The inner ones run within their worker."""
-        self.skip_without("nested calls")
         assert run(duties.nest, [3, 4]).tolist() == [3, 6]
 
     # -------------------------------------------------------------------------- failures

@@ -6,6 +6,7 @@ import multiprocessing.reduction
 import pickle
 import sys
 
+import duties
 import numpy as np
 import pytest
 from contract import BackendContract
@@ -14,7 +15,7 @@ import nbshare
 from nbshare.errors import NotBuiltYetError
 from nbshare.memory import segment_of
 
-LACKING = frozenset({"timeout", "checkpoint", "nested calls"})
+LACKING = frozenset({"timeout", "checkpoint"})
 
 
 class TestThreads(BackendContract):
@@ -98,9 +99,18 @@ def test_what_needs_linux_is_refused_with_the_remedy(name):
         REFUSED[name]()
 
 
+def test_a_nested_call_is_debugged():
+    """It runs here, as within the run."""
+    job = nbshare.map_async(duties.nest, [3, 4], backend="threads")
+    assert job.result().tolist() == [3, 6]
+    assert job.debug(1) == 6
+
+
 def test_the_doctor_says_what_works_here():
     """Its report names what is missing and what to do."""
     report = " ".join(str(nbshare.doctor()).split())
     assert "arrays are in private memory" in report
     assert "worker processes need Linux" in report
     assert 'Use backend="threads" or "serial"' in report
+    assert "memory not known: this system does not tell" in report
+    assert "attribute" not in report

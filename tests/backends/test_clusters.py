@@ -6,6 +6,8 @@ import functools
 import os
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import duties
@@ -145,8 +147,35 @@ def test_a_lost_scheduler_is_named(tmp_path, retries):
         job = map_async(duties.slow, range(2_000), backend=client, retries=retries)
         wait_until(lambda: job.n_done > 50, 60)
         scheduler.kill()
-        with pytest.raises(ConnectionError, match="has lost its scheduler"):
+        with pytest.raises(ConnectionError, match="lost its scheduler"):
             job.result(20)
         assert job.partial().count() == job.n_done > 50
         nbshare.shutdown()
         worker.kill()
+
+
+@pytest.mark.parametrize("when_s", [0.0, 0.3, 1.5])
+def test_a_closed_client_ends_the_run(dask_client, when_s):
+    """At any moment; what was done is kept, and another client can run the rest."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(dask_client.cluster) as client:
+        job = map_async(duties.slow, range(2_000), backend=client, chunksize=1)
+        time.sleep(when_s)
+    with pytest.raises(ConnectionError, match="is closed"):
+        job.result(5)
+    assert job.present.sum() == job.n_done
+    with pytest.raises(ConnectionError, match="is closed"):
+        parallel_map(duties.identity, range(3), backend=client)
+    found = parallel_map(duties.identity, range(3), backend=dask_client, progress=False)
+    assert found.tolist() == [0, 1, 2]
+
+
+def test_a_client_is_closed_while_the_call_waits(dask_client):
+    """From another thread."""
+    distributed = pytest.importorskip("distributed")
+    client = distributed.Client(dask_client.cluster)
+    closing = threading.Timer(0.5, client.close)
+    closing.start()
+    with pytest.raises(ConnectionError, match="is closed"):
+        parallel_map(duties.slow, range(5_000), backend=client, progress=False)
+    closing.join()

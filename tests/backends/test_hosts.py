@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,7 @@ from nbshare.errors import (
     WorkerDiedError,
 )
 from nbshare.hosts import inputs
+from nbshare.hosts.inbox import Inbox
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +216,90 @@ def test_an_executor_that_was_shut_down(threads):
     executor.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
         parallel_map(duties.identity, range(3), **options(executor))
+
+
+class Broken(ThreadPoolExecutor):
+    """A cluster that runs one task, and then is gone."""
+
+    def submit(self, fn, /, *args):
+        """Run the first task; of others neither come, nor can they be cancelled."""
+        if fn is not None and self._work_queue.empty() and not self._threads:
+            future = super().submit(duties.doze, duties.ENOUGH_S)
+            future.cancel = self.lose
+            return future
+        return self.lose()
+
+    def lose(self):
+        """Be gone."""
+        raise BrokenPipeError("the cluster is gone")
+
+
+def test_a_cluster_that_is_gone_ends_the_run():
+    """Though what waits there can not be cancelled any more."""
+    job = map_async(duties.slow, range(9), **options(executor := Broken(1)))
+    with pytest.raises(BrokenPipeError, match="the cluster is gone"):
+        job.result(5)
+    executor.shutdown(wait=False)
+
+
+def test_tasks_that_end_before_they_begin(threads):
+    """Such as those of hosts that cannot talk to this process: not again and again."""
+
+    class Useless(ThreadPoolExecutor):
+        def submit(self, fn, /, *args):
+            return super().submit(bytes)
+
+    with Useless(2) as executor, pytest.raises(ConnectionError, match="lost its connection"):
+        map_async(duties.slow, range(9), **options(executor)).result(5)
+
+
+def test_an_error_of_a_thread_that_serves_a_host_ends_the_run(threads, monkeypatch):
+    """Whatever it is."""
+
+    def fail(*_):
+        raise MemoryError("no room for the results")
+
+    monkeypatch.setattr(Inbox, "take", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        map_async(duties.slow, range(9), **threads).result(20)
+
+
+NO_FILES = """
+import contextlib, os, resource
+from concurrent.futures import ProcessPoolExecutor
+import duties, nbshare
+
+class Full(ProcessPoolExecutor):
+    is_full = False
+    def submit(self, *task):
+        future = super().submit(*task)
+        if self.is_full:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+            with contextlib.suppress(OSError):
+                while True:
+                    os.dup(0)
+        return future
+
+if __name__ == "__main__":
+    with Full(1) as executor:
+        options = {"backend": executor, "max_workers": 1, "progress": False}
+        nbshare.parallel_map(duties.identity, range(3), **options)  # starts the processes
+        executor.is_full = True
+        try:
+            nbshare.map_async(duties.identity, range(3), **options).result(20)
+        except nbshare.errors.TooManyFilesError:
+            print("named")
+"""
+
+
+def test_no_host_can_connect_any_more(tmp_path):
+    """With too many open files the run ends with an error that says so."""
+    (path := tmp_path / "full.py").write_text(NO_FILES)
+    environ = {**os.environ, "PYTHONPATH": os.path.dirname(duties.__file__)}
+    ran = subprocess.run(
+        [sys.executable, path], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "named\n", ran.stderr
 
 
 @pytest.mark.parametrize("make", [nbshare.SharedLock, lambda: nbshare.RingBuffer(2, (3,), "f8")])

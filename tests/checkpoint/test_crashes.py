@@ -23,9 +23,10 @@ import numpy as np
 import pytest
 import small_sweeps
 import sweeps
+from faultlab import wait_until
 from grids import thinned
 
-from nbshare import open_checkpoint, parallel_map, shutdown
+from nbshare import map_async, open_checkpoint, parallel_map, shutdown
 from nbshare.checkpoint import directory, keeper, writer
 from nbshare.checkpoint.reader import RowReader
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
@@ -270,6 +271,27 @@ def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
     results, ran = run(small_sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
+
+
+def test_an_error_of_the_thread_that_stores_ends_the_run(tmp_path, monkeypatch, quick):
+    """Such as one of the user's own way to show warnings; the run does not wait for ever."""
+
+    def refuse(*_, **__):
+        raise ValueError("warnings cannot be shown")
+
+    monkeypatch.setitem(small_sweeps.PAUSE_S, 0, 0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", refuse)
+        job = map_async(
+            small_sweeps.objects, range(40), checkpoint=tmp_path / "run", version="",
+            backend="threads", progress=False, max_workers=1,
+        )  # fmt: skip
+        wait_until(lambda: job.n_done > 2)  # later, only that thread says that the disk fails
+        monkeypatch.setattr(disk_calls, "system", disks.Failing(0, "ENOSPC", lasting=True))
+        with pytest.raises(ValueError, match="cannot be shown"):
+            job.result(20)
+    assert job.state == "failed"
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])

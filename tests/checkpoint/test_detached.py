@@ -190,6 +190,20 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
         second.debug(0)
 
 
+def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):
+    """With that error; the run itself goes on."""
+    job = sweep()
+    await_gate(tmp_path / "run")
+    log = tmp_path / "run" / "driver" / "log.txt"
+    log.unlink()
+    log.mkdir()
+    with pytest.raises(IsADirectoryError):
+        job.result(5)
+    assert job.state == "failed"
+    (tmp_path / "gate").touch()
+    driver_of(tmp_path / "run").wait(20)
+
+
 def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
     """So its rate counts what has run: 2 items of this call, none of a call without new ones."""
     options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}

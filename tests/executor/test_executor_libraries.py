@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
+from concurrent import futures
 
 import figures
 import joblib
@@ -24,6 +26,50 @@ register_joblib()
 def executor():
     with Executor(2) as executor:
         yield executor
+
+
+def test_libraries_read_what_other_executors_have():
+    """Names with an underscore too, in each state."""
+    with Executor(3, initializer=math.sqrt, initargs=(4.0,)) as executor:
+        with futures.ProcessPoolExecutor(3, initializer=math.sqrt, initargs=(4.0,)) as standard:
+            names = ("_max_workers", "_initializer", "_initargs", "_broken", "_shutdown_thread")
+            for name in names:
+                assert getattr(executor, name) == getattr(standard, name), name
+        assert not executor._shutdown
+        assert executor._mp_context.get_start_method() == "spawn"
+        for name in ("kill_workers", "terminate_workers"):
+            assert callable(getattr(executor, name))
+    assert executor._shutdown
+    assert executor._shutdown_thread
+    for name in ("map", "submit", "shutdown"):
+        theirs = inspect.signature(getattr(futures.ProcessPoolExecutor, name)).parameters
+        assert set(theirs) <= set(inspect.signature(getattr(Executor, name)).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("_processes", r"terminate_workers\(\)"),
+        ("_threads", r"terminate_workers\(\)"),
+        ("_pending_work_items", r"future.running\(\)"),
+        ("_work_queue", r"future.running\(\)"),
+        ("_unknown", "'Executor' object has no attribute '_unknown'"),
+    ],
+)
+def test_what_an_executor_cannot_have_is_said(executor, name, remedy):
+    """With what to do; code that asks whether it is there learns that it is not."""
+    assert not hasattr(executor, name)
+    with pytest.raises(AttributeError, match=remedy):
+        getattr(executor, name)
+
+
+@pytest.mark.parametrize("scheduler", [None, "threads", "processes"])
+def test_dask_schedulers(executor, scheduler):
+    """`dask.config.set(pool=)` runs a graph on its workers."""
+    dask = pytest.importorskip("dask")
+    parts = [dask.delayed(math.sqrt)(i) for i in range(20)]
+    with dask.config.set(pool=executor, **({"scheduler": scheduler} if scheduler else {})):
+        assert dask.delayed(sum)(parts).compute() == sum(map(math.sqrt, range(20)))
 
 
 def test_emcee(executor):
