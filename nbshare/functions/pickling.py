@@ -26,6 +26,7 @@ from typing import Any
 
 from nbshare.errors import UnsendableError
 from nbshare.functions.freshness import is_installed
+from nbshare.functions.namespaces import SentVariables, shared_state
 
 # The names of the caller's script; the second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
@@ -97,7 +98,11 @@ def value_pickler() -> Any:
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
             reduced = _by_name(obj)
-            return super().reducer_override(obj) if reduced is NotImplemented else reduced
+            if reduced is NotImplemented:
+                if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
+                    self.globals_ref[id(obj.__globals__)] = SentVariables(obj.__globals__)
+                reduced = shared_state(super().reducer_override(obj))
+            return reduced
 
     return ValuePickler
 

@@ -26,6 +26,7 @@ from nbshare.errors import is_ours, noted
 from nbshare.functions.files import register_files
 from nbshare.functions.freshness import is_installed
 from nbshare.functions.imports import import_as_the_caller
+from nbshare.functions.namespaces import Namespaces
 from nbshare.functions.reference import label_of
 from nbshare.wire import context
 from nbshare.wire.board import BEGUN, write_text
@@ -183,13 +184,29 @@ def _place(frame: FrameType, what: str) -> str:
     return next(places, what)
 
 
-_initialized: list[bytes] = []  # the initializers that have run in this process
+# The initializers that have run in this process, and the variables of their functions.
+_initialized: dict[bytes, Namespaces] = {}
 
 
-def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
-    """Run the initializer of a call, unless it has been run here already."""
-    if _initialized == [key]:
-        return
+def initialized(key: bytes | None, load: Callable[[], Any]) -> Namespaces:
+    """Return the variables for the functions of a call, as its initializer has left them.
+
+    The initializer, if there is one, has been run here already, or is loaded and run now.
+    """
+    if key is None:
+        return Namespaces()
+    if key not in _initialized:
+        with Namespaces() as namespaces:
+            initializer, initargs = load()
+        _run(initializer, initargs)
+        namespaces.adopt(initializer)
+        namespaces.keep()
+        _initialized.clear()
+        _initialized[key] = namespaces
+    return Namespaces(_initialized[key])
+
+
+def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
         what = f"running the initializer {label_of(initializer)}"
         # Its changes stay, in a worker as anywhere else.
@@ -198,4 +215,9 @@ def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any,
     except BaseException as error:
         noted(error, f"raised by the initializer {label_of(initializer)}")
         raise
-    _initialized[:] = [key]
+
+
+def restore_variables() -> None:
+    """After a call: release the variables that its functions have brought."""
+    for namespaces in _initialized.values():
+        namespaces.restore()
