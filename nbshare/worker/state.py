@@ -22,6 +22,7 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
+from nbshare.arrays.inputs import Inputs
 from nbshare.errors import is_ours, noted
 from nbshare.functions.files import register_files
 from nbshare.functions.freshness import is_installed
@@ -31,7 +32,7 @@ from nbshare.functions.reference import label_of
 from nbshare.wire import context
 from nbshare.wire.board import BEGUN, write_text
 from nbshare.wire.context import limit_threads, thread_variables
-from nbshare.wire.orders import LONG_LOADING_S
+from nbshare.wire.orders import LONG_LOADING_S, Fixed
 from nbshare.worker import streams
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
@@ -188,16 +189,17 @@ def _place(frame: FrameType, what: str) -> str:
 _initialized: dict[bytes, Namespaces] = {}
 
 
-def initialized(key: bytes | None, load: Callable[[], Any]) -> Namespaces:
+def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
     """Return the variables for the functions of a call, as its initializer has left them.
 
     The initializer, if there is one, has been run here already, or is loaded and run now.
     """
-    if key is None:
+    key = fixed.initializer_key
+    if fixed.initializer is None or key is None:
         return Namespaces()
     if key not in _initialized:
         with Namespaces() as namespaces:
-            initializer, initargs = load()
+            initializer, initargs = inputs.load(fixed.initializer)
         _run(initializer, initargs)
         namespaces.adopt(initializer)
         namespaces.keep()

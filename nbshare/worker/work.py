@@ -186,8 +186,7 @@ class Work:
         """Return the function, with the objects that are the same for all items."""
         try:
             with loading(self._slot):
-                load = partial(inputs.load, fixed.initializer)
-                self._namespaces = initialized(fixed.initializer_key, load)
+                self._namespaces = initialized(inputs, fixed)
                 with self._namespaces as namespaces:
                     func: Callable[..., Any] = inputs.load(fixed.func)
                     namespaces.keep()

@@ -54,7 +54,9 @@ CALLS = {
     "one task": "[Executor(1, None, load, (10,)).submit(predict, x).result() for x in xs]",
     "a method": "parallel_map(Model().predict, xs, **given)",
     "a partial initializer": "parallel_map(predict, xs, initializer=partial(load, 10))",
-    "a method as initializer": "parallel_map(predict, xs, initializer=Model().load, initargs=(10,))",
+    "a method as initializer": (
+        "parallel_map(predict, xs, initializer=Model().load, initargs=(10,))"
+    ),
     "an object as initializer": "parallel_map(predict, xs, initializer=Model(), initargs=(10,))",
     "names set by globals()": "parallel_map(predict, xs, initializer=load_here, initargs=(10,))",
     "a name that only workers have": (
@@ -74,14 +76,18 @@ CALLS = {
         "parallel_map(scaled, xs, initializer=load_all, initargs=(10,))"
     ),
     "a shared function": "parallel_map(lambda x, f: f(x), xs, shared={'f': predict}, **given)",
-    "a shared object": "parallel_map(lambda x, m: m.predict(x), xs, shared={'m': Model()}, **given)",
+    "a shared object": (
+        "parallel_map(lambda x, m: m.predict(x), xs, shared={'m': Model()}, **given)"
+    ),
     "functions as items": "parallel_map(lambda f, x: f(x), [predict] * 6, xs, **given)",
-    "objects as items": "parallel_map(lambda m, x: m.predict(x), [Model() for _ in xs], xs, **given)",
+    "objects as items": (
+        "parallel_map(lambda m, x: m.predict(x), [Model() for _ in xs], xs, **given)"
+    ),
     "functions of a generator": (
         "parallel_map(lambda f, x: f(x), (predict for _ in xs), xs, **given)"
     ),
     "another value here": "(load(3), parallel_map(predict, xs, **given))[1]",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
