@@ -197,4 +197,4 @@ class WorkerPool:
 
 def _home_of(context: Context) -> tuple[Any, ...]:
     """Return the settings under which a worker imports modules."""
-    return context.environ, context.path, context.sources
+    return context.environ, context.path, context.files, context.sources

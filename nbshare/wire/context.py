@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nbshare.functions.files import imported_files
+from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
 
 
@@ -25,12 +25,13 @@ class Context(NamedTuple):
     # Fixed for a worker, since modules are imported under them: a change needs new workers.
     environ: dict[str, str]
     path: list[str]
+    files: dict[str, str]  # see `nbshare.functions.files.Origins`
     # For a call: pickled import path, working directory, warning filters, umask, affinity.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `nbshare.functions.freshness`
 
 
-_last: tuple[Any, Context] = None, Context({}, [], b"")  # the settings, raw and as a Context
+_last: tuple[Any, Context] = None, Context({}, [], {}, b"")  # the settings, raw and as a Context
 
 
 def current_context() -> Context:
@@ -38,17 +39,18 @@ def current_context() -> Context:
     global _last
     managers: Any = sys.modules.get("multiprocessing.managers")  # their proxies need the key
     environ = encoded_environ()
+    own = settings()
+    path, files = origins(own["path"], own["cwd"])
     found = {
-        **settings(),
-        "files": imported_files(),
+        **own,
+        "path": path,
+        "files": {**imported_files(), **files},
         "overridden": overridden_names(),
         "authkey": managers and bytes(managers.process.current_process().authkey),
     }
     before, context = _last
     if (environ, found) != before:
-        # '' means the present working directory; workers receive its path.
-        path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
-        context = Context(dict(os.environ), path, pickle.dumps({**found, "path": path}))
+        context = Context(dict(os.environ), path, files, pickle.dumps(found))
         _last = (environ, found), context
     return context
 
