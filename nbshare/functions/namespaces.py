@@ -7,12 +7,14 @@ sets, the function sees.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, Self
+from weakref import WeakSet
 
 Variables = dict[str, Any]  # by name; the __globals__ of functions
 Key = str | int  # what names the same variables in all pickles of a process
@@ -94,6 +96,23 @@ def _module_of(names: Variables) -> str | None:
 _NO_MODULE = ModuleType("")
 
 
+# A class that comes back to the process that defined it is left as it is: the attributes that come
+# with it are copies.
+_own: WeakSet[type] = WeakSet()  # classes of this process that were sent by value
+_received: WeakSet[type] = WeakSet()
+
+_process = os.urandom(8)  # tells whether a pickle is of this process
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.urandom(8)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class _Loading(threading.local):
     namespaces: Namespaces | None = None
 
@@ -116,33 +135,53 @@ class SentVariables(Variables):
         self._key: Key = _module_of(names) or id(names)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _variables, (self._key, {**self})
+        return _variables, (self._key, {**self}, _process)
 
 
-def shared_state(reduced: Any) -> Any:
+def shared_state(obj: Any, reduced: Any) -> Any:
     """Return how to send a function or class, from how cloudpickle sends it."""
     if not isinstance(reduced, tuple) or len(reduced) < 6:
         return reduced
+    if isinstance(obj, type) and obj not in _received:
+        _own.add(obj)
     make, args, state, _, _, fill = reduced
-    return make, args, (fill, state), None, None, _fill
+    if isinstance(obj, FunctionType):
+        make, args = _make, (make, *args)
+    return make, args, (fill, state, _process), None, None, _fill
 
 
 # --------------------------------------------------------------- where pickles are loaded
 
 
-def _variables(key: Key, initial: Variables) -> Variables:
+def _variables(key: Key, initial: Variables, process: bytes) -> Variables:
+    if process == _process and key in sys.modules:
+        return vars(sys.modules[str(key)])
     namespaces = _loading.namespaces
     return initial if namespaces is None else namespaces.of(key, initial)
 
 
-def _fill(obj: Any, filling: tuple[Callable[[Any, Any], object], Any]) -> None:
+def _make(make: Callable[..., FunctionType], code: Any, names: Variables, *args: Any) -> Any:
+    """Return a function without variables; those of a module keep their builtins."""
+    builtins = names.get("__builtins__")
+    func = make(code, names, *args)
+    names["__builtins__"] = builtins or names["__builtins__"]
+    return func
+
+
+def _fill(obj: Any, filling: tuple[Callable[[Any, Any], object], Any, bytes]) -> None:
     """Give a function its variables, or a class its attributes."""
-    fill, state = filling
+    fill, state, process = filling
     namespaces = _loading.namespaces
-    if namespaces is not None:
-        if isinstance(obj, FunctionType):
-            parts = state[1]
-            parts["__globals__"] = namespaces.wanted(obj.__globals__, parts["__globals__"])
-        elif not namespaces.is_new(obj):
-            return
+    if not isinstance(obj, FunctionType):
+        if obj not in _own and (namespaces is None or namespaces.is_new(obj)):
+            _received.add(obj)
+            fill(obj, state)
+        return
+    names, parts = obj.__globals__, state[1]
+    builtins = names["__builtins__"]
+    if process == _process and _module_of(names) is not None:
+        parts["__globals__"] = {}  # it has those of its module
+    elif namespaces is not None:
+        parts["__globals__"] = namespaces.wanted(names, parts["__globals__"])
     fill(obj, state)
+    names["__builtins__"] = builtins

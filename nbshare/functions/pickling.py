@@ -103,7 +103,7 @@ def value_pickler() -> Any:
             if reduced is NotImplemented:
                 if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
                     self.globals_ref[id(obj.__globals__)] = SentVariables(obj.__globals__)
-                reduced = shared_state(super().reducer_override(obj))
+                reduced = shared_state(obj, super().reducer_override(obj))
             return reduced
 
     return ValuePickler

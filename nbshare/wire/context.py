@@ -7,13 +7,17 @@ environment sets a number.
 
 from __future__ import annotations
 
+import decimal
 import os
 import pickle
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
@@ -26,12 +30,16 @@ class Context(NamedTuple):
     environ: dict[str, str]
     path: list[str]
     files: dict[str, str]  # see `nbshare.functions.files.Origins`
-    # For a call: pickled import path, working directory, warning filters, umask, affinity.
+    argv: list[str]
+    # For a call, pickled: these, and see `settings`.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `nbshare.functions.freshness`
 
 
-_last: tuple[Any, Context] = None, Context({}, [], {}, b"")  # the settings, raw and as a Context
+_last: tuple[Any, Context] = (
+    None,
+    Context({}, [], {}, [], b""),
+)  # the settings, raw and as a Context
 
 
 def current_context() -> Context:
@@ -50,7 +58,7 @@ def current_context() -> Context:
     }
     before, context = _last
     if (environ, found) != before:
-        context = Context(dict(os.environ), path, files, pickle.dumps(found))
+        context = Context(dict(os.environ), path, files, own["argv"], pickle.dumps(found))
         _last = (environ, found), context
     return context
 
@@ -63,7 +71,32 @@ def settings() -> dict[str, Any]:
         "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
         "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
+        "recursion_limit": sys.getrecursionlimit(),
+        "errstate": np.geterr(),
+        "decimal": _decimal_context(),
     }
+
+
+def _decimal_context() -> tuple[Any, ...]:
+    """Return the arguments of a new context like the present one, without flags."""
+    _, (*before, _, traps) = decimal.getcontext().__reduce__()
+    return (*before, [], traps)
+
+
+def set_arithmetic(values: Mapping[str, Any]) -> None:
+    """Set the recursion limit, and how NumPy and decimal compute."""
+    if values["recursion_limit"] != sys.getrecursionlimit():
+        with suppress(RecursionError):  # it is lower than what runs here
+            sys.setrecursionlimit(values["recursion_limit"])
+    errstate = values["errstate"]
+    if np.geterrcall() is None:  # the caller's stays there
+        errstate = {
+            kind: "warn" if how in ("call", "log") else how for kind, how in errstate.items()
+        }
+    if errstate != np.geterr():
+        np.seterr(**errstate)
+    decimal.setcontext(decimal.Context(*values["decimal"]))
 
 
 def _name_of(category: Any) -> tuple[str, str]:

@@ -100,7 +100,9 @@ class WorkerState:
             import multiprocessing.process  # late: few callers have managers
 
             multiprocessing.process.current_process().authkey = values["authkey"]
+        sys.argv = [*values["argv"]]
         os.umask(values["umask"])
+        context.set_arithmetic(values)
         context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:
             with suppress(OSError):  # the cpuset was changed in between

@@ -150,6 +150,34 @@ print(parallel_map(lambda x, m, shared: run(x, shared, m), xs, items, shared=giv
     assert script(SETUP + calls) == f"{[(i, i) for i in range(1, 7)]}\n"
 
 
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_a_class_of_the_script_stays_as_it_is(script, backend):
+    """Its objects come back as of that class, and its methods have the script's variables."""
+    calls = f"""
+before = Model.predict
+(back,) = parallel_map(lambda m: m, [Model()], backend={backend!r})
+assert type(back) is Model and Model.predict is before
+Model.predict = lambda self, x: model + x
+model = 5
+print(back.predict(1), Model().predict(1))
+(back,) = parallel_map(lambda m: m, [Model()], backend={backend!r})
+model = 6
+print(back.predict(1), *parallel_map(lambda m: m.predict(2), [Model()], backend={backend!r}))
+"""
+    assert script(SETUP + calls).splitlines() == ["6 6", "7 8"]
+
+
+def test_functions_that_run_in_this_process_have_its_variables(script):
+    """Also those among the items: what they set is set here, and builtins stay as they are."""
+    calls = """
+def counted(x): count(x); return n
+before = __builtins__
+print(parallel_map(lambda f, x: f(x), [counted, lambda x: n] * 2, range(4), backend="serial"), n)
+assert __builtins__ is before
+"""
+    assert script(SETUP + calls) == "[6 6 7 7] 7\n"
+
+
 def test_later_tasks_see_later_values(script):
     """An executor sends the variables of a task as they are when the task begins."""
     calls = """
