@@ -32,6 +32,7 @@ from nbshare.mapping import map_async
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
+from nbshare.wire.context import set_arithmetic
 from nbshare.wire.results import parts_in
 
 __all__ = ["resume", "run"]
@@ -55,9 +56,10 @@ def resume(path: Path, grace: float) -> int:
     if imports["cwd"] is not None:
         with suppress(OSError):  # it was removed
             os.chdir(imports["cwd"])
-    sys.path = imports["path"]
+    sys.path, sys.argv = imports["path"], imports["argv"]
     import_as_the_caller(imports["overridden"])
     register_files(imports["files"])
+    set_arithmetic(imports)
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options |= {"shared": shared, "checkpoint": path}

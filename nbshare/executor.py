@@ -47,7 +47,9 @@ class Executor(futures.Executor):
     mp_context : None
         Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
-        Called in each worker before its first task. If it raises, the tasks fail.
+        Called in each worker before its first task. If it raises, the tasks fail. Tasks see the
+        global variables that it sets; those of a notebook or script that it uses stay as they were
+        when the executor was created.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : None

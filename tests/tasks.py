@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib
 import os
 import sys
@@ -224,6 +225,23 @@ def cpus(_):
 def directory(_):
     """Return the working directory of the worker."""
     return os.stat(".").st_ino
+
+
+def arithmetic(_):
+    """Return what a function's results depend on besides its arguments."""
+    context = decimal.getcontext()
+    traps = sorted(trap.__name__ for trap, is_set in context.traps.items() if is_set)
+    return sys.argv, sys.getrecursionlimit(), np.geterr(), context.prec, context.rounding, traps
+
+
+def spoil_arithmetic(i):
+    """Change it all."""
+    sys.argv += ["--spoilt"]
+    sys.setrecursionlimit(20_000)
+    np.seterr(all="ignore")
+    decimal.getcontext().prec = 3
+    decimal.getcontext().traps[decimal.DivisionByZero] = False
+    return i
 
 
 def surroundings(name):

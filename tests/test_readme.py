@@ -130,6 +130,15 @@ def test_what_one_writes_elsewhere_is_written_so_here(tmp_path):
         assert theirs == ours != [], row
 
 
+def test_an_initializer_may_be_defined_next_to_the_function(tmp_path):
+    """In the script, or notebook, itself: both sides see what it sets."""
+    rows = [runnable(*row) for row in ROWS if "initializer" in row[0]]
+    given = GIVEN.replace("from functions_of_readme import f, g, h, load", FUNCTIONS)
+    assert rows
+    for line in run(tmp_path, "rows.py", given, repr(rows)).splitlines():
+        assert eval(line) == [[6, 4, 5]] * 2
+
+
 def test_there_are_rows_to_try():
     """Without this the test above would pass with a table that it does not understand."""
     assert len(ROWS) >= 10

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import time
 import weakref
+from contextvars import copy_context
 from typing import Any
 
 from nbshare.engine.call import Call
@@ -151,7 +152,7 @@ class ThreadEngine(Engine):
 
         for work in list(works):
             try:
-                start_thread(run, work)
+                start_thread(copy_context().run, run, work)  # with its decimal context, say
             except RuntimeError:  # no more threads are allowed: this one does it
                 run(work)
         del work

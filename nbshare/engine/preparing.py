@@ -17,6 +17,7 @@ from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.run import Engine, Request
 from nbshare.errors import UnsendableError
 from nbshare.functions.pickling import dumps
+from nbshare.functions.reference import assigned_around, label_of
 from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
@@ -87,13 +88,19 @@ def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, by
     import hashlib  # late: it loads OpenSSL
 
     function, arguments = initializer
+    if (name := assigned_around(function)) is not None:
+        raise UnsendableError(
+            f"the initializer {label_of(function)} assigns {name!r}, a variable of the function "
+            "around it. Workers have a copy of it that no other function sees. Make it a global "
+            "variable: define it, and the initializer, outside of any function."
+        )
     try:
         key = hashlib.blake2b(dumps((function, arguments))).digest()
     except Exception as error:
         raise UnsendableError(
             f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
         ) from error
-    return arena.pack((key, function, arguments), "the initializer"), key
+    return arena.pack((function, arguments), "the initializer"), key
 
 
 def _is_plain(items: Sequence[Any]) -> bool:

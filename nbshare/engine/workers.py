@@ -197,6 +197,6 @@ class WorkerPool:
             self._code.snapshot.close()
 
 
-def _home_of(context: Context) -> tuple[Any, ...]:
+def _home_of(context: Context) -> Context:
     """Return the settings under which a worker imports modules."""
-    return context.environ, context.path, context.sources
+    return context._replace(settings=b"")

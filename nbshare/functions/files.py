@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare.functions.freshness import Stamp, source_of, stamp_of
+from nbshare.functions.freshness import Stamp, own_modules, source_of, stamp_of
 from nbshare.functions.imports import FreshLoader
+from nbshare.functions.pickling import MAINS
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class _FileFinder:
             is_there = os.path.exists(file) or source_of(file)
             loader = FreshLoader(name, file)
             return spec_from_file_location(name, file, loader=loader) if is_there else None
-        if not (folders := _folders_of(name + ".")):
+        if not any(module.startswith(name + ".") for module in _paths):
             return None
         spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = folders
+        spec.submodule_search_locations = _folders_of(name + ".")
         return spec
 
 
@@ -133,6 +134,81 @@ def register_files(paths: Mapping[str, str]) -> None:
         # First: no other module of that name may take its place.
         sys.meta_path.insert(0, _FileFinder)
     _paths.update(paths)
+
+
+class Origins(NamedTuple):
+    """Where the modules of this process come from.
+
+    Attributes
+    ----------
+    path : list of str
+        The import path, with relative folders as this process found modules in them.
+    files : dict
+        The files of imported modules to which this path does not lead, by the modules' names: the
+        working directory or the path has changed since, or they were loaded by their file.
+    """
+
+    path: list[str]
+    files: dict[str, str]
+
+
+_looked_at: tuple[Any, Mapping[str, ModuleType | None], Origins] = None, {}, Origins([], {})
+
+
+def origins(path: list[str], cwd: str | None) -> Origins:
+    """Return where modules come from, with the import path and working directory of this process.
+
+    Modules of `import_file` are left out.
+    """
+    global _looked_at
+    state = len(sys.modules), path, cwd
+    before, modules, found = _looked_at
+    if state != before or any(sys.modules.get(name) is not modules[name] for name in modules):
+        files, folders = _top_files(), _absolute(path, cwd)
+        lost = {name: file for name, file in files.items() if _file_of(name, folders) != file}
+        # Pickle imports the package of a module that it names, though the module is there.
+        register_files({n: f for n, f in lost.items() if _package_of(n) not in ("", *sys.modules)})
+        found = Origins(folders, lost)
+        _looked_at = state, {name: sys.modules.get(name) for name in files}, found
+    return found
+
+
+def _absolute(path: list[str], cwd: str | None) -> list[str]:
+    folders = []
+    for folder in path:
+        if isinstance(folder, str):  # Python skips others
+            # Python goes on searching a relative folder where it was when it was first searched.
+            # But '' is the working directory of the moment.
+            finder = sys.path_importer_cache.get(folder) if folder else None
+            place = getattr(finder, "path", folder)
+            if not os.path.isabs(place):
+                if cwd is None:  # it was removed: nothing is found there
+                    continue
+                place = os.path.normpath(os.path.join(cwd, place))
+            folders.append(place)
+    return folders
+
+
+def _top_files() -> dict[str, str]:
+    """Return the files of users' modules that do not belong to a package with a file."""
+    files = own_modules()
+    left_out = {*MAINS, *_stamps}
+    return {n: f for n, f in files.items() if n not in left_out and _package_of(n) not in files}
+
+
+def _package_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _file_of(name: str, path: Sequence[str]) -> str | None:
+    """Return the file that a search of a path finds for a module."""
+    spec = None
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, path)
+        if spec is None:
+            return None
+        path = [*(spec.submodule_search_locations or ())]
+    return None if spec is None else spec.origin
 
 
 def other_module(file: Path) -> str | None:

@@ -21,11 +21,12 @@ from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbshare.errors import UnsendableError
 from nbshare.functions.freshness import is_installed
+from nbshare.functions.namespaces import SentVariables, shared_state
 
 # The names of the caller's script; the second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
@@ -96,8 +97,14 @@ def value_pickler() -> Any:
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
+            if type(obj) is ModuleType and _is_of_another_file(obj):
+                return _module, (obj.__name__, _variables_of(obj))
             reduced = _by_name(obj)
-            return super().reducer_override(obj) if reduced is NotImplemented else reduced
+            if reduced is NotImplemented:
+                if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
+                    self.globals_ref[id(obj.__globals__)] = SentVariables(obj.__globals__)
+                reduced = shared_state(obj, super().reducer_override(obj))
+            return reduced
 
     return ValuePickler
 
@@ -109,6 +116,26 @@ def _cached(func: Any, parameters: dict[str, Any]) -> Any:
 
 def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
     return CodeType(*parts).replace(co_filename=path)
+
+
+def _is_of_another_file(module: ModuleType) -> bool:
+    """Return whether the name of a module means another file in this process, and in workers."""
+    found = sys.modules.get(module.__name__)
+    return found is not None and _file_of(found) != _file_of(module)
+
+
+def _file_of(module: ModuleType) -> Any:
+    return getattr(module, "__file__", None)
+
+
+def _variables_of(module: ModuleType) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name != "__builtins__"}
+
+
+def _module(name: str, variables: dict[str, Any]) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(variables)
+    return module
 
 
 def _is_of_main(obj: Any) -> bool:
@@ -135,6 +162,8 @@ def _by_name(obj: Any) -> Any:
         return NotImplemented
     in_file = _codes_in(loader.get_data(path), loader)
     form, codes = _definition(obj, path)
+    if not codes and _has_methods(obj):  # of another file
+        return NotImplemented
     new_form, new_codes = _definition(found, path)
     is_loaded_again = not any(code is new for code in codes for new in new_codes)
     # With several definitions, the right one is unknown.
@@ -165,6 +194,17 @@ def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
     members = vars(inner).values() if isinstance(inner, type) else [inner]
     codes = [member.__code__ for member in members if isinstance(member, FunctionType)]
     return form, [c for c in codes if os.path.realpath(c.co_filename) == os.path.realpath(path)]
+
+
+def _has_methods(obj: Any) -> bool:
+    """Return whether the body of a class defines functions; generated ones have no file."""
+    members = vars(obj).values() if isinstance(obj, type) else ()
+    return any(
+        member.__qualname__.startswith(f"{obj.__qualname__}.")
+        and not member.__code__.co_filename.startswith("<")
+        for member in members
+        if isinstance(member, FunctionType)
+    )
 
 
 @lru_cache(8)

@@ -105,6 +105,17 @@ def _cure(
     )
 
 
+def assigned_around(func: Any) -> str | None:
+    """Return a variable that a function assigns, and that belongs to the function around it."""
+    code = getattr(func, "__code__", None)
+    if code is None or not code.co_freevars:
+        return None
+    import dis  # late: few initializers are such functions
+
+    stored = (i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF")
+    return next((name for name in stored if name in code.co_freevars), None)
+
+
 def label_of(func: Any) -> str:
     """Return the name for progress display and messages."""
     while isinstance(func, functools.partial):

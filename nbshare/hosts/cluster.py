@@ -375,6 +375,6 @@ def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of this process that other hosts take over; `modules`: their files."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    same = {name: given[name] for name in ("cwd", "umask", "overridden", "warnings")}
+    same = {name: value for name, value in given.items() if name not in ("affinity", "authkey")}
     files = {**modules, **given["files"]}  # they may be missing there, or older
     return {**same, "files": files, "path": own, "affinity": None, "authkey": None}

@@ -128,7 +128,9 @@ def _context(common: Common, sources: bytes) -> Context:
     path = [*common.settings["path"]]
     path += [folder for folder in context.path if folder not in path]
     settings = {**pickle.loads(context.settings), **common.settings, "path": path}
-    return Context(context.environ, path, pickle.dumps(settings), sources)
+    return context._replace(
+        path=path, argv=settings["argv"], settings=pickle.dumps(settings), sources=sources
+    )
 
 
 class _Printed(Prints):

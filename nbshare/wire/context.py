@@ -7,15 +7,19 @@ environment sets a number.
 
 from __future__ import annotations
 
+import decimal
 import os
 import pickle
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nbshare.functions.files import imported_files
+import numpy as np
+
+from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
 
 
@@ -25,12 +29,17 @@ class Context(NamedTuple):
     # Fixed for a worker, since modules are imported under them: a change needs new workers.
     environ: dict[str, str]
     path: list[str]
-    # For a call: pickled import path, working directory, warning filters, umask, affinity.
+    files: dict[str, str]  # see `nbshare.functions.files.Origins`
+    argv: list[str]
+    # For a call, pickled: these, and see `settings`.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `nbshare.functions.freshness`
 
 
-_last: tuple[Any, Context] = None, Context({}, [], b"")  # the settings, raw and as a Context
+_last: tuple[Any, Context] = (
+    None,
+    Context({}, [], {}, [], b""),
+)  # the settings, raw and as a Context
 
 
 def current_context() -> Context:
@@ -38,17 +47,18 @@ def current_context() -> Context:
     global _last
     managers: Any = sys.modules.get("multiprocessing.managers")  # their proxies need the key
     environ = encoded_environ()
+    own = settings()
+    path, files = origins(own["path"], own["cwd"])
     found = {
-        **settings(),
-        "files": imported_files(),
+        **own,
+        "path": path,
+        "files": {**imported_files(), **files},
         "overridden": overridden_names(),
         "authkey": managers and bytes(managers.process.current_process().authkey),
     }
     before, context = _last
     if (environ, found) != before:
-        # '' means the present working directory; workers receive its path.
-        path = [os.path.abspath(p) if p == "" else p for p in found["path"]]
-        context = Context(dict(os.environ), path, pickle.dumps({**found, "path": path}))
+        context = Context(dict(os.environ), path, files, own["argv"], pickle.dumps(found))
         _last = (environ, found), context
     return context
 
@@ -61,7 +71,32 @@ def settings() -> dict[str, Any]:
         "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
         "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
+        "recursion_limit": sys.getrecursionlimit(),
+        "errstate": np.geterr(),
+        "decimal": _decimal_context(),
     }
+
+
+def _decimal_context() -> tuple[Any, ...]:
+    """Return the arguments of a new context like the present one, without flags."""
+    _, (*before, _, traps) = decimal.getcontext().__reduce__()
+    return (*before, [], traps)
+
+
+def set_arithmetic(values: Mapping[str, Any]) -> None:
+    """Set the recursion limit, and how NumPy and decimal compute."""
+    if values["recursion_limit"] != sys.getrecursionlimit():
+        with suppress(RecursionError):  # it is lower than what runs here
+            sys.setrecursionlimit(values["recursion_limit"])
+    errstate = values["errstate"]
+    if np.geterrcall() is None:  # the caller's stays there
+        errstate = {
+            kind: "warn" if how in ("call", "log") else how for kind, how in errstate.items()
+        }
+    if errstate != np.geterr():
+        np.seterr(**errstate)
+    decimal.setcontext(decimal.Context(*values["decimal"]))
 
 
 def _name_of(category: Any) -> tuple[str, str]:

@@ -42,7 +42,7 @@ from nbshare.wire.orders import Order
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
-from nbshare.worker.state import WorkerState, look, show_crashes
+from nbshare.worker.state import WorkerState, look, restore_variables, show_crashes
 from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
@@ -360,6 +360,7 @@ class _RemoteCaller(Caller):
     def close(self) -> None:
         """Close descriptors."""
         opened.clear()
+        restore_variables()
         if self._poll is not None:
             self._poll.close()
         for fd in (self.news_fd, self.items_fd):

@@ -22,15 +22,17 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
+from nbshare.arrays.inputs import Inputs
 from nbshare.errors import is_ours, noted
 from nbshare.functions.files import register_files
 from nbshare.functions.freshness import is_installed
 from nbshare.functions.imports import import_as_the_caller
+from nbshare.functions.namespaces import Namespaces
 from nbshare.functions.reference import label_of
 from nbshare.wire import context
 from nbshare.wire.board import BEGUN, write_text
 from nbshare.wire.context import limit_threads, thread_variables
-from nbshare.wire.orders import LONG_LOADING_S
+from nbshare.wire.orders import LONG_LOADING_S, Fixed
 from nbshare.worker import streams
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
@@ -98,7 +100,9 @@ class WorkerState:
             import multiprocessing.process  # late: few callers have managers
 
             multiprocessing.process.current_process().authkey = values["authkey"]
+        sys.argv = [*values["argv"]]
         os.umask(values["umask"])
+        context.set_arithmetic(values)
         context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:
             with suppress(OSError):  # the cpuset was changed in between
@@ -183,13 +187,30 @@ def _place(frame: FrameType, what: str) -> str:
     return next(places, what)
 
 
-_initialized: list[bytes] = []  # the initializers that have run in this process
+# The initializers that have run in this process, and the variables of their functions.
+_initialized: dict[bytes, Namespaces] = {}
 
 
-def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
-    """Run the initializer of a call, unless it has been run here already."""
-    if _initialized == [key]:
-        return
+def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
+    """Return the variables for the functions of a call, as its initializer has left them.
+
+    The initializer, if there is one, has been run here already, or is loaded and run now.
+    """
+    key = fixed.initializer_key
+    if fixed.initializer is None or key is None:
+        return Namespaces()
+    if key not in _initialized:
+        with Namespaces() as namespaces:
+            initializer, initargs = inputs.load(fixed.initializer)
+        _run(initializer, initargs)
+        namespaces.adopt(initializer)
+        namespaces.keep()
+        _initialized.clear()
+        _initialized[key] = namespaces
+    return Namespaces(_initialized[key])
+
+
+def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
         what = f"running the initializer {label_of(initializer)}"
         # Its changes stay, in a worker as anywhere else.
@@ -198,4 +219,9 @@ def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any,
     except BaseException as error:
         noted(error, f"raised by the initializer {label_of(initializer)}")
         raise
-    _initialized[:] = [key]
+
+
+def restore_variables() -> None:
+    """After a call: release the variables that its functions have brought."""
+    for namespaces in _initialized.values():
+        namespaces.restore()

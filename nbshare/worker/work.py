@@ -55,7 +55,7 @@ from nbshare.worker.items import (
 )
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
-from nbshare.worker.state import filter_warnings, initialize, loading
+from nbshare.worker.state import filter_warnings, initialized, loading
 from nbshare.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
@@ -188,11 +188,13 @@ class Work:
         """Return the function, with the objects that are the same for all items."""
         try:
             with loading(self._slot):
-                if fixed.initializer is not None:
-                    initialize(*inputs.load(fixed.initializer))
-                func: Callable[..., Any] = inputs.load(fixed.func)
-                if fixed.shared is not None:
-                    func = partial(func, **inputs.load(fixed.shared))
+                self._namespaces = initialized(inputs, fixed)
+                with self._namespaces as namespaces:
+                    func: Callable[..., Any] = inputs.load(fixed.func)
+                    namespaces.keep()
+                    if fixed.shared is not None:
+                        func = partial(func, **inputs.load(fixed.shared))
+                        namespaces.keep()
                 filter_warnings()
                 return func
         finally:
@@ -245,7 +247,8 @@ class Work:
                 if len(items) == 1:  # a death while loading is its fault
                     self._begin(items)
                 try:
-                    columns = [column(items) for column in self._columns]
+                    with self._namespaces:
+                        columns = [column(items) for column in self._columns]
                     self._end_copy()
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
                     if len(items) > 1:  # find out which one it is

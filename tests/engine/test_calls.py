@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import importlib
 import inspect
@@ -308,6 +309,68 @@ def test_workers_see_the_callers_surroundings(monkeypatch, tmp_path):
         assert found == [(f"value {i}", str(folder), path, 0o20 + i)]
     monkeypatch.delenv("NBSHARE_TEST")
     assert parallel_map(tasks.surroundings, ["NBSHARE_TEST"])[0][0] is None
+
+
+def test_workers_compute_as_the_caller_does(monkeypatch):
+    """Arguments of the program, recursion limit, NumPy's errors and decimal: at each call."""
+    limit = sys.getrecursionlimit()
+    for i in range(3):
+        monkeypatch.setattr(sys, "argv", ["program", str(i)])
+        sys.setrecursionlimit(limit + i)
+        try:
+            with np.errstate(divide="raise" if i else "warn"), decimal.localcontext() as context:
+                context.prec, context.rounding = 5 + i, decimal.ROUND_FLOOR
+                context.traps[decimal.Inexact] = i == 2
+                expected = tasks.arithmetic(0)
+                assert parallel_map(tasks.arithmetic, range(4), out="list") == [expected] * 4
+                tasks_seen = nbshare.Executor(1).submit(tasks.arithmetic, 0).result()
+                assert tasks_seen == expected
+        finally:
+            sys.setrecursionlimit(limit)
+
+
+def test_what_a_function_changes_of_them_is_undone():
+    """For the next call, and for the next task of an executor after a pause."""
+    expected = tasks.arithmetic(0)
+    for _ in range(2):
+        parallel_map(tasks.spoil_arithmetic, range(8), max_workers=2, chunksize=1)
+        found = parallel_map(tasks.arithmetic, range(8), max_workers=2, chunksize=1, out="list")
+        assert found == [expected] * 8
+    executor = nbshare.Executor(1)
+    executor.submit(tasks.spoil_arithmetic, 0).result()
+    assert executor.submit(tasks.arithmetic, 0).result() == expected
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_in_this_process_too_items_compute_as_the_caller_does(backend):
+    """Threads have the decimal context, and NumPy's errors, of the thread that calls."""
+    with np.errstate(divide="raise"), decimal.localcontext() as context:
+        context.prec = 5
+        found = parallel_map(tasks.arithmetic, range(4), backend=backend, out="list")
+        assert found == [tasks.arithmetic(0)] * 4
+
+
+def test_errors_that_go_to_a_function_of_the_caller_are_warnings_in_workers():
+    """Its function stays there: without one NumPy would raise a NameError."""
+    with np.errstate(divide="call", call=print), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="divide by zero"):
+            parallel_map(lambda x: np.float64(1) / x, [0.0])
+
+
+def test_a_worker_imports_with_the_arguments_of_the_program(tmp_path, script):
+    """A module that reads them when it is imported has the caller's, also after they change."""
+    (tmp_path / "options.py").write_text("import sys\nvalue = sys.argv[1:]\ndef f(x): return value")
+    code = """
+import sys
+from nbshare import parallel_map
+for given in ["--a"], ["--b", "1"]:
+    sys.argv[1:] = given
+    sys.modules.pop("options", None)
+    import options
+    print(parallel_map(options.f, [0])[0])
+"""
+    assert script(code).splitlines() == ["['--a']", "['--b', '1']"]
 
 
 def test_workers_use_the_callers_cpus():
