@@ -344,11 +344,14 @@ class Call(OwnRun):
         if state == "done" and self.error_at_end is not None:
             state, error = "failed", self.error_at_end
         self.state, self.error = state, error
-        if state != "done" or self.results.errors:
-            self.results.clear_missing(self.torn_rows)
+        try:
+            if state != "done" or self.results.errors:
+                self.results.clear_missing(self.torn_rows)
+            if self.board.is_open:
+                self._note_slowest()
+        except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever
+            self.state, self.error = "failed", error or problem.with_traceback(None)
         # Free now: a notebook's last traceback keeps this call alive.
-        if self.board.is_open:
-            self._note_slowest()
         self.inputs.clear()
         self.feed = None
         self.items_event = None
