@@ -9,6 +9,7 @@ import threading
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -246,10 +247,6 @@ APART = {
             "def simulate(x):\n    return A.k\n"
         },
         ("work.py", "k = 2", "k = 3"),
-    ),
-    "another function of a module of which a package imports all names": (
-        HIDDEN["a package that imports all names of its modules"][0],
-        ("box/inner.py", "return 3", "return 4"),
     ),
 }
 
@@ -518,6 +515,27 @@ def test_a_file_that_a_cell_imports_in_a_function_counts_by_what_is_used(tmp_pat
     parts = parts_of(f)
     assert "imported_late.g" in parts
     assert "imported_late.h" not in parts
+
+
+def test_a_module_that_only_its_path_leads_to_counts_as_a_whole(tmp_path):
+    """Also two of them with one name, which `sys.modules` does not know."""
+
+    def parts():
+        names = {"__name__": "__main__"}
+        for folder in "ab":
+            spec = spec_from_file_location("by_path", tmp_path / f"{folder}.py")
+            names[folder] = module_from_spec(spec)
+            spec.loader.exec_module(names[folder])
+        exec("g = a.g\ndef f(x): return g(x) + b.g(x)", names)
+        return parts_of(names["f"])
+
+    for folder in "ab":
+        (tmp_path / f"{folder}.py").write_text("def g(x): return h(x)\ndef h(x): return x\n")
+    found = [parts()]
+    for folder in "ab":
+        (tmp_path / f"{folder}.py").write_text("def g(x): return h(x)\ndef h(x): return -2 * x\n")
+        found.append(parts())
+    assert found[0] != found[1] != found[2]
 
 
 OF_A_DATACLASS = """
