@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -746,6 +747,18 @@ OTHER = {
     "functions": (np.sin, np.cos),
     "types without a name of their own": (type(None), type(NotImplemented)),
     "methods": ("a".upper, "b".upper),
+    "what stands for a masked value": (
+        np.ma.array([1, 5], mask=[0, 1], fill_value=7), np.ma.array([1, 5], mask=[0, 1])
+    ),
+    "a mask that cannot be taken away": (
+        np.ma.array([1, 5], mask=[0, 1], hard_mask=True), np.ma.array([1, 5], mask=[0, 1])
+    ),
+    "nothing masked and no mask": (np.ma.array([1, 5]), np.array([1, 5])),
+    "kinds of bytes": (b"a", bytearray(b"a")),
+    "bytes and a view": (b"a", memoryview(b"a")),
+    "a number and an array of one": (np.float64(1), np.array(1.0)),
+    "kinds of dicts": ({"a": 1}, MappingProxyType({"a": 1})),
+    "kinds of sets": ({1}, frozenset({1})),
     "generators": (np.random.default_rng(1), np.random.default_rng(2)),
     "paths": (Path("a"), Path("b")),
     "attributes": (Holder(1), Holder(2)),
