@@ -287,10 +287,12 @@ def parallel_map(
     in its own file and others that are not installed packages; values of closures, defaults and
     globals of a notebook function, which itself counts by its compiled code; `shared`, `seed`, the
     initializer; and each item, by what it holds. Comments, docstrings, formatting, unrelated
-    definitions, paths and all other arguments do not matter. A file that workers import in another
-    way, such as under a computed name, counts as a whole from its import on; if `func` reaches
-    ``import_module``, all its files do. Versions of installed packages, and data that `func` reads
-    from files, are not seen: change `version` then. Failed items run again. With `seed` an item
+    definitions, paths and all other arguments do not matter. A module counts as a whole where names
+    do not tell what is used of it, as with ``getattr`` or ``import *``; so does a file that workers
+    execute in another way, from then on. If `func` reaches code that looks up or loads anything,
+    such as ``import_module`` or ``pickle``, all its files do. Versions of installed packages,
+    programs that `func` starts, and data that it reads from files are not seen: change `version`
+    then. Failed items run again. With `seed` an item
     counts with its index. An item that occurs several times runs as often.
 
     **Code** is fresh: workers run a function, method or class of a module file as the file is when

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dis import Instruction, get_instructions, hasname
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from importlib.util import resolve_name
+from inspect import CO_VARARGS, CO_VARKEYWORDS, get_annotations
+from itertools import takewhile
 from types import (
     CellType,
     CodeType,
@@ -17,7 +20,7 @@ from types import (
 from typing import Any
 
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import IMPORTING, Sources
+from nbshare.checkpoint.sources import ALL, ANYWHERE, IN_MODULE, LOADING, Sources, Step, step_to
 from nbshare.functions.pickling import MAINS
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
@@ -28,6 +31,10 @@ NOT_OF_A_CLASS = {
     "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
 }  # fmt: skip
 NOT_OF_A_MODULE = {"__name__", "__file__"}  # where it is
+OF_VALUES, OF_ATTRIBUTES = (
+    re.compile("CONST|ATTR|METHOD"),
+    re.compile("ATTR|METHOD"),
+)  # instructions
 UNSET = CellType()  # a variable of an enclosing function that has no value yet
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
@@ -60,14 +67,14 @@ class Code:
     def definition(self, obj: Any) -> str:
         """Return a text for a function, class or module, and note what it depends on."""
         if isinstance(obj, ModuleType):
-            self.sources.reach(obj.__name__)
-            return f"module {self.sources.label(obj.__name__)}"
+            self.sources.reach(name := self.sources.name_of(obj))
+            return f"module {self.sources.label(name)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
         has_no_name = module in MAINS or "<" in qualname
         has_no_name |= isinstance(obj, FunctionType) and module in UNNAMED
         if not has_no_name and _is_named(obj):
-            self.sources.reach(module, [qualname.partition(".")[0]])
-        elif has_no_name or self.sources.is_own(module):
+            self.sources.reach(module, qualname.partition(".")[0])
+        elif has_no_name or self._is_edited(module):
             return f"own {self._by_value(obj, qualname)}"
         return f"named {self.sources.label(module)}.{qualname}"
 
@@ -88,31 +95,53 @@ class Code:
         form = form_of(func.__code__, steps)
         # Not `__module__`: a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
-        if module in MAINS or module in UNNAMED or self.sources.is_own(module):
-            names = {step.argval for step in steps if step.opcode in hasname}
-            used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
-            for name in sorted(used & func.__globals__.keys() - NOT_OF_A_MODULE):
-                self._global(module, name, func.__globals__[name], names, form)
-            for name in sorted({x.argval for x in steps if x.opname == "IMPORT_NAME"}):
-                self.sources.reach(name, names)
-            self.sources.imports_any |= not IMPORTING.isdisjoint(names)
+        if module in MAINS or module in UNNAMED or self._is_edited(module):
+            self._uses(module, func.__globals__, steps, form)
         cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents for name, cell in cells if cell != UNSET}
-        content = [form, func.__defaults__, func.__kwdefaults__, closure]
+        content = [form, func.__defaults__, func.__kwdefaults__, closure, get_annotations(func)]
         attributes = {k: v for k, v in vars(func).items() if k != "__wrapped__"}
         return [*content, attributes] if attributes else content
 
-    def _global(self, module: str, name: str, value: Any, names: set[str], form: list[Any]) -> None:
-        """Note a global value of a function that uses some names."""
+    def _uses(
+        self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
+    ) -> None:
+        """Note the global values and the imports of a function."""
+        paths, imported = _uses_in(steps, values.get("__package__") or "")
+        used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
+        used &= values.keys() - NOT_OF_A_MODULE
+        words = {step.argval for step in steps if step.opcode in hasname}
+        words |= {f"sys.{path}" for path in paths["sys"]} | {_home_of(values[x]) for x in used}
+        looks_up = not words.isdisjoint(ANYWHERE | IN_MODULE)
+        self.sources.looks_up |= looks_up or not words.isdisjoint(LOADING)
+        for name in sorted(used):
+            self._global(module, name, values[name], {ALL} if looks_up else paths[name], form)
+        for step in sorted(imported):
+            self.sources.reach(*step)
+
+    def _is_edited(self, module: str) -> bool:
+        """Whether a module is of an own file, or was loaded without being known by its name."""
+        return self.sources.is_own(module) or module not in sys.modules
+
+    def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
+        """Note a global value of a function; `paths`: the attributes that it is asked for."""
         if isinstance(value, ModuleType):
-            self.sources.reach(value.__name__, names)
-            form.append((name, self.sources.label(value.__name__)))
+            own = self.sources.name_of(value)
+            for path in sorted(paths):
+                self.sources.reach(own, path)
+            form.append((name, self.sources.label(own)))
         elif isinstance(value, FunctionType | type) or module in UNNAMED:
             form.append((name, value))
         else:
             where = "" if module in MAINS else f" of {self.sources.label(module)}"
             label = f"the global {name}{where}"
             self.parts[label] = self.digests.of(value, label).hex()
+
+
+def _home_of(value: Any) -> str:
+    """Return the package of a module, function or object."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(name).lstrip("_").partition(".")[0]  # pickle is in _pickle
 
 
 def _is_named(obj: Any) -> bool:
@@ -130,19 +159,54 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
     """Return what a function's code does: not where, nor its docstring; adds to its `steps`."""
     here = list(get_instructions(code))
     steps += here
-    form: list[Any] = [code.co_varnames, code.co_argcount, code.co_kwonlyargcount]
-    form += [code.co_flags & (CO_VARARGS | CO_VARKEYWORDS), code.co_exceptiontable]
+    form: list[Any] = [code.co_varnames, code.co_argcount, code.co_posonlyargcount]
+    form += [code.co_kwonlyargcount, code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)]
+    form.append(code.co_exceptiontable)
     for step, after in zip(here, [*here[1:], here[0]], strict=True):
         if isinstance(step.argval, CodeType):
             form.append(form_of(step.argval, steps))
+        elif step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
+            form.append(code.co_consts[step.arg or 0])
         elif after.opname != "STORE_NAME" or after.argval not in NOT_OF_A_CLASS:
             form += [step.opname, step.argval]
     return form
 
 
+def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Step]]:
+    """Return the attributes that variables are asked for, like ``of.it``, and the steps of imports.
+
+    The attributes are ``*`` where a variable is used otherwise.
+    """
+    steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
+    used, bound, imported = defaultdict[str, set[str]](set), dict[Any, str](), set[Step]()
+    module, has_names = "", False
+    for i, step in enumerate(steps):
+        # Two variables, if one instruction does the work of two.
+        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if step.opname == "IMPORT_NAME":
+            level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
+            module = resolve_name("." * level + names[0], package) if level else names[0]
+            imported.add((module, ""))
+            bound[_stored_by(steps[i + 1])] = module.partition(".")[0]
+        elif step.opname == "IMPORT_FROM":
+            bound[_stored_by(steps[i + 1])] = f"{module}.{names[0]}" if has_names else module
+        elif "LOAD" in step.opname and not OF_VALUES.search(step.opname):
+            asked = takewhile(lambda each: OF_ATTRIBUTES.search(each.opname), steps[i + 1 :])
+            for name in names["STORE" in step.opname : -1]:
+                used[name].add(ALL)
+            used[names[-1]].add(".".join(each.argval for each in asked) or ALL)
+    for name in used.keys() & bound.keys():
+        imported |= {step_to(bound[name], "" if path == ALL else path) for path in used[name]}
+    return used, imported
+
+
+def _stored_by(step: Instruction) -> Any:
+    return step.argval[0] if isinstance(step.argval, tuple) else step.argval
+
+
 def _members(cls: type) -> list[Any]:
     """Return what a class consists of."""
-    found: list[Any] = [cls.__bases__]
+    found: list[Any] = [cls.__bases__, get_annotations(cls)]
     if type(cls) is not type:
         found.append(type(cls))
     for name, member in sorted(vars(cls).items()):

@@ -90,7 +90,7 @@ class _Walk:
         if kind in _PLAIN:
             return _of_text(kind.__name__, repr(value))
         if kind in (bytes, bytearray, memoryview):
-            return digest(b"bytes", value)
+            return digest(kind.__name__.encode(), value)
         if kind is tuple:  # not kept: it may hold the copy of an array that a pickle would have
             return self._all("tuple", value, where)
         if key in self._known:
@@ -109,7 +109,7 @@ class _Walk:
         if kind is list:
             return self._all("list", value, where)
         if kind in (dict, types.MappingProxyType):
-            return self._pairs("dict", value, where)
+            return self._pairs(kind.__name__, value, where)
         if isinstance(value, set | frozenset):
             found = sorted(self._digests.of(each, where) for each in value)
             return self._all("set", [kind, getattr(value, "__dict__", None), *found], where)
@@ -153,9 +153,11 @@ class _Walk:
         if is_masked(array):
             mask, data = np.ma.getmaskarray(array), np.ma.getdata(array)
             zero = np.zeros((), array.dtype)
-            return self._all("masked", [np.where(mask, zero, data), mask], where)
+            parts = [np.where(mask, zero, data), mask, array.fill_value, array.hardmask]
+            return self._all("masked", parts, where)
         plain = np.asarray(array)
-        text = f"array {plain.dtype.name} {plain.dtype.str} {plain.shape}"
+        kind = "scalar" if isinstance(array, np.generic) else "array"
+        text = f"{kind} {plain.dtype.name} {plain.dtype.str} {plain.shape}"
         if plain.dtype.char in "gG":  # some of the bytes of a long double are anything
             plain = plain.astype("U")
         if plain.dtype.hasobject or plain.dtype.char == "T":

@@ -30,6 +30,7 @@ from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
+from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
@@ -73,6 +74,9 @@ class Keeper:
         key, began_at = part or (key_of(request, options.version), time.time())
         if runs_here:
             check_loaded(key.sources)
+        # Where code looks up names, all that this process has imported counts as imported by it.
+        here = own_modules().values() if runs_here and key.sources.looks_up else ()
+        self._imported = {path: stamp_of(path) for path in here}
         self._items = key.items
         self._on_full = options.on_full
         self._directory = Directory(options, key, request, began_at, "part" if part else "run")
@@ -104,6 +108,7 @@ class Keeper:
     def _begin(self, call: Call) -> None:
         self._call = call
         call.keeper = self
+        call.imported |= self._imported
         self._directory.reader.logs = call.results.logs  # stored results are read like new ones
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_tasks)

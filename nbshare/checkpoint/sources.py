@@ -3,43 +3,64 @@
 Files are read as they are now, as workers run them. Nothing is imported. Of a file these count:
 
 - the definitions that are reached by their names, from the function on, through other own files;
-- what its import does besides definitions: statements with calls, and the like.
+- what its import does besides plain definitions: statements with calls, decorators and base classes
+  that may note what they get, and the like;
+- all of it, where it is used in a way that names do not tell: as a value, by an attribute that it
+  does not define, by ``import *``.
 
-Files that workers import in other ways, such as by computed names, count as a whole once they
-report them (`nbshare.checkpoint.versions`).
+Other files that workers execute, in whatever way, count as a whole once they report them; where
+code looks up names as it runs, also those above (`nbshare.checkpoint.versions`).
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
-DYNAMIC = {"globals", "eval", "exec", "vars"}  # may reach definitions that no name leads to
-IMPORTING = {"__import__", "import_module"}  # may import any file
-# A class that learns of its subclasses, also as a metaclass, and code that asks for them.
-FINDS_SUBCLASSES = re.compile(rb"__(init_subclass|subclasses)__|class \w+\([\w\s.,]*(type|Meta)\b")
+# Words of code that looks up what no name leads to: in its module, and in any that is loaded.
+IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
+ANYWHERE = {
+    "sys.modules", "__globals__", "__builtins__", "__subclasses__", "f_globals", "_getframe",
+    "currentframe", "get_objects",
+}  # fmt: skip
+LOADING = {  # words of code that loads any file, or what is in any file
+    "__import__", "import_module", "importlib", "runpy", "pkgutil",
+    "pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
+}  # fmt: skip
+EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one: pandas, formulas
+DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+# What may be called, or be a base, while a module is imported, and does nothing but that.
+PLAIN = {"abc", "collections", "contextlib", "dataclasses", "enum", "functools", "typing"}
+PLAIN |= {f"numba.{name}" for name in ("jit", "njit", "vectorize", "guvectorize")}
+PLAIN_BUILTINS = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+PLAIN_BUILTINS -= {"type", "map", "filter"}
+OF_PROPERTIES = ".setter", ".getter", ".deleter"
+HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
-DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+DEFINITIONS = FUNCTIONS | ast.ClassDef
 IMPORTS = ast.Import | ast.ImportFrom | ast.Pass  # what does nothing else
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
 ALL = "*"  # as a name: all of a module
 
-Step = tuple[str, str]  # a module, and a name in it; "": its import
+Step = tuple[str, str]  # a module, and a name in it, maybe with attributes; "": its import
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree of a file, without docstrings."""
+    """Return the syntax tree of a file, without docstrings unless it asks for them."""
     for left in (2, 1, 0):
         try:
             tree = ast.parse(source)
@@ -47,7 +68,7 @@ def parsed(source: bytes) -> ast.Module:
         except SystemError:  # of CPython 3.11, if another thread parses at the same time
             if not left:
                 raise
-    for part in ast.walk(tree):
+    for part in () if b"__doc__" in source else ast.walk(tree):
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
     return tree
@@ -83,6 +104,40 @@ def _own_path(name: str, folder: str | None) -> str | None:
     return str(file)
 
 
+def uses_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names that code uses, with their attributes, such as ``module.name``."""
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if dotted := dotted_name(each):
+            yield dotted
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from DOTTED.findall(each.value) if EXPRESSION.search(each.value) else ()
+        else:
+            todo += ast.iter_child_nodes(each)
+
+
+def dotted_name(node: ast.AST) -> str:
+    """Return a name that is used with its attributes; "" for other code."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
+            return name
+        case ast.Attribute(value=value, attr=attribute) if name := dotted_name(value):
+            return f"{name}.{attribute}"
+    return ""
+
+
+def run_by_import(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the parts of a statement that run at the import: all but bodies of functions."""
+    todo: list[ast.AST] = [statement]
+    while todo:
+        yield (each := todo.pop())
+        children = list(ast.iter_child_nodes(each))
+        if isinstance(each, FUNCTIONS):
+            children = [child for child in children if child not in each.body]
+        todo += [each.args] if isinstance(each, ast.Lambda) else children
+
+
 class Module:
     """The statements of a file.
 
@@ -112,24 +167,28 @@ class Module:
         self.statements: list[ast.stmt] = []
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
         self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
+        self._others = set[str]()  # names that statements bind which do more
         self.source = Path(path).read_bytes()
-        self.finds_subclasses = FINDS_SUBCLASSES.search(self.source) is not None
         for statement in parsed(self.source).body:
             if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
                 self.statements += statement.orelse
             else:
                 self.statements.append(statement)
         for statement in self.statements:
-            for name in bound_by(statement):
+            for name in (bound := bound_by(statement)):
                 self.named[name].append(statement)
             for name, target in imports_in(statement, self.package):
                 self.targets[name].append(target)
+            for part in () if bound else run_by_import(statement):
+                match part:
+                    case ast.Name(id=name, ctx=ast.Store()):
+                        self._others.add(name)
+                    case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                        self._others.add(part.name)
 
-    @property
-    def subclasses(self) -> list[str]:
-        """The classes that have a base."""
-        classes = [each for each in self.statements if isinstance(each, ast.ClassDef)]
-        return [each.name for each in classes if each.bases]
+    def has(self, name: str) -> bool:
+        """Whether a statement of the file binds a name."""
+        return name in self.named or name in self.targets or name in self._others
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
@@ -140,7 +199,9 @@ def bound_by(statement: ast.stmt) -> set[str]:
     stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
     if any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored):
         return set()  # it changes something else
-    return {node.id for node in stored if isinstance(node, ast.Name)}
+    loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
+    local = {id(node) for loop in loops for node in ast.walk(loop)}
+    return {node.id for node in stored if isinstance(node, ast.Name) and id(node) not in local}
 
 
 @lru_cache(maxsize=256)
@@ -177,8 +238,8 @@ class Sources:
         The digest of each definition that was reached, by what messages call it.
     lines : dict of str to str
         File and lines of each definition, in the same way.
-    imports_any : bool
-        Whether files are imported under computed names; these may be among those reached.
+    looks_up : bool
+        Whether code looks up names as it runs: all files that workers execute count as a whole.
     """
 
     def __init__(self) -> None:
@@ -187,8 +248,8 @@ class Sources:
         self._modules: dict[str, Module | None] = {}
         self._labels = Counter[str]()
         self._seen: dict[Step, None] = {}
-        self.imports_any = False
-        self._finds_subclasses = False
+        self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
+        self.looks_up = False
 
     @property
     def paths(self) -> dict[str, Stamp | None]:
@@ -198,9 +259,9 @@ class Sources:
     def reached(self) -> dict[Module, list[str]]:
         """Return the modules that were reached, and which names in each."""
         found = defaultdict[Module, list[str]](list)
-        for name, attribute in self._seen:
+        for name, path in self._seen:
             if (module := self._modules.get(name)) is not None:
-                found[module].append(attribute)
+                found[module].append(path.partition(".")[0])
         return found
 
     def is_own(self, name: str) -> bool:
@@ -212,104 +273,171 @@ class Sources:
         module = self._module(name)
         return name if module is None else module.label
 
-    def reach(self, name: str, attributes: Collection[str] = ()) -> None:
-        """Note what code depends on that uses a module, and asks something for these attributes."""
-        todo = self._asked_of(name, attributes)
+    def name_of(self, module: ModuleType) -> str:
+        """Return a name for a module, also for one that was loaded by its path."""
+        name, file = module.__name__, getattr(module, "__file__", None) or ""
+        is_own = file.endswith(".py") and os.path.exists(file) and not is_installed(file)
+        if is_own and sys.modules.get(name) is not module:
+            known = self._module(name)
+            name = name if known is None or known.path == file else file
+            if self._module(name) is None:
+                self._add(name, file)
+        return name
+
+    def reach(self, name: str, path: str = ALL) -> None:
+        """Note what code depends on that uses a module; `path`: a name in it, with attributes."""
+        todo = [(name, path)]
         while todo:  # not recursive: the chain of calls may be long
             if (step := todo.pop()) not in self._seen:
                 self._seen[step] = None
                 todo += self._step(*step)
-            if not todo and self._finds_subclasses:
-                found = [(x.name, each) for x in self.reached() for each in x.subclasses]
-                todo = [step for step in found if step not in self._seen]
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
             parent = self._module(name.rpartition(".")[0]) if "." in name else None
-            path = _own_path(name, parent.folder if parent else None)
-            self._modules[name] = module = Module(name, path) if path else None
-            if module is not None:
-                self._finds_subclasses |= module.finds_subclasses
-                self._labels[module.label] += 1
-                n = self._labels[module.label]  # two files of other folders may have one name
-                module.label += f" ({n})" if n > 1 else ""
+            self._add(name, _own_path(name, parent.folder if parent else None))
         return self._modules[name]
 
-    def _asked_of(self, name: str, attributes: Collection[str] = ()) -> list[Step]:
-        """Return what code reaches that asks a module, or a name in one, for attributes."""
-        below = [f"{name}.{each}" for each in sorted(attributes) if self.is_own(f"{name}.{each}")]
-        steps = [step for each in below for step in self._asked_of(each, attributes)]
-        if self._module(name) is None:  # it may be a package without a file
-            module, _, attribute = name.rpartition(".")
-            return [*steps, (module, attribute)] if module else steps
-        has_any = below or any(self._has(name, each, set()) for each in attributes)
-        return steps + [(name, each) for each in (sorted(attributes) if has_any else [ALL])]
+    def _add(self, name: str, path: str | None) -> None:
+        self._modules[name] = module = Module(name, path) if path else None
+        if module is not None:
+            self._labels[module.label] += 1
+            n = self._labels[module.label]  # two files of other folders may have one name
+            module.label += f" ({n})" if n > 1 else ""
 
-    def _has(self, name: str, attribute: str, seen: set[str]) -> bool:
-        """Whether a module has a name, maybe with all of another; `seen`: modules without it."""
-        if name in seen or (module := self._module(name)) is None:
-            return False
-        seen.add(name)
-        if attribute in module.named or attribute in module.targets:
-            return True
-        return any(self._has(all_of[:-2], attribute, seen) for all_of in module.targets[ALL])
-
-    def _step(self, name: str, attribute: str) -> list[Step]:
+    def _step(self, name: str, path: str) -> list[Step]:
         """Note one definition; return what it leads to."""
-        above = name.rpartition(".")[0]
+        above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         steps = [(above, "")] if above else []  # a package is imported before its modules
-        if (module := self._module(name)) is None:
+        module, below = self._module(name), f"{name}.{attribute}"
+        targets = module.targets.get(attribute, []) if module else []
+        is_known = module is not None and module.has(attribute)
+        if attribute not in ("", ALL) and (below in targets or not is_known) and self.is_own(below):
+            steps.append((below, rest or ALL))
+            is_known = module is None or not module.has("__getattr__")
+        if module is None:
             return steps
-        stars = module.targets[ALL]
         if attribute == ALL:
-            steps += [(name, each) for each in ["", *module.named, *module.targets]]
-            return steps + [step for all_of in stars for step in self._asked_of(all_of)]
+            self.looks_up |= module.folder is not None  # its modules are values of it, too
+            return steps + [(name, each) for each in ["", *module.named, *module.targets]]
         if attribute == "":
-            found = [each for each in module.statements if self._acts(module, each)]
-            return steps + self._note(module, f"{module.label} (top level)", found)
+            return steps + self._imported(module)
         steps.append((name, ""))
-        found, targets = module.named.get(attribute, []), module.targets.get(attribute, [])
-        if not found and not targets:  # it is made when asked for, or comes with all of another
-            steps.append((name, "__getattr__"))
-            targets = [all_of[:-1] + attribute for all_of in stars]
-        steps += [step for target in targets for step in self._asked_of(target)]
-        return steps + self._note(module, f"{module.label}.{attribute}", found)
+        if not is_known:  # it is made when asked for, or comes with all of another
+            steps.append((name, ALL))
+        steps += [step_to(target, rest) for target in targets if target != below]
+        named = module.named.get(attribute, [])
+        return steps + self._note(module, f"{module.label}.{attribute}", named)
+
+    def _imported(self, module: Module) -> list[Step]:
+        """Note what the import of a module does besides plain definitions."""
+        steps = [step_to(target) for target in module.targets[ALL]]
+        found, names = list[ast.stmt](), list[str]()
+        for statement in module.statements:
+            if self._acts(module, statement):
+                names += (bound := sorted(bound_by(statement)))
+                found += [] if bound else [statement]
+        steps += [(module.name, each) for each in names]
+        return steps + self._note(module, f"{module.label} (top level)", found, " ".join(names))
 
     def _acts(self, module: Module, statement: ast.stmt) -> bool:
-        """Whether a statement also matters to code that uses none of the names that it binds."""
-        if not isinstance(statement, DEFINITIONS):
-            calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
-            return calls or not bound_by(statement)
-        keywords = statement.keywords if isinstance(statement, ast.ClassDef) else []
-        for called in [*statement.decorator_list, *keywords]:  # if it is own, it might register it
-            names = [node.id for node in ast.walk(called) if isinstance(node, ast.Name)]
-            targets = module.targets.get(names[0], []) if names else []
-            places = [place for each in targets for place, _ in self._asked_of(each)]
-            if not targets or any(map(self.is_own, places)):
-                return True
-        return False
+        """Whether running a statement may do more than bind names to what it defines."""
+        if not bound_by(statement):
+            return not (
+                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            )
+        return any(self._does_more(module, part) for part in run_by_import(statement))
 
-    def _note(self, module: Module, label: str, found: list[ast.stmt]) -> list[Step]:
+    def _does_more(self, module: Module, part: ast.AST) -> bool:
+        """Whether a part of a statement may have an effect elsewhere, when it runs."""
+        match part:
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                return self._is_acting(module, dotted_name(part))
+            case ast.Attribute() | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                return True
+            case ast.AugAssign() | ast.With() | ast.Import() | ast.ImportFrom():
+                return True
+            case ast.Call(func=func):
+                return not self._is_plain(module, func)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in HOOKS:
+                return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                used = part.decorator_list
+            case ast.ClassDef(bases=bases, keywords=keywords):
+                is_known = [self._is_own_class(module, base) for base in bases]
+                used = [base for base, known in zip(bases, is_known, strict=True) if not known]
+                used += [*part.decorator_list, *(each.value for each in keywords)]
+            case _:
+                return False
+        return not all(self._is_plain(module, each) for each in used)
+
+    def _is_plain(self, module: Module, called: ast.expr) -> bool:
+        """Whether calling something, or deriving from it, has no effect elsewhere."""
+        if isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
+            return self._is_plain(
+                module, called.func if isinstance(called, ast.Call) else called.value
+            )
+        name, _, rest = (dotted := dotted_name(called)).partition(".")
+        if not module.has(name):
+            return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
+        full = [f"{target}.{rest}".rstrip(".") for target in module.targets.get(name, [])]
+        return bool(full) and all(x in PLAIN or x.partition(".")[0] in PLAIN for x in full)
+
+    def _is_own_class(self, module: Module, base: ast.expr) -> bool:
+        """Whether a base is of an own file: then its own statement tells what deriving does."""
+        name, _, rest = dotted_name(base).partition(".")
+        places = [step_to(target, rest)[0] for target in module.targets.get(name, [])]
+        return name in module.named or (bool(places) and all(map(self.is_own, places)))
+
+    def _is_acting(self, module: Module, dotted: str) -> bool:
+        """Whether a name is bound by a statement that does more, so that using it may, too."""
+        name, _, rest = dotted.partition(".")
+        key = module.name, dotted
+        if key not in self._acting:
+            self._acting[key] = False  # until it is known: it may lead to itself
+            found = any(self._acts(module, each) for each in module.named.get(name, []))
+            for place, path in [step_to(target, rest) for target in module.targets.get(name, [])]:
+                other = self._module(place)
+                found |= other is not None and path != ALL and self._is_acting(other, path)
+            self._acting[key] = found
+        return self._acting[key]
+
+    def _note(
+        self, module: Module, label: str, found: list[ast.stmt], more: str = ""
+    ) -> list[Step]:
         """Note the digest of statements; return what they lead to."""
+        if label in self.parts:
+            return []
         steps, bindings = list[Step](), dict[str, list[str]]()
         for statement in found:
-            parts = list(ast.walk(statement))
-            asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
-            bases = {part.value for part in parts if isinstance(part, ast.Attribute)}
-            names = [part for part in parts if isinstance(part, ast.Name)]
-            read = {each.id for each in names}
             steps += [(target, "") for _, target in imports_in(statement, module.package)]
-            self.imports_any |= not IMPORTING.isdisjoint(asked | read)
-            if not DYNAMIC.isdisjoint(read) or ("sys" in read and "modules" in asked):
+            words = {part.attr for part in ast.walk(statement) if isinstance(part, ast.Attribute)}
+            for use in {*uses_in(statement)}:
+                name = use.partition(".")[0]
+                targets = module.targets.get(name, [])
+                bindings[name] = targets
+                words |= {name, use}.union(*(target.split(".") for target in targets))
+                words |= {*targets}
+                if module.has(name):
+                    steps.append((module.name, use if targets else name))
+            self.looks_up |= not words.isdisjoint(ANYWHERE | LOADING)
+            if not words.isdisjoint(ANYWHERE | IN_MODULE):
                 steps.append((module.name, ALL))
-            for each in names:
-                targets, is_defined = module.targets.get(each.id, []), each.id in module.named
-                bindings[each.id] = targets if targets or is_defined else module.targets[ALL]
-                if targets and each in bases and not is_defined:
-                    steps += [step for target in targets for step in self._asked_of(target, asked)]
-                else:
-                    steps.append((module.name, each.id))
-        if done := [each for each in found if not isinstance(each, IMPORTS)]:
-            self.parts[label] = _digest_of(done, str(sorted(bindings.items())))
+        done = [each for each in found if not isinstance(each, IMPORTS) or _says_more(each)]
+        if done or more:
+            self.parts[label] = _digest_of(done, f"{sorted(bindings.items())}{more}")
             self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(done)}"
         return steps
+
+
+def step_to(target: str, rest: str = "") -> Step:
+    """Return the step to what an import binds, and to its attributes."""
+    module, _, name = target.rpartition(".")
+    return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
+
+
+def _says_more(statement: ast.stmt) -> bool:
+    """Whether an import does more than bind the names that it has."""
+    if not isinstance(statement, ast.ImportFrom):
+        return False
+    return statement.module == "__future__" or statement.names[0].name == ALL

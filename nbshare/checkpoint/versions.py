@@ -100,7 +100,7 @@ class Versions:
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
         """Find or begin a version, if workers have imported more files."""
-        known = {} if self._key.sources.imports_any else self._key.sources.paths
+        known = {} if self._key.sources.looks_up else self._key.sources.paths
         for path, stamp in imported.items():
             name = os.path.relpath(path, self._base)
             # A function may import a file that it names so late that the file was edited before.

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from nbshare.memory.descriptors import Descriptor, owned
 
@@ -84,19 +85,51 @@ def _is_there(path: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(_INSTALLED)
 
 
-class ImportLog:
-    """Stamps of the modules that this process imports from now on, as they were when read.
+n_executed = [0]  # files, so that a change is noticed quickly
 
-    Modules of the standard library and of site-packages are left out.
+
+@cache  # once in a process: a hook stays
+def _listen() -> None:
+    sys.addaudithook(_note_execution)
+
+
+def _note_execution(event: str, args: tuple[Any, ...]) -> None:
+    """Note a source file that is executed, or read by code that may execute it."""
+    path: Any = None
+    if event == "exec":
+        path = args[0].co_filename
+    elif event == "open" and args[1] == "r" and str(args[0]).endswith(".py"):
+        path = args[0]
+    if not isinstance(path, str) or path.startswith("<"):  # code without a file
+        return
+    with suppress(OSError, ValueError):  # an error here would be one of the code that runs
+        path = os.path.abspath(path)
+        if not is_installed(path) and (stamp := stamp_of(path)) is not None:
+            for log in list(_logs):
+                log.executed.setdefault(path, stamp)
+            n_executed[0] += 1
+
+
+class ImportLog:
+    """Stamps of the files that this process executes from now on, as they were when read.
+
+    However they are executed: imported, loaded by their path, run by `runpy` or `exec`. Files of
+    the standard library and of site-packages are left out.
     """
 
     def __init__(self) -> None:
         self._known = set(sys.modules)
         self._n_seen = len(sys.modules)
+        self.executed: dict[str, Stamp | None] = {}  # since the last time
+        _logs.add(self)
+        _listen()
 
     def take(self) -> dict[str, Stamp | None]:
-        """Return the stamps of the modules imported since the last time."""
+        """Return the stamps of the files executed since the last time."""
         taken: dict[str, Stamp | None] = {}
+        while self.executed:  # other threads may add to it
+            executed, stamp = self.executed.popitem()
+            taken[executed] = _read.get(executed) or stamp
         if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
             return taken
         self._n_seen = len(sys.modules)
@@ -105,6 +138,9 @@ class ImportLog:
             if (path := own_file(name)) is not None:
                 taken[path] = _read.get(path) or stamp_of(path)
         return taken
+
+
+_logs = WeakSet[ImportLog]()
 
 
 class Source(NamedTuple):

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from nbshare.arrays.inputs import Inputs
+from nbshare.functions.freshness import n_executed
 from nbshare.memory import Segment
 from nbshare.wire.board import (
     ATTEMPTS,
@@ -296,7 +297,7 @@ class Work:
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
         self._tell_imports()  # of loading the items
-        modules, n_modules = sys.modules, len(sys.modules)
+        modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
         n_failed, slowest = 0, self._slowest
         slow_ns = slowest[0][0]
@@ -311,9 +312,10 @@ class Work:
                 value = func(*args)
                 if _process[0] is not process:
                     leave(None)
-                if len(modules) != n_modules:  # before the result is done: it depends on them
+                # Before the result is done: it depends on what it has imported.
+                if len(modules) != n_modules or n_executed[0] != n_before:
                     self._tell_imports()
-                    n_modules = len(modules)
+                    n_modules, n_before = len(modules), n_executed[0]
                 put(i, value)
                 value = None  # frees an array's memory for the next one
             except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure

@@ -246,7 +246,9 @@ def test_a_report_that_is_not_heard_yet_is_waited_for(project):
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1] + "/project")
-import nbshare, sim
+import importlib, nbshare, sim
+for name in sys.argv[3:]:
+    importlib.import_module(name)
 results = nbshare.parallel_map(
     sim.f, range(4), checkpoint=sys.argv[1] + "/run", backend=sys.argv[2] or None, progress=False
 )
@@ -254,12 +256,13 @@ print(results.tolist())
 """
 
 
+@pytest.mark.parametrize("first", [[], ["plugin"]], ids=["late", "imported first"])
 @pytest.mark.parametrize("backend", ["", "serial", "threads"])
-def test_another_process_sees_it_in_another_place(project, backend, tmp_path):
+def test_another_process_sees_it_in_another_place(project, backend, first, tmp_path):
     """A project that was moved with its checkpoint; also without worker processes."""
 
     def run(folder):
-        command = [sys.executable, "-c", PROGRAM, str(folder), backend]
+        command = [sys.executable, "-c", PROGRAM, str(folder), backend, *first]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(tmp_path).stdout == "[0.0, 2.0, 4.0, 6.0]\n"
@@ -297,3 +300,21 @@ def test_code_that_imports_nothing_else_has_one_version(project):
     for n in (3, 5, 8):
         project("plain", range(n))
     assert len(json.loads((project.path / "code.json").read_text())) == 1
+
+
+def test_a_class_that_comes_out_of_a_pickle_counts(project):
+    """Of a file that the code uses by its names, too: none leads from there to the class."""
+    (project.folder / "models.py").write_text(
+        "import pickle\ndef load(path):\n    with open(path, 'rb') as file:\n"
+        "        return pickle.load(file)\n"
+        "class Model:\n    def predict(self, x):\n        return 2.0 * x\n"
+    )
+    path = project.folder / "model.pkl"
+    (project.folder / "use.py").write_text(
+        f"import models\ndef predict(x):\n    return models.load({str(path)!r}).predict(x)\n"
+    )
+    path.write_bytes(b"cmodels\nModel\n)\x81.")
+    assert project("predict", file="use.py").tolist() == [2.0 * x for x in range(8)]
+    edit(project, "models.py", "2.0 * x", "3.0 * x")
+    with pytest.raises(CheckpointError, match=r"Model in .*models\.py changed \(lines 5-7\)"):
+        project("predict", file="use.py")

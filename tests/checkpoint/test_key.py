@@ -9,7 +9,9 @@ import threading
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -246,10 +248,6 @@ APART = {
             "def simulate(x):\n    return A.k\n"
         },
         ("work.py", "k = 2", "k = 3"),
-    ),
-    "another function of a module of which a package imports all names": (
-        HIDDEN["a package that imports all names of its modules"][0],
-        ("box/inner.py", "return 3", "return 4"),
     ),
 }
 
@@ -520,6 +518,27 @@ def test_a_file_that_a_cell_imports_in_a_function_counts_by_what_is_used(tmp_pat
     assert "imported_late.h" not in parts
 
 
+def test_a_module_that_only_its_path_leads_to_counts_as_a_whole(tmp_path):
+    """Also two of them with one name, which `sys.modules` does not know."""
+
+    def parts():
+        names = {"__name__": "__main__"}
+        for folder in "ab":
+            spec = spec_from_file_location("by_path", tmp_path / f"{folder}.py")
+            names[folder] = module_from_spec(spec)
+            spec.loader.exec_module(names[folder])
+        exec("g = a.g\ndef f(x): return g(x) + b.g(x)", names)
+        return parts_of(names["f"])
+
+    for folder in "ab":
+        (tmp_path / f"{folder}.py").write_text("def g(x): return h(x)\ndef h(x): return x\n")
+    found = [parts()]
+    for folder in "ab":
+        (tmp_path / f"{folder}.py").write_text("def g(x): return h(x)\ndef h(x): return -2 * x\n")
+        found.append(parts())
+    assert found[0] != found[1] != found[2]
+
+
 OF_A_DATACLASS = """
 from dataclasses import dataclass, field
 @dataclass
@@ -728,6 +747,18 @@ OTHER = {
     "functions": (np.sin, np.cos),
     "types without a name of their own": (type(None), type(NotImplemented)),
     "methods": ("a".upper, "b".upper),
+    "what stands for a masked value": (
+        np.ma.array([1, 5], mask=[0, 1], fill_value=7), np.ma.array([1, 5], mask=[0, 1])
+    ),
+    "a mask that cannot be taken away": (
+        np.ma.array([1, 5], mask=[0, 1], hard_mask=True), np.ma.array([1, 5], mask=[0, 1])
+    ),
+    "nothing masked and no mask": (np.ma.array([1, 5]), np.array([1, 5])),
+    "kinds of bytes": (b"a", bytearray(b"a")),
+    "bytes and a view": (b"a", memoryview(b"a")),
+    "a number and an array of one": (np.float64(1), np.array(1.0)),
+    "kinds of dicts": ({"a": 1}, MappingProxyType({"a": 1})),
+    "kinds of sets": ({1}, frozenset({1})),
     "generators": (np.random.default_rng(1), np.random.default_rng(2)),
     "paths": (Path("a"), Path("b")),
     "attributes": (Holder(1), Holder(2)),

@@ -307,3 +307,41 @@ def test_a_broken_edit_is_one_clear_error(module):
         parallel_map(answer, [0])
     module("fresh_broken", "def answer(x): return 3.5", imported=False)
     assert parallel_map(answer, [0]).tolist() == [3.5]
+
+
+# ------------------------------------------------- files that are executed without an import
+
+LOADED = {
+    "spec": "import importlib.util as u\nspec = u.spec_from_file_location('by_path', PATH)\n"
+    "plugin = u.module_from_spec(spec)\nspec.loader.exec_module(plugin)\ng = plugin.g\n",
+    "loader": "import types\nfrom importlib.machinery import SourceFileLoader\n"
+    "plugin = types.ModuleType('by_path')\n"
+    "SourceFileLoader('by_path', PATH).exec_module(plugin)\ng = plugin.g\n",
+    "run_path": "import runpy\ng = runpy.run_path(PATH)['g']\n",
+    "exec": "import pathlib\nexec(pathlib.Path(PATH).read_text())\n",
+    "compile": "with open(PATH, 'rb') as file:\n    exec(compile(file.read(), PATH, 'exec'))\n",
+}
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["at import", "in an item"])
+@pytest.mark.parametrize("way", LOADED)
+def test_an_edit_of_a_file_that_is_executed_by_its_path_is_seen(way, is_late, module, tmp_path):
+    """Not only what `import` finds: workers notice each file that they execute."""
+    plugin = tmp_path / "executed.py"
+    plugin.write_text("def g(x): return 2 * x\n")
+    load = LOADED[way].replace("PATH", repr(str(plugin)))
+    code = f"{load}def f(x): return g(x)\n"
+    if is_late:
+        load = textwrap.indent(load, "        ")
+        code = f"names = {{}}\ndef f(x):\n    if not names:\n{load}"
+        code += "        names['g'] = locals()['g']\n    return names['g'](x)\n"
+    f = module(f"fresh_{way}_{is_late}", code).f
+    path = tmp_path / "run"
+    assert parallel_map(f, [1, 2]).tolist() == [2, 4]
+    assert parallel_map(f, [1, 2], checkpoint=path).tolist() == [2, 4]
+    plugin.write_text("def g(x): return 30 * x  # edited\n")
+    assert parallel_map(f, [1, 2]).tolist() == [30, 60]
+    with pytest.raises(nbshare.errors.CheckpointError, match=r"executed\.py changed"):
+        parallel_map(f, [1, 2], checkpoint=path)
+    results = parallel_map(f, [1, 2], checkpoint=path, if_changed="restart")
+    assert results.tolist() == [30, 60]

@@ -1,0 +1,720 @@
+"""Edits of code that a key must see, whatever way leads to it, and edits that it must not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from nbshare.checkpoint.key import key_of
+from nbshare.options import MapOptions, checked_request
+for line in sys.stdin:
+    if os.fork():
+        if os.wait()[1]:
+            print("it failed", flush=True)
+        continue
+    os.chdir(line.removesuffix("\\n"))
+    sys.path.insert(0, os.getcwd())
+    if os.path.exists("cell"):
+        exec(open("cell").read())
+    else:
+        from work import f
+    request, _ = checked_request(f, [[1, 2]], MapOptions())
+    print(sorted(key_of(request, None).parts.items()), flush=True)
+    break
+"""
+
+
+def in_module(code: str, *edit: str, **files: str):
+    """Return the files of a case, where a module has the function, and the edit of one of them."""
+    return {"work.py": code, **{f"{k.replace('__', '/', 1)}.py": v for k, v in files.items()}}, edit
+
+
+def in_cell(code: str, *edit: str, **files: str):
+    """Return the same, where a cell of a notebook has the function."""
+    files, edit = in_module(code, *edit, **files)
+    return {"cell": files.pop("work.py"), **files}, edit
+
+
+def both(name: str, code: str, *edit: str, **files: str):
+    """Return the two cases for code that may be in a module and in a cell."""
+    case = edit, files
+    return {
+        f"{name}, module": in_module(code, *case[0], **case[1]),
+        f"{name}, notebook": in_cell(code, *case[0], **case[1]),
+    }
+
+
+# Each edit replaces a text that only one of the files has.
+FILTERS = "def load(x): return x\ndef blur(x): return x + 1\ndef edge(x): return x * 10\n"
+EDGE = "x * 10", "x * 11"
+REGISTRY = "KNOWN = {}\ndef register(g):\n    KNOWN[g.__name__] = g\n    return g\n"
+FIELD = "KNOWN = {}\nclass Field:\n    def __set_name__(self, owner, name): KNOWN[name] = owner\n"
+
+SEEN = {
+    **both(
+        "getattr",
+        "import filters\ndef f(x): return getattr(filters, 'ed' + 'ge')(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "getattr of an alias",
+        "import filters\ndef f(x):\n    m = filters\n    return getattr(m, 'ed' 'ge')(m.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "vars",
+        "import filters\ndef f(x): return vars(filters)['ed' + 'ge'](filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "the dict of a module",
+        "import filters\ndef f(x): return filters.__dict__['ed' + 'ge'](filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "dir",
+        "import filters\ndef f(x): return [n for n in dir(filters) if filters.load(n) > 'c'][0]\n",
+        "def edge",
+        "def sharp",
+        filters=FILTERS,
+    ),
+    **both(
+        "attrgetter",
+        "import filters, operator\n"
+        "def f(x): return operator.attrgetter('ed' + 'ge')(filters)(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module as an argument",
+        "import filters\ndef g(m, x): return m.edge(x)\n"
+        "def f(x): return g(filters, filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module in a list",
+        "import filters\nSTEPS = [filters]\ndef f(x): return STEPS[0].edge(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module in a default",
+        "import filters\ndef f(x, m=filters): return m.edge(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module in an object",
+        "import filters\nfrom types import SimpleNamespace\nns = SimpleNamespace(m=filters)\n"
+        "def f(x): return ns.m.edge(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module in a closure",
+        "import filters\ndef make(m):\n    return lambda x: m.edge(x)\n"
+        "g = make(filters)\ndef f(x): return g(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "a module imported in the function",
+        "def f(x):\n    import filters as m\n    return getattr(m, 'ed' + 'ge')(m.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "eval",
+        "import filters\ndef f(x): return eval('filters.ed' + 'ge')(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "the table of modules",
+        "import filters\nfrom sys import modules\n"
+        "def f(x): return modules['fil' + 'ters'].edge(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "the globals of a function",
+        "import filters\ndef f(x): return filters.load(filters.load, x)\n",
+        *EDGE,
+        filters="def load(g, x): return g.__globals__['ed' + 'ge'](x)\n"
+        "def edge(x): return x * 10\n",
+    ),
+    **both(
+        "the name of a keyword",
+        "def g(a=0, b=0): return 10 * a + b\ndef f(x): return g(a=x)\n",
+        "g(a=x)",
+        "g(b=x)",
+    ),
+    **both(
+        "two keywords that change places",
+        "def g(a=0, b=0): return 10 * a + b\ndef f(x): return g(a=x, b=1) + g(b=x, a=1)\n",
+        "g(a=x, b=1)",
+        "g(b=x, a=1)",
+    ),
+    **both(
+        "the keyword of a method",
+        "class C:\n    def g(self, a=0, b=0): return 10 * a + b\ndef f(x): return C().g(a=x)\n",
+        "g(a=x)",
+        "g(b=x)",
+    ),
+    **both(
+        "the keyword of a class pattern",
+        "from fractions import Fraction\n"
+        "def f(x):\n    match Fraction(x, 3):\n        case Fraction(numerator=n): return n\n",
+        "numerator=n",
+        "denominator=n",
+    ),
+    **both(
+        "an argument by position only",
+        "import inspect\ndef g(a): return a\ndef f(x): return str(g.__code__.co_posonlyargcount)\n",
+        "g(a)",
+        "g(a, /)",
+    ),
+    **both(
+        "an annotation of a function",
+        "def g(a: int): return a\ndef f(x): return g.__annotations__['a'](x)\n",
+        "a: int",
+        "a: float",
+    ),
+    **both(
+        "an annotation of a class",
+        "import typing\nclass C:\n    a: int\ndef f(x): return typing.get_type_hints(C)['a'](x)\n",
+        "a: int",
+        "a: str",
+    ),
+    **both(
+        "annotations that become texts",
+        "def g(a: int): return a\ndef f(x): return str(g.__annotations__)\n",
+        "def g",
+        "from __future__ import annotations\ndef g",
+    ),
+    **both(
+        "an accessor of pandas",
+        "import registered\ndef f(x): return registered.made(x).geo.area()\n",
+        *EDGE,
+        registered="import pandas as pd\n"
+        "@pd.api.extensions.register_series_accessor('geo')\n"
+        "class Geo:\n    def __init__(self, s): self.s = s\n"
+        "    def area(self): return (lambda x: x * 10)(self.s.iloc[0])\n"
+        "def made(x): return pd.Series([x])\n",
+    ),
+    **both(
+        "a codec",
+        "import registered\ndef f(x): return registered.load('a').encode('own')\n",
+        *EDGE,
+        registered="import codecs\n@codecs.register\n"
+        "def search(name, x=1): return x * 10\n"
+        "def load(x): return x\n",
+    ),
+    **both(
+        "a decorator with a name of its own",
+        "import registered\ndef f(x): return registered.load(x)\n",
+        *EDGE,
+        registered="import atexit as lib\n@lib.register\n"
+        "def hook(x=1): return x * 10\ndef load(x): return x\n",
+    ),
+    "a dispatch on types": in_module(
+        "import part\nfrom base import area\ndef f(x): return area(x)\n",
+        *EDGE,
+        base="from functools import singledispatch\n@singledispatch\ndef area(x): return 0\n",
+        part="from base import area\n@area.register(int)\ndef _(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by a decorator",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['ed' + 'ge'](x)\n",
+        *EDGE,
+        reg=REGISTRY,
+        part="from reg import register\n@register\ndef edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by a decorator of a method",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['ed' + 'ge'](None, x)\n",
+        *EDGE,
+        reg=REGISTRY,
+        part="from reg import register\n"
+        "class C:\n    @register\n    def edge(self, x): return x * 10\n",
+    ),
+    **both(
+        "a registry by a call",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['ed' + 'ge'](x)\n",
+        *EDGE,
+        reg=REGISTRY,
+        part="import reg\ndef edge(x): return x * 10\n_ = reg.register(edge)\n",
+    ),
+    **both(
+        "a registry by __set_name__",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['k'].edge(x)\n",
+        *EDGE,
+        reg=FIELD,
+        part="from reg import Field\n"
+        "class C:\n    k = Field()\n    @staticmethod\n    def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by __set_name__ of an object made before",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['k'].edge(x)\n",
+        *EDGE,
+        reg=FIELD + "FIELD = Field()\n",
+        part="from reg import FIELD\n"
+        "class C:\n    k = FIELD\n    @staticmethod\n    def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by __init_subclass__",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0].edge(x)\n",
+        *EDGE,
+        reg="KNOWN = []\nclass Base:\n    def __init_subclass__(cls): KNOWN.append(cls)\n",
+        part="from reg import Base\n"
+        "class C(Base):\n    @staticmethod\n    def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by __init_subclass__ of a base of a base",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[1].edge(x)\n",
+        *EDGE,
+        reg="KNOWN = []\nclass Base:\n    def __init_subclass__(cls): KNOWN.append(cls)\n",
+        mid="import reg\nclass Mid(reg.Base): pass\n",
+        part="from mid import Mid\n"
+        "class C(Mid):\n    @staticmethod\n    def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by a metaclass",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[1].edge(x)\n",
+        *EDGE,
+        reg="KNOWN = []\nclass Meta(type):\n    def __init__(cls, *args): KNOWN.append(cls)\n"
+        "class Base(metaclass=Meta): pass\n",
+        part="from reg import Base\n"
+        "class C(Base):\n    @staticmethod\n    def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a registry by a metaclass of an installed class",
+        "import part\ndef f(x): return part.load(x)\n",
+        *EDGE,
+        part="import ctypes\ndef load(x): return x\n"
+        "class C(ctypes.Structure):\n    def edge(self, x): return x * 10\n",
+    ),
+    "the subclasses of a class": in_module(
+        "import part\nfrom reg import Base\ndef f(x): return Base.__subclasses__()[0]().edge(x)\n",
+        "x * 10",
+        "x * 11",
+        reg="class Base:\n    def __init_subclass__(cls): pass\n",
+        part="from reg import Base\nclass C(Base):\n    def edge(self, x): return x * 10\n",
+    ),
+    **both(
+        "a list that grows in the body of a class",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0](x)\n",
+        *EDGE,
+        reg="KNOWN = []\n",
+        part="from reg import KNOWN\ndef edge(x): return x * 10\n"
+        "class C:\n    KNOWN.append(edge)\n",
+    ),
+    **both(
+        "a list that grows in place in the body of a class",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0](x)\n",
+        *EDGE,
+        reg="KNOWN = []\n",
+        part="from reg import KNOWN\ndef edge(x): return x * 10\n"
+        "class C:\n    k = KNOWN\n    k += [edge]\n",
+    ),
+    **both(
+        "a list that grows in a default",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0](x)\n",
+        *EDGE,
+        reg="KNOWN = []\n",
+        part="from reg import KNOWN\ndef edge(x): return x * 10\n"
+        "def other(k=KNOWN.append(edge)): pass\n",
+    ),
+    **both(
+        "a list that grows in an annotation",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0](x)\n",
+        *EDGE,
+        reg="KNOWN = []\n",
+        part="from reg import KNOWN\ndef edge(x): return x * 10\n"
+        "def other(k: KNOWN.append(edge)): pass\n",
+    ),
+    "a patch in the body of a class": in_module(
+        "import part, filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="def load(x): return x\n",
+        part="import filters\ndef edge(x): return x * 10\nclass C:\n    filters.load = edge\n",
+    ),
+    "a patch of an item": in_module(
+        "import part, reg\ndef f(x): return reg.KNOWN['k'](x)\n",
+        *EDGE,
+        reg="KNOWN = {}\n",
+        part="import reg\ndef edge(x): return x * 10\nreg.KNOWN['k'] = edge\n",
+    ),
+    "a patch in a loop": in_module(
+        "import part, filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="def load(x): return x\n",
+        part="import filters\ndef edge(x): return x * 10\n"
+        "for n in ['load']:\n    setattr(filters, n, edge)\n",
+    ),
+    **both(
+        "an operator that registers",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN[0](x)\n",
+        *EDGE,
+        reg="KNOWN = []\nclass Op:\n    def __or__(self, g): KNOWN.append(g)\nOP = Op()\n",
+        part="from reg import OP\ndef edge(x): return x * 10\n_ = OP | edge\n",
+    ),
+    **both(
+        "a star import that begins to give a name",
+        "import box\ndef f(x): return box.load(x)\n",
+        "def more(x): return 3",
+        "def load(x): return 3",
+        box="def load(x): return 2\nfrom inner import *\n",
+        inner="def more(x): return 3\n",
+    ),
+    **both(
+        "the __all__ of a star import",
+        "import box\ndef f(x): return box.load(x)\n",
+        "['more']",
+        "['load']",
+        box="def load(x): return 2\nfrom inner import *\n",
+        inner="__all__ = ['more']\ndef load(x): return 3\ndef more(x): return 3\n",
+    ),
+    **both(
+        "a name that comes by two star imports",
+        "import box\ndef f(x): return box.edge(x)\n",
+        *EDGE,
+        box__mid="from .last import *\n",
+        box____init__="from .mid import *\n",
+        box__last=FILTERS,
+    ),
+    **both(
+        "a name of a package that its module has, too",
+        "import box\ndef f(x): return box.edge(x)\n",
+        *EDGE,
+        box____init__="from .edge import edge\n",
+        box__edge="def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a module that makes its names",
+        "import box\ndef f(x): return box.edge(x)\n",
+        *EDGE,
+        box="def __getattr__(name): return made\ndef made(x): return x * 10\n",
+    ),
+    **both(
+        "a module that makes its names in a loop",
+        "import box\ndef f(x): return box.edge(x)\n",
+        *EDGE,
+        box="for n in ['edge']:\n    globals()[n] = lambda x: made(x)\n"
+        "def made(x): return x * 10\n",
+    ),
+    **both(
+        "a package that is passed on",
+        "import box, box.inner\ndef g(m, x): return m.inner.edge(x)\n"
+        "def f(x): return g(box, box.inner.load(x))\n",
+        *EDGE,
+        box____init__="from . import inner\n",
+        box__inner=FILTERS,
+    ),
+    **both(
+        "a module of a module",
+        "import box\ndef f(x): return getattr(box.inner, 'ed' + 'ge')(box.inner.load(x))\n",
+        *EDGE,
+        box____init__="from . import inner\n",
+        box__inner=FILTERS,
+    ),
+    **both(
+        "a module that another has imported",
+        "import mid\ndef f(x): return mid.filters.edge(x)\n",
+        *EDGE,
+        mid="import filters\n",
+        filters=FILTERS,
+    ),
+    "a module imported for its effect": in_module(
+        "import filters, part\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="KNOWN = {}\ndef load(x): return KNOWN['k'](x)\n",
+        part="from filters import KNOWN\nKNOWN.update(k=lambda x: x * 10)\n",
+    ),
+    **both(
+        "eval in a helper",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="def load(x): return eval('ed' + 'ge')(x)\ndef edge(x): return x * 10\n",
+    ),
+    **both(
+        "a formula",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="import models\ndef load(x): return models.ols('y ~ edge(x)', x)\n"
+        "def edge(x): return x * 10\n",
+        models="def ols(text, x): return 1\n",
+    ),
+    **both(
+        "a value in a query",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        "LIMIT = 1",
+        "LIMIT = 2",
+        filters="def load(x): return x.query('a > @LIMIT')\nLIMIT = 1\n",
+    ),
+    **both(
+        "modules by their names",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="import sys\ndef load(x): return getattr(sys.modules[__name__], 'ed' + 'ge')(x)\n"
+        "def edge(x): return x * 10\n",
+    ),
+    **both(
+        "the frame of a function",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        *EDGE,
+        filters="import sys\ndef load(x): return sys._getframe().f_globals['ed' + 'ge'](x)\n"
+        "def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a docstring that is read",
+        "import filters\ndef f(x): return filters.load(x)\n",
+        "first",
+        "second",
+        filters="def load(x):\n    'first'\n    return load.__doc__\n",
+    ),
+}
+
+USED = "import plain\ndef f(x): return plain.load(x)\n"
+IN_PLAIN = """\
+'A module.'
+from __future__ import annotations
+import functools, math
+from abc import ABC, ABCMeta, abstractmethod
+from collections import namedtuple
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar, overload
+import other
+from other import helper as aid
+try:
+    import missing_one as fast
+except ImportError:
+    fast = None
+LIMIT = 3
+TABLE = {"a": [1, 2], "b": (LIMIT, -LIMIT)}
+AREA = LIMIT * 2
+SQUARES = [k * k for k in (1, 2, 3)]
+T = TypeVar("T")
+Pair = namedtuple("Pair", "a b")
+
+def load(x: int, k: float = LIMIT) -> float:
+    'Load it.'
+    # why
+    return other.helper(x) + k
+
+def unrelated(x, y=LIMIT, *more, z: int = 5):
+    import json
+    print(other.not_used(x) + len(json.dumps(x)), 'unrelated text')
+    return [each for each in more if other.not_used(each)]
+
+class Plain:
+    scale = 7
+    kinds = ["a", "b"]
+    def method(self): return self.scale * 8
+    @property
+    def area(self): return 9
+    @area.setter
+    def area(self, value): self.scale = 10
+    @staticmethod
+    def still(x): return 11
+    @classmethod
+    def made(cls): return cls() or 12
+    class Inner:
+        k = 13
+
+class Base(ABC):
+    @abstractmethod
+    def step(self): return 14
+
+class Derived(Base):
+    def step(self): return 15
+
+class Foreign(other.Base):
+    def step(self): return 16
+
+class Abstract(metaclass=ABCMeta):
+    k = 17
+
+@dataclass(frozen=True)
+class Data:
+    k: int = 18
+    some: list = field(default_factory=list)
+
+class Kind(Enum):
+    ONE = 19
+
+class Row(NamedTuple):
+    k: int = 20
+
+class Box(Generic[T]):
+    k = 21
+
+class Wrong(ValueError):
+    k = 22
+
+@functools.lru_cache(maxsize=None)
+def cached(x): return 23
+
+async def later(x): return 24
+
+def generator(x): yield 25
+
+scaled = lambda x: 26 * x
+"""
+IN_OTHER = """
+def helper(x): return 1.0 * x
+def not_used(x): return 2.0 * x
+class Base:
+    k = 30
+"""
+NOT_SEEN = {
+    "a comment": ("# why", "# because"),
+    "a docstring": ("Load it.", "Loads it."),
+    "the docstring of the module": ("A module.", "The module."),
+    "formatting": ("other.helper(x) + k", "(other.helper( x )+k)"),
+    "quotes": ("'unrelated text'", '"unrelated text"'),
+    "empty lines": ("def load", "\n\n\ndef load"),
+    "a function": ("if other.not_used", "if not other.not_used"),
+    "a default": ("z: int = 5", "z: int = 6"),
+    "an annotation": ("z: int", "z: float"),
+    "a text": ("unrelated text", "another text"),
+    "an import in a function": ("    import json", "    import json, csv"),
+    "a constant": ("[1, 2]", "[1, 3]"),
+    "a constant of a constant": ("LIMIT * 2", "LIMIT * 4"),
+    "a list that is computed": ("k * k", "k + k"),
+    "a named tuple": ('"a b"', '"a b c"'),
+    "a class attribute": ("scale = 7", "scale = 70"),
+    "a method": ("self.scale * 8", "self.scale * 80"),
+    "a property": ("return 9", "return 90"),
+    "a setter": ("= 10", "= 100"),
+    "a static method": ("return 11", "return 110"),
+    "a class method": ("or 12", "or 120"),
+    "a class in a class": ("k = 13", "k = 130"),
+    "an abstract class": ("return 14", "return 140"),
+    "a derived class": ("return 15", "return 150"),
+    "a class derived from one of another file": ("return 16", "return 160"),
+    "a class with a plain metaclass": ("k = 17", "k = 170"),
+    "a dataclass": ("= 18", "= 180"),
+    "an enumeration": ("= 19", "= 190"),
+    "a class of tuples": ("= 20", "= 200"),
+    "a generic class": ("k = 21", "k = 210"),
+    "an exception": ("k = 22", "k = 220"),
+    "a function with a cache": ("return 23", "return 230"),
+    "a coroutine": ("return 24", "return 240"),
+    "a generator": ("yield 25", "yield 250"),
+    "a lambda": ("26 * x", "27 * x"),
+    "a function of another file": ("2.0 * x", "3.0 * x"),
+    "a class of another file": ("k = 30", "k = 300"),
+    "a new function": ("def unrelated", "def new(x): return x\ndef unrelated"),
+    "a new import": ("import functools, math", "import functools, math, cmath"),
+}
+WAYS = {
+    "module": ("work.py", USED),
+    "notebook": ("cell", "def f(x):\n    import plain as p\n    return p.load(x)\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def parts_in():
+    """Give the key of a call with the function in a folder, as a process of its own finds it.
+
+    Each is forked from one that has imported the package, which takes most of the time.
+    """
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+
+        def parts_in(folder: Path) -> str:
+            process.stdin.write(f"{folder}\n")
+            process.stdin.flush()
+            found = process.stdout.readline()
+            assert found.startswith("[("), found
+            return found
+
+        yield parts_in
+
+
+def write(folder: Path, files: dict[str, str], edit: tuple[str, str] | None = None) -> None:
+    """Write files; an edit changes the one that has its text."""
+    if edit is not None:
+        (name,) = (name for name, text in files.items() if edit[0] in text)
+        files = files | {name: files[name].replace(*edit, 1)}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_an_edit_is_seen_whatever_leads_to_it(case, tmp_path, parts_in):
+    """By names or not, in a module and in a notebook."""
+    files, edit = SEEN[case]
+    if "pandas" in case:
+        pytest.importorskip("pandas")
+    write(tmp_path / "before", files)
+    write(tmp_path / "after", files, edit)
+    assert parts_in(tmp_path / "before") != parts_in(tmp_path / "after")
+
+
+RUN = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+import nbshare
+exec(open("cell").read())
+found = nbshare.parallel_map(f, [1, 2], checkpoint="run", progress=False)
+print([*found] == [f(1), f(2)])
+"""
+RUNS = [
+    "getattr",
+    "eval",
+    "the globals of a function",
+    "the name of a keyword",
+    "an accessor of pandas",
+    "a registry by __set_name__",
+    "an annotation of a function",
+]
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_gives_no_old_results_after_an_edit(case, tmp_path):
+    """As in a notebook: two processes with one checkpoint, and an edit between."""
+    files, edit = SEEN[f"{case}, notebook"]
+    if "pandas" in case:
+        pytest.importorskip("pandas")
+    command = [sys.executable, "-c", RUN]
+    run = partial(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
+    write(tmp_path, files)
+    assert run().stdout == "True\n"
+    assert run().stdout == "True\n"
+    write(tmp_path, files, edit)
+    assert "CheckpointError" in run().stderr
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory, parts_in):
+    """Give the keys of the functions that use the plain module."""
+    found = {}
+    for way, (name, text) in WAYS.items():
+        folder = tmp_path_factory.mktemp("original")
+        write(folder, {name: text, "plain.py": IN_PLAIN, "other.py": IN_OTHER})
+        found[way] = parts_in(folder)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("edit", NOT_SEEN)
+def test_an_edit_next_to_what_is_used_is_not_seen(edit, way, tmp_path, parts_in, originals):
+    """Of definitions that the function does not reach, and of what is no code."""
+    name, text = WAYS[way]
+    write(tmp_path, {name: text, "plain.py": IN_PLAIN, "other.py": IN_OTHER}, NOT_SEEN[edit])
+    assert parts_in(tmp_path) == originals[way]
