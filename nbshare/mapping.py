@@ -274,12 +274,36 @@ def parallel_map(
     Notes
     -----
     **Workers** are kept for the next call. They start anew when a file that they imported,
-    ``os.environ`` or ``sys.path`` has changed. They see the caller's working directory, warning
-    filters, umask and CPU affinity of the call's start. They end with this process, however it
-    ends. A nested call runs in its worker, one item after the other.
+    ``os.environ``, ``sys.path`` or ``sys.argv`` has changed. They end with this process, however it
+    ends. A nested call runs in its worker, one item after the other. Of the caller's state, as it
+    is when the call starts, they have:
 
-    Changes that `func` makes to its process are undone after the call. Some cannot be undone: a
-    worker that called `os.setuid` stays that user until it ends. Programs that `func` starts end
+    ======================================  ===========  ===========================================
+    state of the caller                     in workers   notes, and what to do
+    ======================================  ===========  ===========================================
+    environment, ``sys.argv``, import path  the same     relative folders of the path mean what they
+                                                         meant when modules were found in them
+    working directory, umask, CPU affinity  the same
+    warning filters                         the same
+    recursion limit, `decimal` context      the same
+    ``np.errstate``                         the same     errors for a function of ``np.seterrcall``
+                                                         are warnings: it stays here
+    imported modules                        their files  values that were changed in this process do
+                                                         not count: pass them as arguments or in
+                                                         `shared`, or set them in `initializer`
+    functions and variables of a notebook   copies       `func`, `initializer`, `shared` and items
+                                                         of a call share their variables
+    random numbers                          their own    pass `seed`
+    CPUs for BLAS and OpenMP                a share      set ``OMP_NUM_THREADS`` before the call
+    logging, locale, options of libraries   defaults     set them in `func` or `initializer`
+    context variables, thread locals        none         pass their values as arguments
+    open files, connections, locks, GPU     none         open them in `func` or `initializer`
+    standard input                          empty        read it first, and pass what was read
+    ======================================  ===========  ===========================================
+
+    What `func` changes of the first five rows is undone after the call, and so are its signal
+    handlers, timers and standard streams. What it changes in modules stays in its worker; a worker
+    that called `os.setuid` stays that user until it ends. Programs that `func` starts end
     with their worker, except those in a session of their own (``start_new_session=True``), which
     outlive a cancelled call and `shutdown`.
 

@@ -135,7 +135,7 @@ def listed(parameter: Parameter) -> Iterator[str]:
 def markdown(text: str) -> Iterator[str]:
     """Yield the lines of reStructuredText as Markdown: examples and literal blocks fenced."""
     fence = ""
-    for line in [*text.splitlines(), None]:
+    for line in [*tables(text.splitlines()), None]:
         is_code = line is not None and (line.startswith((">>>", "...", "    ")) or fence == ">>>")
         if line is not None and fence == ">>>" and not line:
             is_code = False
@@ -148,6 +148,29 @@ def markdown(text: str) -> Iterator[str]:
             fence = ">>>" if line.startswith(">>>") else "::"
             yield from ("", "```python" if fence == ">>>" else "```text")
         yield line if fence else inline(line.replace("::", ":") if line.endswith("::") else line)
+
+
+def tables(lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a text, its simple tables as Markdown's."""
+    columns: list[slice] = []  # of the table that is being read
+    rows: list[list[str]] = []
+    n_borders = 0  # of three
+    for line in lines:
+        if re.fullmatch(r"=+(  +=+)+", line):
+            n_borders += 1
+            starts = [found.start() for found in re.finditer("=+", line)]
+            columns = [slice(*ends) for ends in zip(starts, [*starts[1:], None], strict=True)]
+            if n_borders == 2:
+                rows.append(["---"] * len(columns))
+            elif n_borders == 3:
+                yield from (f"| {' | '.join(row)} |" for row in rows)
+                rows, n_borders = [], 0
+        elif not n_borders:
+            yield line
+        elif (cells := [line[column].strip() for column in columns])[0]:
+            rows.append(cells)
+        else:  # the row goes on
+            rows[-1] = [" ".join(parts).strip() for parts in zip(rows[-1], cells, strict=True)]
 
 
 def inline(text: str) -> str:

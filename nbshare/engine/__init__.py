@@ -95,7 +95,7 @@ channel
 chunk
     The items that a worker claims at a time.
 context
-    Settings that workers take over from the caller: environment, directory, filters, umask.
+    Settings that workers take over from the caller: environment, directory, filters, arithmetic.
 deadline
     When a worker is killed: after a time-out, or when its call was stopped.
 detached

@@ -83,6 +83,10 @@ def may_name_main(data: bytes) -> bool:
     return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
 
 
+# The modules of functions that every pickle by value names.
+_LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
+
+
 @cache
 def value_pickler() -> Any:
     """Return the class of picklers that send by value what workers cannot import."""
@@ -93,6 +97,8 @@ def value_pickler() -> Any:
 
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is FunctionType and obj.__module__ in _LOADERS:
+                return NotImplemented  # by name; to find that out takes 10 µs
             if type(obj) is _lru_cache_wrapper and _is_of_main(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
