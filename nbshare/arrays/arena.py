@@ -190,7 +190,8 @@ class Arena:
     def _span(self, raw: memoryview) -> Span:
         """Return the place of a buffer: in its shared memory, or else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        for segment in () if self._by_handle or self.by_value else list(lenders):
+        refers = not (self._by_handle or self.by_value)
+        for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
             if is_here and (self._stays_here or not segment.is_private):

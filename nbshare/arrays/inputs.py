@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -65,16 +66,15 @@ class Inputs:
 
     def load(self, packed: Packed) -> Any:
         """Load an object; arrays in it are views of the segments."""
-        global _current
         buffers = [self._bytes(span) for span in packed.buffers]
         for span in packed.buffers:
             if (found := segment_of(self._segments[span.segment].root)) is not None:
-                lenders.add(found[0])
-        before, _current = _current, self._segments
+                lenders[id(found[0])] = found[0]
+        before, _loading.segments = _loading.segments, self._segments
         try:
             return pickle.loads(self._bytes(packed.pickle), buffers=buffers)
         finally:
-            _current = before
+            _loading.segments = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
@@ -115,14 +115,20 @@ class Inputs:
 opened: deque[Segment] = deque(maxlen=8)
 
 # Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
-# a buffer is can be told by its address only.
-lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
+# a buffer is can be told by its address only. By id: of a WeakSet no thread can make a list while
+# another one adds to it.
+lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
-# The segments of the pickle that is being loaded: it can name functions only. A worker loads in
-# one thread.
-_current: Sequence[View] = ()
+
+class _Loading(threading.local):
+    """The segments of the pickle that this thread is loading: it can name functions only."""
+
+    segments: Sequence[View] = ()
+
+
+_loading = _Loading()
 
 
 def attach(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
-    return Inputs(_current).array(ArrayReference(*reference))
+    return Inputs(_loading.segments).array(ArrayReference(*reference))

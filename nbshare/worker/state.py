@@ -15,6 +15,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -154,11 +155,15 @@ _under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thre
 @contextmanager
 def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
     """Report on a row of the board if the block takes long; defaults: this row, imports."""
-    _under_way.append((_under_way[-1][0] if row is None else row, _thread.get_ident(), what))
+    here = _thread.get_ident()
+    if row is None:
+        row = next(row for row, thread, _ in reversed(_under_way) if thread == here)
+    entry = row, here, what
+    _under_way.append(entry)
     try:
         yield
     finally:
-        _under_way.pop()
+        _under_way.remove(entry)  # others may be those of other threads
 
 
 def look() -> float:
@@ -184,18 +189,20 @@ def _place(frame: FrameType, what: str) -> str:
 
 
 _initialized: list[bytes] = []  # the initializers that have run in this process
+_initializing = threading.RLock()  # one at a time; it may make calls with another one
 
 
 def initialize(key: bytes, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     """Run the initializer of a call, unless it has been run here already."""
-    if _initialized == [key]:
-        return
-    try:
-        what = f"running the initializer {label_of(initializer)}"
-        # Its changes stay, in a worker as anywhere else.
-        with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
-            initializer(*initargs)
-    except BaseException as error:
-        noted(error, f"raised by the initializer {label_of(initializer)}")
-        raise
-    _initialized[:] = [key]
+    with _initializing:
+        if _initialized == [key]:
+            return
+        try:
+            what = f"running the initializer {label_of(initializer)}"
+            # Its changes stay, in a worker as anywhere else.
+            with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
+                initializer(*initargs)
+        except BaseException as error:
+            noted(error, f"raised by the initializer {label_of(initializer)}")
+            raise
+        _initialized[:] = [key]

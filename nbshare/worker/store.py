@@ -8,10 +8,10 @@ each. So no work is lost when results differ.
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import struct
 import time
+from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -74,7 +74,7 @@ class LogWriter:
         if log is None or start + nbytes > log.nbytes:
             size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
             log, start = Segment.create(size), 0
-            self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
+            self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
             self._announce(self._key, log)
         self._start, self._position = start, start + nbytes
         for offset, part in parts:
