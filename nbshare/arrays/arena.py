@@ -98,7 +98,7 @@ class Arena:
         self.nbytes = 0
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
-        self._stays_here = stays_here
+        self.stays_here = stays_here
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
@@ -143,7 +143,7 @@ class Arena:
                 "a copy: numpy.array(x)"
             )
         found = None if self.by_value else segment_of(array)
-        if found is not None and (self._stays_here or not found[0].is_private):
+        if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.
             may_write = array.flags.writeable and (writable or segment.mode == "c")
@@ -194,7 +194,7 @@ class Arena:
         for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
-            if is_here and (self._stays_here or not segment.is_private):
+            if is_here and (self.stays_here or not segment.is_private):
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
                 return Span(self._segment_index(segment, mode), offset, raw.nbytes)
         self.has_views = True

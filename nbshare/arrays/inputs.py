@@ -31,6 +31,12 @@ class Packed(NamedTuple):
     buffers: tuple[Span, ...]
 
 
+class Itself(NamedTuple):
+    """An object that this process uses as it is, not a copy of it."""
+
+    value: Any
+
+
 class ArrayReference(NamedTuple):
     """An array in one of the call's segments, in another one, or in a file of the user."""
 
@@ -64,8 +70,10 @@ class Inputs:
     def __init__(self, segments: Sequence[View]) -> None:
         self._segments = list(segments)
 
-    def load(self, packed: Packed) -> Any:
+    def load(self, packed: Packed | Itself) -> Any:
         """Load an object; arrays in it are views of the segments."""
+        if isinstance(packed, Itself):
+            return packed.value
         buffers = [self._bytes(span) for span in packed.buffers]
         for span in packed.buffers:
             if (found := segment_of(self._segments[span.segment].root)) is not None:

@@ -177,6 +177,8 @@ class Sources:
         The digest of each definition that was reached, by what messages call it.
     lines : dict of str to str
         File and lines of each definition, in the same way.
+    older : set of str
+        Definitions that are not the ones of their names: a module was imported again.
     imports_any : bool
         Whether files are imported under computed names; these may be among those reached.
     """
@@ -187,6 +189,7 @@ class Sources:
         self._modules: dict[str, Module | None] = {}
         self._labels = Counter[str]()
         self._seen: dict[Step, None] = {}
+        self.older: set[str] = set()
         self.imports_any = False
         self._finds_subclasses = False
 

@@ -16,6 +16,10 @@ import nbshare
 N_THREADS = 8
 
 
+def adder(found):
+    return lambda i: found.add(i)
+
+
 class HereContract(BackendContract):
     """What calls promise on this machine, too."""
 
@@ -98,7 +102,48 @@ class TestProcesses(HereContract):
         """Name none."""
 
 
-class TestThreads(HereContract):
+class InProcessContract(HereContract):
+    """What calls promise where items run in this process."""
+
+    @pytest.mark.parametrize("make", [lambda found: found.add, adder], ids=["method", "closure"])
+    def test_the_function_itself_runs(self, run, make):
+        """What it adds to an object of its caller is there."""
+        found = set()
+        run(make(found), range(100))
+        assert found == {*range(100)}
+
+    def test_functions_in_shared_objects_are_themselves(self, run):
+        """They share what they use with the caller, as the function does."""
+        found = set()
+        run(lambda i, note: note(i), range(100), shared={"note": adder(found)})
+        assert found == {*range(100)}
+
+    def test_an_initializer_and_the_function_share_their_variables(self, run):
+        """What it sets is there for the items, and afterwards."""
+        ready = 0
+
+        def get_ready(value):
+            nonlocal ready
+            ready = value
+
+        found = run(lambda i: i + ready, range(100), initializer=get_ready, initargs=[10])
+        assert found.tolist() == [*range(10, 110)]
+        assert ready == 10
+
+    def test_a_function_need_not_be_sendable(self, run):
+        """It may use locks, and files that are open here."""
+        lock, total = threading.Lock(), 0
+
+        def count(i):
+            nonlocal total
+            with lock:
+                total += i
+
+        run(count, range(100))
+        assert total == sum(range(100))
+
+
+class TestThreads(InProcessContract):
     """Threads of this process."""
 
     lacks = frozenset({"timeout"})
@@ -109,7 +154,7 @@ class TestThreads(HereContract):
         return "threads"
 
 
-class TestSerial(HereContract):
+class TestSerial(InProcessContract):
     """One item after the other, in the thread that calls."""
 
     lacks = frozenset({"timeout", "background"})
