@@ -10,7 +10,7 @@
 
 Arrays do not enter the pickle, but for small ones among the items. One that is in a segment
 already, or in a mapped file, is sent as a reference to it; any other is copied into the arena,
-once, and arrives as a read-only view.
+once. Copies arrive read-only, whatever their size: what is written to one would be lost.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from nbshare.arrays.inputs import (
     attach,
     lenders,
     reference_to,
+    small,
 )
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut, is_interrupt
@@ -155,7 +156,9 @@ class Arena:
             )
             reference = reference_to(array, where, offset, may_write)
         elif not self._copies_files and (file := file_of(array)) is not None:
-            reference = ArrayReference(*file, array.shape, array.strides, array.dtype, False, False)
+            may_write = array.flags.writeable and writable
+            form = array.shape, array.strides, array.dtype
+            reference = ArrayReference(*file, *form, False, may_write)
         else:
             self.has_views = True
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -164,6 +167,14 @@ class Arena:
             reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
+
+    def refers_to(self, array: npt.NDArray[Any]) -> bool:
+        """Return whether an array is where workers find it, so that it is not copied."""
+        if array.base is None:  # it has its memory
+            return False
+        return segment_of(array) is not None or (
+            not self._copies_files and file_of(array) is not None
+        )
 
     def begin_part(self) -> None:
         """Begin what is to share no array with what was packed before."""
@@ -307,15 +318,14 @@ def _pickler_class(by_value: bool) -> Any:
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
-            # In the pickle it would arrive writable: only what may be written to goes there.
-            is_in_band = self.writable and array.nbytes < IN_BAND
-            if is_in_band and segment_of(array) is None:
-                return None
             if array.dtype.hasobject or array.dtype.char == "T":
                 return None
-            if type(array) in PLAIN:
-                return attach, tuple(self.arena.refer(array, writable=self.writable))
-            return take_apart(array)
+            if type(array) not in PLAIN:
+                return take_apart(array)
+            if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
+                order = "F" if array.flags.fnc else "C"
+                return small, (array.tobytes(order), array.dtype, array.shape, order)
+            return attach, tuple(self.arena.refer(array, writable=self.writable))
 
         def _unlocked(self, part: Any) -> Any:
             is_array = isinstance(part, np.ndarray)

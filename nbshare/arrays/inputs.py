@@ -46,7 +46,7 @@ class ArrayReference(NamedTuple):
     strides: tuple[int, ...] | None  # bytes; None: C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
-    is_writable: bool  # if its segment is
+    is_writable: bool  # if its segment or file is
 
 
 def reference_to(
@@ -88,7 +88,7 @@ class Inputs:
         """Return the array that a reference means."""
         segment, offset, shape, strides, dtype, is_shared, is_writable = reference
         if isinstance(segment, UserFile):
-            view = View(segment.mapped())
+            view = View(segment.mapped(writable=is_writable))
         elif isinstance(segment, Handle):
             view = View(found := open_handle(segment))
             if segment.receipt is None:
@@ -135,6 +135,12 @@ class _Loading(threading.local):
 
 
 _loading = _Loading()
+
+
+def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
+    """Return a small array, of dtype, shape and order, whose bytes are in its pickle: read-only."""
+    dtype, shape, order = form
+    return np.ndarray(shape, dtype, data, order=order)
 
 
 def attach(*reference: Any) -> npt.NDArray[Any]:

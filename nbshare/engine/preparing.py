@@ -119,7 +119,7 @@ def _is_plain(items: Sequence[Any]) -> bool:
 def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
     """Pack items, counted from the `first`; return what `nbshare.worker.items.Source` takes."""
     if isinstance(iterable, np.ndarray):
-        is_shared = isinstance(iterable, SharedArray)
+        is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable

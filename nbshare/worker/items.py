@@ -93,8 +93,6 @@ class Source:
                         "from, and build it in the function."
                     )
                 raise
-            if isinstance(items, np.ndarray):
-                items.flags.writeable = False  # like rows of arrays that are not packed
             self._block = block, items
         return self._block
 
