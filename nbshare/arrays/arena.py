@@ -21,7 +21,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -156,9 +156,8 @@ class Arena:
             )
             reference = reference_to(array, where, offset, may_write)
         elif not self._copies_files and (file := file_of(array)) is not None:
-            may_write = array.flags.writeable and writable
-            form = array.shape, array.strides, array.dtype
-            reference = ArrayReference(*file, *form, False, may_write)
+            place = *file, array.shape, array.strides, array.dtype
+            reference = ArrayReference(*place, False, array.flags.writeable and writable)
         else:
             self.has_views = True
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -323,7 +322,7 @@ def _pickler_class(by_value: bool) -> Any:
             if type(array) not in PLAIN:
                 return take_apart(array)
             if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
-                order = "F" if array.flags.fnc else "C"
+                order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 return small, (array.tobytes(order), array.dtype, array.shape, order)
             return attach, tuple(self.arena.refer(array, writable=self.writable))
 
