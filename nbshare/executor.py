@@ -91,8 +91,9 @@ class Executor(futures.Executor):
     Notes
     -----
     A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
-    copied to shared memory, and large ones arrive read-only: `share` arrays that many tasks need.
-    Large arrays among the results come back through shared memory.
+    copied, and arrive read-only: `share` arrays that many tasks need. A `numpy.memmap` that is open
+    for writing goes by its file, which tasks can write to. Large arrays among the results come back
+    through shared memory.
 
     A future raises its task's exception as itself, with the worker's traceback. A worker that dies
     fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a

@@ -87,9 +87,10 @@ def parallel_map(
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
-        copied, and neither is a `numpy.memmap` of 1 MiB or more, here or among the items: workers
-        map its file, which may be larger than the memory, and see later writes to it (mode ``'c'``
-        is copied).
+        copied, and neither is a `numpy.memmap`: see **Arrays** in the Notes. Any other object is
+        loaded once in each worker. If `func` changes it, later items of that worker see the change
+        and those of other workers do not, so results depend on which worker ran what: change a
+        copy (``config = dict(config)``).
     out : None, "list", "stack" or ndarray, optional
         Form of the results. None (default): numbers, or arrays of one shape, become one SharedArray
         of shape ``(n, *shape)``; other results become a list. ``"list"``: always a list.
@@ -157,8 +158,10 @@ def parallel_map(
     backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
-        release the interpreter lock. With both, Stop acts between items and where an item calls
-        `report`; `timeout` is refused. Systems other than Linux have these two only.
+        release the interpreter lock. With both, the function itself runs, and may change what it
+        shares with its caller; items and objects in `shared` are copies as ever. Stop acts between
+        items and where an item calls `report`; `timeout` is refused. Systems other than Linux have
+        these two only.
         A `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
         `concurrent.futures.Executor`: worker processes on the machines of that cluster. See the
         Notes.
@@ -326,6 +329,13 @@ def parallel_map(
     functions, while the file still has their code. One edit goes unnoticed: a file that is
     overwritten in place by one of the same size within the same tick of the file system's clock
     (some milliseconds).
+
+    **Arrays**, plain ones, are read-only in the workers wherever they come from (items, `shared`, a
+    `functools.partial`, a closure) and whatever their size, since writes to a copy would be lost.
+    Workers can write to a SharedArray, except in `shared`. A `numpy.memmap` of 1 MiB or more is not
+    copied: workers map its file, which may be larger than the memory, and see later writes to it.
+    One that is open for writing (mode ``'r+'`` or ``'w+'``) is not copied at any size, and workers
+    can write to the file, except through `shared`. Mode ``'c'`` is copied.
 
     **Threads**: call it from any thread, and from several at the same time; each call then has
     workers of its own. An interrupt is served in the main thread. Plain arrays are copied at the

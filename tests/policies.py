@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import io
@@ -460,6 +461,76 @@ class Key:
 
 def give_keyed(i, bad):
     return {Key(i, bad): i}
+
+
+class Sticky:
+    """An object with a value, which may be a key of a dict whatever its value is."""
+
+    def __init__(self, i):
+        self.i = i
+
+    def __repr__(self):
+        return f"Sticky({self.i})"
+
+    def __hash__(self):
+        return 0
+
+    def __eq__(self, other):
+        return type(other) is Sticky and self.i == other.i
+
+
+def _fill(container, value):
+    container.clear()
+    if isinstance(container, dict):
+        container[value if isinstance(value, str) else "it"] = value
+    else:
+        container.append(value)
+    return container
+
+
+# Objects that a function may keep, change and return again: how to make one, and to put `i` in.
+REUSED = {
+    "array": (lambda: np.zeros(2), lambda part, i: np.copyto(part, i)),
+    "scalar array": (lambda: np.zeros(()), lambda part, i: np.copyto(part, i)),
+    "bytearray": (bytearray, lambda part, i: _fill(part, i % 256)),
+    "list": (list, _fill),
+    "dict": (dict, _fill),
+    "set": (set, lambda part, i: (part.clear(), part.add(i))),
+    "deque": (collections.deque, _fill),
+    "object": (lambda: Sticky(0), lambda part, i: setattr(part, "i", i)),
+}
+# What a result is made of one. The last three are a container that is kept, too.
+AROUND = {
+    "itself": lambda part: part,
+    "dict": lambda part: {"a": 1, "b": part},
+    "list": lambda part: [part, 1],
+    "tuple": lambda part: (1, part),
+    "key": lambda part: {part if isinstance(part, Sticky) else 1: part},
+    "dict in dict": lambda part: {"a": {"b": part}},
+    "kept list": lambda part: _fill(_kept_list, part),
+    "kept dict": lambda part: _fill(_kept_dict, part),
+    "kept keys": lambda part: _fill(_kept_dict, str(part)),
+}
+PLAIN = {
+    "int": lambda i: i,
+    "text": str,
+    "None": lambda _: None,
+    "plain dict": lambda i: {"i": i, "x": 0.5},
+    "other dict": lambda i: {i: np.float32(i)},
+    "plain tuple": lambda i: (i, "a"),
+    "plain list": lambda i: [i],
+}
+_kept = {name: make() for name, (make, _) in REUSED.items()}
+_kept_list, _kept_dict = [], {}
+
+
+def reuse(i, plan):
+    """Return what the plan says for the item: plain values, or objects that other items change."""
+    what, around = plan[i % len(plan)]
+    if what in PLAIN:
+        return PLAIN[what](i)
+    REUSED[what][1](_kept[what], i)
+    return AROUND[around](_kept[what])
 
 
 def stop_at(i, bad):

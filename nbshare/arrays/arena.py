@@ -10,7 +10,7 @@
 
 Arrays do not enter the pickle, but for small ones among the items. One that is in a segment
 already, or in a mapped file, is sent as a reference to it; any other is copied into the arena,
-once, and arrives as a read-only view.
+once. Copies arrive read-only, whatever their size: what is written to one would be lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from nbshare.arrays.inputs import (
     attach,
     lenders,
     reference_to,
+    small,
 )
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import UnsendableError, cut, is_interrupt
@@ -98,7 +99,7 @@ class Arena:
         self.nbytes = 0
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
-        self._stays_here = stays_here
+        self.stays_here = stays_here
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
@@ -143,7 +144,7 @@ class Arena:
                 "a copy: numpy.array(x)"
             )
         found = None if self.by_value else segment_of(array)
-        if found is not None and (self._stays_here or not found[0].is_private):
+        if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.
             may_write = array.flags.writeable and (writable or segment.mode == "c")
@@ -155,7 +156,8 @@ class Arena:
             )
             reference = reference_to(array, where, offset, may_write)
         elif not self._copies_files and (file := file_of(array)) is not None:
-            reference = ArrayReference(*file, array.shape, array.strides, array.dtype, False, False)
+            place = *file, array.shape, array.strides, array.dtype
+            reference = ArrayReference(*place, False, array.flags.writeable and writable)
         else:
             self.has_views = True
             fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -164,6 +166,14 @@ class Arena:
             reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
         self._seen[key] = (array, reference)
         return reference
+
+    def refers_to(self, array: npt.NDArray[Any]) -> bool:
+        """Return whether an array is where workers find it, so that it is not copied."""
+        if array.base is None:  # it has its memory
+            return False
+        return segment_of(array) is not None or (
+            not self._copies_files and file_of(array) is not None
+        )
 
     def begin_part(self) -> None:
         """Begin what is to share no array with what was packed before."""
@@ -190,10 +200,11 @@ class Arena:
     def _span(self, raw: memoryview) -> Span:
         """Return the place of a buffer: in its shared memory, or else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        for segment in () if self._by_handle or self.by_value else list(lenders):
+        refers = not (self._by_handle or self.by_value)
+        for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
-            if is_here and (self._stays_here or not segment.is_private):
+            if is_here and (self.stays_here or not segment.is_private):
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
                 return Span(self._segment_index(segment, mode), offset, raw.nbytes)
         self.has_views = True
@@ -306,15 +317,14 @@ def _pickler_class(by_value: bool) -> Any:
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
-            # In the pickle it would arrive writable: only what may be written to goes there.
-            is_in_band = self.writable and array.nbytes < IN_BAND
-            if is_in_band and segment_of(array) is None:
-                return None
             if array.dtype.hasobject or array.dtype.char == "T":
                 return None
-            if type(array) in PLAIN:
-                return attach, tuple(self.arena.refer(array, writable=self.writable))
-            return take_apart(array)
+            if type(array) not in PLAIN:
+                return take_apart(array)
+            if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
+                order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
+                return small, (array.tobytes(order), array.dtype, array.shape, order)
+            return attach, tuple(self.arena.refer(array, writable=self.writable))
 
         def _unlocked(self, part: Any) -> Any:
             is_array = isinstance(part, np.ndarray)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -30,6 +31,12 @@ class Packed(NamedTuple):
     buffers: tuple[Span, ...]
 
 
+class Itself(NamedTuple):
+    """An object that this process uses as it is, not a copy of it."""
+
+    value: Any
+
+
 class ArrayReference(NamedTuple):
     """An array in one of the call's segments, in another one, or in a file of the user."""
 
@@ -39,7 +46,7 @@ class ArrayReference(NamedTuple):
     strides: tuple[int, ...] | None  # bytes; None: C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
-    is_writable: bool  # if its segment is
+    is_writable: bool  # if its segment or file is
 
 
 def reference_to(
@@ -63,24 +70,25 @@ class Inputs:
     def __init__(self, segments: Sequence[View]) -> None:
         self._segments = list(segments)
 
-    def load(self, packed: Packed) -> Any:
+    def load(self, packed: Packed | Itself) -> Any:
         """Load an object; arrays in it are views of the segments."""
-        global _current
+        if isinstance(packed, Itself):
+            return packed.value
         buffers = [self._bytes(span) for span in packed.buffers]
         for span in packed.buffers:
             if (found := segment_of(self._segments[span.segment].root)) is not None:
-                lenders.add(found[0])
-        before, _current = _current, self._segments
+                lenders[id(found[0])] = found[0]
+        before, _loading.segments = _loading.segments, self._segments
         try:
             return pickle.loads(self._bytes(packed.pickle), buffers=buffers)
         finally:
-            _current = before
+            _loading.segments = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
         segment, offset, shape, strides, dtype, is_shared, is_writable = reference
         if isinstance(segment, UserFile):
-            view = View(segment.mapped())
+            view = View(segment.mapped(writable=is_writable))
         elif isinstance(segment, Handle):
             view = View(found := open_handle(segment))
             if segment.receipt is None:
@@ -115,14 +123,26 @@ class Inputs:
 opened: deque[Segment] = deque(maxlen=8)
 
 # Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
-# a buffer is can be told by its address only.
-lenders: weakref.WeakSet[Segment] = weakref.WeakSet()
+# a buffer is can be told by its address only. By id: of a WeakSet no thread can make a list while
+# another one adds to it.
+lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
-# The segments of the pickle that is being loaded: it can name functions only. A worker loads in
-# one thread.
-_current: Sequence[View] = ()
+
+class _Loading(threading.local):
+    """The segments of the pickle that this thread is loading: it can name functions only."""
+
+    segments: Sequence[View] = ()
+
+
+_loading = _Loading()
+
+
+def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
+    """Return a small array, of dtype, shape and order, whose bytes are in its pickle: read-only."""
+    dtype, shape, order = form
+    return np.ndarray(shape, dtype, data, order=order)
 
 
 def attach(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
-    return Inputs(_current).array(ArrayReference(*reference))
+    return Inputs(_loading.segments).array(ArrayReference(*reference))

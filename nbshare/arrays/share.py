@@ -52,8 +52,7 @@ class SharedObject(ByReference):
 
     Notes
     -----
-    Safe in threads, except that two which call `get` for the first time may get two objects, on
-    the same memory. Plain `pickle` and `copy` store values.
+    Safe in threads. Plain `pickle` and `copy` store values.
     """
 
     __module__ = "nbshare"

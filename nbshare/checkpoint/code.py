@@ -74,6 +74,8 @@ class Code:
         has_no_name |= isinstance(obj, FunctionType) and module in UNNAMED
         if not has_no_name and _is_named(obj):
             self.sources.reach(module, qualname.partition(".")[0])
+            if _is_older(obj):
+                self.sources.older.add(f"{module}.{qualname}")
         elif has_no_name or self._is_edited(module):
             return f"own {self._by_value(obj, qualname)}"
         return f"named {self.sources.label(module)}.{qualname}"
@@ -144,12 +146,23 @@ def _home_of(value: Any) -> str:
     return str(name).lstrip("_").partition(".")[0]  # pickle is in _pickle
 
 
-def _is_named(obj: Any) -> bool:
-    """Whether its name leads to it, or to a newer version of it."""
+def _found(obj: Any) -> Any:
+    """Return what has the name of a function or class."""
     found: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):
         found = getattr(found, part, None)
-    found = getattr(found, "__func__", found)
+    return getattr(found, "__func__", found)
+
+
+def _is_older(obj: Any) -> bool:
+    """Whether the name of a function or class leads to a newer version of it."""
+    found = _found(obj)
+    return isinstance(found, FunctionType | type) and found is not obj
+
+
+def _is_named(obj: Any) -> bool:
+    """Whether its name leads to it, or to a newer version of it."""
+    found = _found(obj)
     if isinstance(found, FunctionType | type):
         return found is obj or (type(found) is type(obj) and not hasattr(found, "__wrapped__"))
     return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled

@@ -26,6 +26,12 @@ CONSTANTS = {bool, int, float, complex, str, bytes, tuple}
 
 def check_loaded(sources: Sources) -> None:
     """Raise CheckpointError if a definition of a file is not the one that was imported here."""
+    if sources.older:
+        raise CheckpointError(
+            f"{min(sources.older)} is an older version: its module was imported "
+            "again. With backend='serial' or 'threads' it would run as it was. Take it from the "
+            "module again, make its objects anew, or leave out backend=."
+        )
     for own, names in sources.reached().items():
         if (module := sys.modules.get(own.name)) is None:
             continue

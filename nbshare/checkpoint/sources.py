@@ -240,6 +240,8 @@ class Sources:
         File and lines of each definition, in the same way.
     looks_up : bool
         Whether code looks up names as it runs: all files that workers execute count as a whole.
+    older : set of str
+        Definitions that are not the ones of their names: a module was imported again.
     """
 
     def __init__(self) -> None:
@@ -250,6 +252,7 @@ class Sources:
         self._seen: dict[Step, None] = {}
         self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
         self.looks_up = False
+        self.older: set[str] = set()
 
     @property
     def paths(self) -> dict[str, Stamp | None]:

@@ -1,8 +1,8 @@
 """Calls that run in this process: one item after the other, or in threads.
 
 Items run by the same code as in worker processes, on inputs that are pickled in the same way but
-placed in private memory. Stop acts between items and where an item calls `report`. Options that
-need a process are refused by `nbshare.options`.
+placed in private memory. Functions are not: they are used as they are. Stop acts between items and
+where an item calls `report`. Options that need a process are refused by `nbshare.options`.
 """
 
 from __future__ import annotations

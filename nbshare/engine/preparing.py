@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
-from nbshare.arrays.inputs import Packed
+from nbshare.arrays.inputs import Itself, Packed
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.run import Engine, Request
@@ -63,26 +65,37 @@ def place_bytes(data: bytes) -> Placed:
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """Pack function, shared objects and initializer.
 
+    Where items run in this process, functions and the initializer are used as they are: they may
+    change what they share with the caller, as in any thread.
+
     Raises
     ------
     UnsendableError
         If one cannot be pickled.
     """
-    func = arena.pack(request.func, "the function", writable=True)
-    shared = _pack_shared(arena, request.shared) if request.shared else None
-    return Fixed(func, shared, *_pack_initializer(arena, request.initializer))
+    func: Packed | Itself
+    shared = dict(request.shared)
+    if arena.stays_here:
+        names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
+        func = Itself(partial(request.func, **{name: shared.pop(name) for name in names}))
+    else:
+        func = arena.pack(request.func, "the function", writable=True)
+    packed = _pack_shared(arena, shared) if shared else None
+    return Fixed(func, packed, *_pack_initializer(arena, request.initializer))
 
 
-def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
+def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
     try:
-        return arena.pack(dict(shared), "shared=")
+        return arena.pack(shared, "shared=")
     except Exception:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")
         raise
 
 
-def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, bytes | None]:
+def _pack_initializer(
+    arena: Arena, initializer: Any
+) -> tuple[Packed | Itself | None, bytes | None]:
     if initializer is None:
         return None, None
     import hashlib  # late: it loads OpenSSL
@@ -100,7 +113,8 @@ def _pack_initializer(arena: Arena, initializer: Any) -> tuple[Packed | None, by
         raise UnsendableError(
             f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
         ) from error
-    return arena.pack((function, arguments), "the initializer"), key
+    what = function, arguments
+    return Itself(what) if arena.stays_here else arena.pack(what, "the initializer"), key
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
@@ -112,7 +126,7 @@ def _is_plain(items: Sequence[Any]) -> bool:
 def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
     """Pack items, counted from the `first`; return what `nbshare.worker.items.Source` takes."""
     if isinstance(iterable, np.ndarray):
-        is_shared = isinstance(iterable, SharedArray)
+        is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _paths: dict[str, str] = {}  # module name -> path of its file
 _stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
+_importing = threading.RLock()  # or a thread would get a module that another one has not executed
 
 
 class _FileFinder:
@@ -112,15 +114,16 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
             f"there is no file {str(path)!r} (looked for {str(file)!r}). Write the module first, "
             "or give a path relative to the notebook's folder."
         )
-    name = _name_for(file)
-    stamp = stamp_of(str(file))
-    known = sys.modules.get(name)
-    if known is not None and _stamps.get(name) == stamp:
-        return known
-    register_files({name: str(file)})
-    module = _execute(name)
-    _stamps[name] = stamp
-    return module
+    with _importing:
+        name = _name_for(file)
+        stamp = stamp_of(str(file))
+        known = sys.modules.get(name)
+        if known is not None and _stamps.get(name) == stamp:
+            return known
+        register_files({name: str(file)})
+        module = _execute(name)
+        _stamps[name] = stamp
+        return module
 
 
 def imported_files() -> dict[str, str]:

@@ -269,10 +269,10 @@ class Segment(mmap.mmap):
     @property
     def name(self) -> str:
         """A random name, the same in every process."""
-        if self._name is None:
-            self._name = new_name() if self.is_private else name_of(self.fd)
-        known_segments[self._name] = self
-        return self._name
+        name = self._name or (new_name() if self.is_private else name_of(self.fd))
+        self._name = name  # two threads may each make one, and both are known
+        known_segments[name] = self
+        return name
 
     def read_only(self) -> Descriptor:
         """Open a descriptor through which the segment can only be read."""

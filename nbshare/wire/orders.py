@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nbshare.arrays.inputs import Packed
+from nbshare.arrays.inputs import Itself, Packed
 from nbshare.arrays.ring import RingBuffer
 from nbshare.errors import cut
 from nbshare.functions.reference import label_of
@@ -52,9 +52,9 @@ class Policy(NamedTuple):
 class Fixed(NamedTuple):
     """The parts that are the same for all items, by their places in the inputs."""
 
-    func: Packed
+    func: Packed | Itself
     shared: Packed | None
-    initializer: Packed | None
+    initializer: Packed | Itself | None
     initializer_key: bytes | None  # equal for equal ones
 
 

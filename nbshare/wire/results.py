@@ -23,7 +23,7 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import TaskError, is_interrupt
 from nbshare.memory import Segment, View, aligned
 
-LogKey = int  # process id << 32, plus which of that process's logs
+LogKey = int  # the system's number of the worker's thread << 32, plus which of its logs
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # as the place in a batch: the entry is the one result
@@ -85,7 +85,7 @@ class LogReader:
 
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
-        self._present: dict[int, LogKey] = {}  # that workers write to, by process id
+        self._present: dict[int, LogKey] = {}  # that workers write to, by their threads
         self._last: tuple[tuple[LogKey, int], Any] = (0, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from gc import is_tracked
 from itertools import chain, groupby, islice
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from nbshare.wire.results import OUT_OF_BAND
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
-# References to a dict that only `groupby` has; versions of Python count differently.
-SOLE = next(groupby(map(dict, [()]), getrefcount))[0]
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 
@@ -97,8 +93,6 @@ class Source:
                         "from, and build it in the function."
                     )
                 raise
-            if isinstance(items, np.ndarray):
-                items.flags.writeable = False  # like rows of arrays that are not packed
             self._block = block, items
         return self._block
 
@@ -159,35 +153,22 @@ def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
         if kind in SCALARS:
             yield same
         elif kind is dict:
-            yield from _frozen_dicts(same)
+            yield _frozen_dicts(same)
+        elif kind is tuple or kind is list:
+            yield (x[:] if SCALARS.issuperset(map(type, x)) else _pickled(x) for x in same)
         else:
-            yield map(_freeze, same)
+            yield map(_pickled, same)
 
 
-def _frozen_dicts(dicts: Iterable[dict[Any, Any]]) -> Iterator[Iterable[Any]]:
-    """Yield the same for dicts.
-
-    The keys of dicts cannot change, so the pickler checks them. If a dict has plain values only,
-    the next ones are taken to have such values too unless the garbage collector tracks them, as it
-    does if any part is a container.
-    """
-    for n_references, same in groupby(dicts, getrefcount):
-        for has_containers, alike in groupby(same, is_tracked):
-            first = _freeze(next(alike))
-            yield (first,)
-            is_frozen = type(first) is dict and not has_containers and n_references == SOLE
-            yield alike if is_frozen else map(_freeze, alike)  # noqa: B031 - either
-
-
-def _freeze(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict or kind is tuple or kind is list:
-        for part in value.values() if kind is dict else value:
-            if type(part) not in SCALARS:
+def _frozen_dicts(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
+    plain = SCALARS
+    for value in dicts:
+        for key, part in value.items():
+            if type(part) not in plain or (type(key) is not str and type(key) not in plain):
+                yield _pickled(value)
                 break
         else:
-            return value if kind is tuple else value.copy()
-    return _pickled(value)
+            yield value.copy()
 
 
 def _pickled(value: Any) -> bytearray:

@@ -15,6 +15,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -158,11 +159,15 @@ _under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thre
 @contextmanager
 def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
     """Report on a row of the board if the block takes long; defaults: this row, imports."""
-    _under_way.append((_under_way[-1][0] if row is None else row, _thread.get_ident(), what))
+    here = _thread.get_ident()
+    if row is None:
+        row = next(row for row, thread, _ in reversed(_under_way) if thread == here)
+    entry = row, here, what
+    _under_way.append(entry)
     try:
         yield
     finally:
-        _under_way.pop()
+        _under_way.remove(entry)  # others may be those of other threads
 
 
 def look() -> float:
@@ -189,6 +194,7 @@ def _place(frame: FrameType, what: str) -> str:
 
 # The initializers that have run in this process, and the variables of their functions.
 _initialized: dict[bytes, Namespaces] = {}
+_initializing = threading.RLock()  # one at a time; it may make calls with another one
 
 
 def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
@@ -199,15 +205,16 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
     key = fixed.initializer_key
     if fixed.initializer is None or key is None:
         return Namespaces()
-    if key not in _initialized:
-        with Namespaces() as namespaces:
-            initializer, initargs = inputs.load(fixed.initializer)
-        _run(initializer, initargs)
-        namespaces.adopt(initializer)
-        namespaces.keep()
-        _initialized.clear()
-        _initialized[key] = namespaces
-    return Namespaces(_initialized[key])
+    with _initializing:
+        if key not in _initialized:
+            with Namespaces() as namespaces:
+                initializer, initargs = inputs.load(fixed.initializer)
+            _run(initializer, initargs)
+            namespaces.adopt(initializer)
+            namespaces.keep()
+            _initialized.clear()
+            _initialized[key] = namespaces
+        return Namespaces(_initialized[key])
 
 
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:

@@ -7,12 +7,11 @@ each. So no work is lost when results differ.
 
 from __future__ import annotations
 
-import io
 import itertools
-import os
 import pickle
 import struct
 import time
+from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -38,16 +37,11 @@ from nbshare.wire.results import (
     spec_for,
 )
 from nbshare.wire.rows import RowWriter, index_of
-from nbshare.worker.items import SCALARS
 
 LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
 # kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
-
-# Python's own plain types need no reducer; NumPy's numbers refer to their dtype and a function.
-_DTYPES = {type(np.dtype(t)) for t in SCALARS if issubclass(t, np.generic)}
-PLAIN = SCALARS | _DTYPES | {type(np.dtype), type(len)}
 
 _log_numbers = itertools.count()
 
@@ -80,7 +74,7 @@ class LogWriter:
         if log is None or start + nbytes > log.nbytes:
             size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
             log, start = Segment.create(size), 0
-            self._log, self._key = log, (os.getpid() << 32) + next(_log_numbers)
+            self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
             self._announce(self._key, log)
         self._start, self._position = start, start + nbytes
         for offset, part in parts:
@@ -245,25 +239,21 @@ class ResultStore:
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the frozen results of several items, if they may share a pickle and it fits."""
+        """Store the frozen results of several items, if their pickle fits."""
         try:
             self._put_batch(items, values)
-        except (MemoryError, OSError, pickle.PicklingError):
+        except (MemoryError, OSError):
             return False
         return True
 
     def put_object(self, i: int, value: Any) -> None:
         """Store the frozen result of item `i`."""
-        if type(value) is dict:
-            self._append(i - self._page.first, value)
-        else:
-            self._put_batch(range(i, i + 1), [value])
+        self._put_batch(range(i, i + 1), [value])
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
         if self._spec is None:
             self._settle(OBJECTS)
-        _PlainPickler(file := io.BytesIO(), 5).dump(values)
-        entry = self._log.append(file.getvalue())
+        entry = self._log.append(pickle.dumps(values, 5))
         first = self._page.first
         places = slice(items.start - first, items.stop - first)
         index = self._page.index[:, places]
@@ -271,15 +261,6 @@ class ResultStore:
         index[3] = np.arange(len(items))
         self._write_record(places)
         self._page.done[places] = IN_LOG
-
-
-class _PlainPickler(pickle.Pickler):
-    """Refuses what results must not share, or what might not be unpickled: as keys of dicts."""
-
-    def reducer_override(self, part: Any) -> Any:
-        if type(part) in PLAIN or part is complex:
-            return NotImplemented
-        raise pickle.PicklingError
 
 
 def _remedy(value: Any) -> str:

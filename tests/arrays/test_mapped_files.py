@@ -7,6 +7,7 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import joblib
 import mapped
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from numpy.lib.stride_tricks import as_strided
 import nbshare
 from nbshare import Executor, parallel_map, pipeline
 from nbshare.errors import StaleReferenceError
+from nbshare.joblib_backend import register_joblib
+
+register_joblib()
 
 ROWS, COLUMNS = 1024, 600  # of float64: some 5 MB
 LARGE = 3 << 30  # bytes, of a file without content
@@ -235,6 +239,68 @@ def test_share_copies(path):
     assert shared[0][0, 1] == shared[1][0, 1] == shared[2].get()["x"][0, 1] == 1
 
 
+# ------------------------------------------------------------------------- what workers write
+
+
+def fill(i, x):
+    x[i] = i + 1
+
+
+def fill_row(row, i):
+    row[...] = i + 1
+
+
+def with_joblib(x):
+    with joblib.parallel_config("nbshare", n_jobs=2):
+        joblib.Parallel()(joblib.delayed(fill)(i, x) for i in range(8))
+
+
+def with_executor(x):
+    with Executor(2) as executor:
+        for future in [executor.submit(fill, i, x) for i in range(8)]:
+            future.result(20)
+
+
+WRITERS = {
+    "item": lambda x: parallel_map(fill, range(8), [x] * 8),
+    "view": lambda x: parallel_map(fill_row, [np.asarray(x)[k:][:1] for k in range(8)], range(8)),
+    "rows": lambda x: parallel_map(fill_row, x, range(8)),
+    "rows beside a generator": lambda x: parallel_map(fill_row, x, iter(range(8))),
+    "generated": lambda x: parallel_map(fill, range(8), (x for _ in range(8))),
+    "in an item": lambda x: parallel_map(
+        lambda i, held: fill(i, held["x"]), range(8), [{"x": x}] * 8
+    ),
+    "partial": lambda x: parallel_map(functools.partial(fill, x=x), range(8)),
+    "closure": lambda x: parallel_map(lambda i: fill(i, x), range(8)),
+    "serial": lambda x: parallel_map(fill, range(8), [x] * 8, backend="serial"),
+    "threads": lambda x: parallel_map(fill, range(8), [x] * 8, backend="threads"),
+    "executor": with_executor,
+    "joblib": with_joblib,
+}
+
+
+@pytest.mark.parametrize("way", WRITERS)
+@pytest.mark.parametrize("n", [3, 1_000, 200_000])
+def test_workers_write_to_a_file_that_is_mapped_for_writing(way, n, tmp_path):
+    """At any size; only in ``shared=`` it is read-only."""
+    x = np.memmap(tmp_path / "out", float, "w+", shape=(8, n))
+    WRITERS[way](x)
+    np.testing.assert_array_equal(
+        np.fromfile(tmp_path / "out").reshape(8, n)[:, 0], np.arange(1, 9)
+    )
+    assert (x == np.arange(1.0, 9)[:, None]).all()
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(fill, range(8), shared={"x": x})
+
+
+def test_a_view_that_the_caller_may_not_write_to_stays_read_only(tmp_path):
+    """Whatever the file was mapped for."""
+    x = np.memmap(tmp_path / "out", float, "w+", shape=(8, 200_000))
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(fill, range(8), [x] * 8)
+
+
 # ------------------------------------------------------------------------- errors
 
 
@@ -246,12 +312,14 @@ def test_workers_cannot_write_to_the_file(mode, path):
     assert "work on a copy" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize(
     ("way", "words"),
     [("gone", "No such file"), ("truncated", "file size"), ("replaced", "another file")],
 )
-def test_a_file_that_changes_before_a_worker_maps_it_is_an_error(way, words, x, path):
-    """The error names the file; no worker dies, and none sees other data."""
+def test_a_file_that_changes_before_a_worker_maps_it_is_an_error(way, words, mode, path):
+    """The error names the file; no worker dies, and none sees other data, or makes it larger."""
+    x = np.load(path, mmap_mode=mode)
     with pytest.raises(StaleReferenceError, match=words) as caught:
         parallel_map(mapped.spoil, [way] * 2, [path] * 2, [None, x.ravel()], max_workers=1)
     assert str(path) in str(caught.value)

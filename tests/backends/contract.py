@@ -133,6 +133,24 @@ def last_reports(seen):
     return seen
 
 
+def check_case(run, case):
+    """Check that the results of a call are those of a loop."""
+    func, iterables, options, dtype = CASES[case]
+    found = run(func, *iterables, **options)
+    shared = options.get("shared", {})
+    expected = [func(*args, **shared) for args in zip(*iterables, strict=False)]
+    assert len(found) == len(expected)
+    if dtype is None:
+        assert type(found) is list
+        assert [type(x) for x in found] == [type(x) for x in expected]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    else:
+        assert found.dtype == np.dtype(dtype)
+        assert isinstance(found, SharedArray) or not len(found)
+        np.testing.assert_array_equal(found, expected if expected else np.empty(0))
+
+
 class BackendContract:
     """What calls promise on every backend."""
 
@@ -163,20 +181,7 @@ class BackendContract:
     @pytest.mark.parametrize("case", CASES)
     def test_results_are_those_of_a_loop(self, run, case):
         """In the order of the items, in one array of NumPy's dtype or in a list."""
-        func, iterables, options, dtype = CASES[case]
-        found = run(func, *iterables, **options)
-        shared = options.get("shared", {})
-        expected = [func(*args, **shared) for args in zip(*iterables, strict=False)]
-        assert len(found) == len(expected)
-        if dtype is None:
-            assert type(found) is list
-            assert [type(x) for x in found] == [type(x) for x in expected]
-            for one, other in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(one, other)
-        else:
-            assert found.dtype == np.dtype(dtype)
-            assert isinstance(found, SharedArray) or not len(found)
-            np.testing.assert_array_equal(found, expected if expected else np.empty(0))
+        check_case(run, case)
 
     def test_results_are_in_order_though_the_first_take_longest(self, run):
         """Whichever comes first."""
@@ -441,6 +446,13 @@ class BackendContract:
         assert job.result(20).tolist() == list(range(20))
         assert sum(worker.n_items for worker in job.stats) == 20
         assert job.debug(3) == 3.0
+
+    def test_a_loop_over_results_that_fill_much_memory_has_all(self, backend):
+        """Of a generator, whose results are released as the loop takes them."""
+        self.skip_without("background")
+        source = (i for i in range(3_000))
+        job = map_async(duties.long_text, source, backend=backend, max_workers=3)
+        assert {i: len(text) for i, text in job} == {i: 4_000 + i for i in range(3_000)}
 
     # --------------------------------------------------------------------- checkpoint
 

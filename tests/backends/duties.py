@@ -35,6 +35,17 @@ def add(x, y, z=0):
     return x + y + z
 
 
+def long_text(i):
+    if i % 100 == 0:
+        time.sleep(0.001)  # for the other workers
+    return "x" * (4_000 + i)
+
+
+def both(i, own, table):
+    """Return the item, and something of two shared objects."""
+    return i, own["whose"], float(own["values"].sum()), float(table[-1])
+
+
 def doze(seconds):
     time.sleep(seconds)
     return seconds

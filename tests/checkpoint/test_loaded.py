@@ -105,6 +105,20 @@ def test_an_edit_after_the_import_is_refused_where_items_run_here(edited, tmp_pa
     assert results == by_workers
 
 
+@pytest.mark.parametrize("what", ["function", "method", "shared object"])
+def test_an_older_version_is_refused_where_items_run_here(edited, tmp_path, what):
+    """It would run as it was, and its results count as those of the new one."""
+    module, edit = edited
+    old = {"function": module.helper, "method": module.Model().apply}.get(what, module.unrelated)
+    options = {"shared": {"shift": module.Point()}} if what == "shared object" else {}
+    edit("return x\n", "return x + 0.0\n")
+    importlib.reload(module)
+    func = (lambda x, shift: x) if options else old
+    with pytest.raises(CheckpointError, match="older version"):
+        parallel_map(func, [1.0], checkpoint=tmp_path / "run", backend="serial", **options)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "edit_of",
     [("return x\n", "return 2 * x\n"), ("calls = 0", "calls = 0  # so far"), ("", "\n\n")],

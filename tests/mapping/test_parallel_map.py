@@ -115,6 +115,56 @@ def test_rows_of_a_plain_array_are_read_only_beside_other_iterables(n):
         parallel_map(tasks.overwrite, table, iter(range(3)))
 
 
+def _write_to_all(_, arrays):
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = array
+    return len(arrays)
+
+
+ARRAYS = {
+    "numbers": lambda n: np.arange(n, dtype=float),
+    "one": lambda n: np.array(n),
+    "strided": lambda n: np.arange(2 * n)[::-2],
+    "Fortran": lambda n: np.zeros((n, 3), order="F").T[:, 1:],
+    "dates": lambda n: np.arange(n).astype("M8[s]"),
+    "texts": lambda n: np.full(n, "text"),
+    "records": lambda n: np.zeros(n, "i4, f8"),
+    "masked": lambda n: np.ma.array(np.zeros(n), mask=np.arange(n) % 2),
+}
+SIZES = 1, 20, 600, 5_000, 100_000  # in the pickle, in the arena, and in segments of their own
+WAYS = {
+    "items": lambda arrays: parallel_map(_write_to_all, range(2), [arrays] * 2),
+    "many items": lambda arrays: parallel_map(_write_to_all, range(99), [arrays] * 99),
+    "generated": lambda arrays: parallel_map(_write_to_all, [0], iter([arrays])),
+    "in threads": lambda arrays: parallel_map(_write_to_all, [0], [arrays], backend="threads"),
+    "partial": lambda arrays: parallel_map(functools.partial(_write_to_all, arrays=arrays), [0]),
+    "closure": lambda arrays: parallel_map(lambda i: _write_to_all(i, arrays), [0]),
+    "shared": lambda arrays: parallel_map(_write_to_all, [0], shared={"arrays": arrays}),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("way", WAYS)
+def test_plain_arrays_are_read_only_in_workers_whatever_their_size(way, kind):
+    """What is written to a copy would be lost: it is an error, on all ways to a worker."""
+    assert set(WAYS[way]([ARRAYS[kind](n) for n in SIZES])) == {len(SIZES)}
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_of_any_size_arrive_as_they_are(kind, n):
+    """With their values, dtype, shape and order in memory."""
+    array = ARRAYS[kind](n)
+    (found,) = parallel_map(_as_it_is, [array], out="list")
+    flags = array.flags
+    assert found == (array.dtype, array.shape, flags.fnc and array.size > 1, array.tolist())
+
+
+def _as_it_is(array):
+    return array.dtype, array.shape, array.flags.fnc and array.size > 1, array.tolist()
+
+
 @pytest.mark.parametrize("n", [1, LARGE])
 def test_a_worker_writes_into_the_rows_of_a_shared_array(n):
     """Rows of a SharedArray are writable in place: the caller sees what workers write."""

@@ -8,7 +8,9 @@ import numpy as np
 import policies
 import pytest
 from grids import thinned
-from outcomes import MANY, backends, runs, said
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from outcomes import BACKENDS, MANY, backends, runs, said
 
 import nbshare
 from nbshare import SharedArray, last_job, parallel_map
@@ -92,6 +94,22 @@ def test_a_function_may_use_one_dict_for_all_its_results(backend):
     assert result == [{"i": [i]} for i in range(MANY)]
     result = parallel_map(policies.give_dict_of_same_array, range(MANY), **options)
     assert [each["array"][0] for each in result] == list(range(MANY))
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(sorted(policies.REUSED)), st.sampled_from(sorted(policies.AROUND))),
+    st.tuples(st.sampled_from(sorted(policies.PLAIN)), st.none()),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=st.lists(STEPS, min_size=1, max_size=6), backend=st.sampled_from(BACKENDS))
+def test_results_are_what_was_returned_whatever_the_function_keeps(plan, backend):
+    """Any mixture of plain results and of objects that the function changes and returns again."""
+    expected = [repr(policies.reuse(i, plan)) for i in range(1_000)]
+    options = {"max_workers": 1, "out": "list", "backend": backend}
+    result = parallel_map(policies.reuse, range(1_000), shared={"plan": plan}, **options)
+    assert list(map(repr, result)) == expected
 
 
 @backends
