@@ -16,6 +16,7 @@ from joblib.parallel import ParallelBackendBase
 from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
+from nbshare.functions.changes import warn_of_changes
 from nbshare.memory import usable_cpus
 from nbshare.wire import is_worker
 from nbshare.wire.context import limit_threads, thread_variables
@@ -99,6 +100,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
     def submit(  # noqa: D102
         self, func: Any, callback: Callable[[Future[Any]], object] | None = None
     ) -> Future[Any]:
+        warn_of_changes(*(f for f, _, _ in func.items))
         func.items = [
             (f, tuple(map(self._place, args)), {k: self._place(v) for k, v in kwargs.items()})
             for f, args, kwargs in func.items

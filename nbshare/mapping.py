@@ -206,6 +206,9 @@ def parallel_map(
         The run was stopped, and no progress display says so.
     nbshare.errors.MixedResultsWarning
         Results of different kinds fit no array and became a list.
+    UserWarning
+        A module that `func` reaches was changed in this process, such as by ``consts.SCALE = 10``,
+        and workers run its file: see **Code** in the Notes.
 
     See Also
     --------
@@ -329,6 +332,15 @@ def parallel_map(
     functions, while the file still has their code. One edit goes unnoticed: a file that is
     overwritten in place by one of the same size within the same tick of the file system's clock
     (some milliseconds).
+
+    Workers do not see what was changed in a module here, such as by ``consts.SCALE = 10``, or by a
+    function in the place of another. One warning names what was changed: pass the value as an
+    argument or in `shared`, or edit the file. Compared are functions, classes and simple values
+    (numbers, texts, None, and tuples, lists, dicts and sets of them), in the modules of `func` and
+    in those that they import, except installed ones. There is no warning for what the code of the
+    modules changes itself, such as counters and caches, nor where a file was edited since its
+    import, or is larger than 256 KiB. (If it was imported before nbshare, it must be older than
+    this process.)
 
     **Arrays**, plain ones, are read-only in the workers wherever they come from (items, `shared`, a
     `functools.partial`, a closure) and whatever their size, since writes to a copy would be lost.

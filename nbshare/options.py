@@ -20,6 +20,7 @@ from nbshare.arrays.create import checked_int
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import cut, is_interrupt
+from nbshare.functions.changes import record_imports, warn_of_changes
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.memory import can_share, need_linux, usable_cpus
 from nbshare.notebook.live_plot import Plot
@@ -28,6 +29,8 @@ from nbshare.wire import is_worker, runs_items
 from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import Policy
+
+record_imports()
 
 if TYPE_CHECKING:
     from nbshare.checkpoint.directory import Checkpoint
@@ -157,6 +160,10 @@ def checked_request(
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
     )
+    if where not in ("serial", "threads"):
+        warn_of_changes(
+            function, request.initializer and request.initializer[0], *keywords.values()
+        )
     return request, where
 
 

@@ -35,6 +35,7 @@ from nbshare.engine.preparing import pack_fixed, place, prepare
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.engine.supply import MOST_BYTES, Pace
+from nbshare.functions.changes import warn_of_changes
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import need_linux
 from nbshare.tracebacks import shown_shortly
@@ -171,6 +172,7 @@ class TaskQueue(Supply):
         self._feed: ItemFeed | None = None  # of it; while it ends it has none any more
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
         self._context = request.context
+        self._func = 0  # id of the last function whose modules were compared with their files
         self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and how many beyond one for each worker
         self.is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
@@ -187,6 +189,10 @@ class TaskQueue(Supply):
         RuntimeError
             After `close`, and when the interpreter is about to end.
         """
+        func = id(getattr(task.func, "__func__", task.func))  # a method is a new object each time
+        if func != self._func or not len(self):
+            self._func = func
+            warn_of_changes(task.func)
         with self._lock:
             self.check_open()
             if not self._waiting and not self._tasks:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from nbshare.memory.descriptors import Descriptor, owned
+from nbshare.memory.processes import begun_ns
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them
@@ -62,6 +63,13 @@ _read: dict[str, Stamp | None] = {}  # source files that were compiled here
 def note_reading(path: str, stamp: Stamp | None) -> None:
     """Record the stamp of a file before it is read, so that a later edit is noticed."""
     _read[path] = stamp
+
+
+def is_as_read(path: str, stamp: Stamp) -> bool:
+    """Whether a file with this stamp is surely the version that this process has imported."""
+    if path in _read:
+        return _read[path] == stamp
+    return max(stamp.mtime_ns, stamp.ctime_ns) < begun_ns()
 
 
 def is_installed(path: str) -> bool:
@@ -193,7 +201,7 @@ class Snapshot:
         end, _ = self._seen
         left, sources = MOST - end, {}
         for path in paths:
-            sources[path] = source = _source(path, left)
+            sources[path] = source = read_source(path, left)
             left -= len(source.data) if source else 0
         self.add(pickle.dumps(sources))
 
@@ -215,10 +223,11 @@ def own_modules() -> dict[str, str]:
 
 def packed_sources(paths: Iterable[str]) -> bytes:
     """Return source files for another machine."""
-    return pickle.dumps({path: _source(path, MOST) for path in sorted({*paths})})
+    return pickle.dumps({path: read_source(path, MOST) for path in sorted({*paths})})
 
 
-def _source(path: str, most: int) -> Source | None:
+def read_source(path: str, most: int) -> Source | None:
+    """Return a file of at most so many bytes in one version; None if there is none."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
         if stamp is None or stamp.size > most:

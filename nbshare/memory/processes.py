@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 from nbshare.memory.descriptors import with_room
 
 Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
+
 
 _known: Identity = (0, 0)
 
@@ -21,6 +23,17 @@ def identity() -> Identity:
         except OSError:
             _known = (pid, 0)
     return _known
+
+
+def begun_ns() -> int:
+    """Return when this process began, in ns since 1970, rounded up to a tick; 0 if unknown.
+
+    The interpreter takes longer than a tick, of 10 ms, to start.
+    """
+    if not (ticks := identity()[1]):
+        return 0
+    since_boot_ns = (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot_ns
 
 
 def state_of(pid: int) -> str:

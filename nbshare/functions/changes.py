@@ -1,0 +1,394 @@
+"""Tells what was changed in this process of modules whose files workers run.
+
+A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces does not
+travel: workers import the files. So a call compares the modules that it reaches with their files,
+and warns once of each change. These are no changes:
+
+- An edit of a file: workers run it as it is now. A file is compared only while it is surely the
+  version that was imported here.
+- What the code that workers run changes itself, such as counters, caches and registries.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache, partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import resolve_name
+from itertools import chain
+from operator import attrgetter
+from reprlib import repr as shown
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from nbshare.errors import warn
+from nbshare.functions.definitions import (
+    ABSENT,
+    ANY,
+    CONTAINERS,
+    FUNCTIONS,
+    SIMPLE,
+    Difference,
+    bound_by,
+    changed_by,
+    differences,
+    given_by,
+    is_changed,
+    simple_value,
+)
+from nbshare.functions.freshness import (
+    Stamp,
+    is_as_read,
+    is_installed,
+    note_reading,
+    own_file,
+    read_source,
+    stamp_of,
+)
+from nbshare.functions.imports import FreshLoader
+from nbshare.functions.pickling import MAINS
+
+MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
+MOST_NAMED = 5  # changes in a message
+PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
+
+Change = tuple[str, int]  # in words, and the id of the new value
+
+_seen: dict[str, _Seen] = {}  # module name -> how it was when it was compared
+_told: dict[str, Collection[Change]] = {}  # module name -> the present changes, all told
+
+
+def warn_of_changes(*objects: Any) -> None:
+    """Warn of what was changed in the modules that functions, or other objects, reach.
+
+    Once of each change. Users' objects may raise when they are looked at: no call fails by that.
+    """
+    new: list[str] = []
+    with suppress(Exception):
+        for name, found in changes(objects).items():
+            if not found:
+                _told.pop(name, None)
+                continue
+            new += [text for text, value in found if (text, value) not in _told.get(name, ())]
+            _told[name] = found
+    if len(new) > MOST_NAMED:
+        new = [*new[: MOST_NAMED - 1], f"{len(new) - MOST_NAMED + 1} more changes"]
+    if new:
+        warn(
+            f"{'; '.join(new)}. Workers run the files, so they do not see what was changed in this "
+            "process. Pass such a value as an argument or in shared=, or edit the file.",
+            UserWarning,
+        )
+
+
+def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
+    """Return what was changed in each module that some objects reach."""
+    seen: dict[str, _Seen] = {}
+    names = dict.fromkeys(_modules_of(objects))
+    todo = [*names]
+    while todo:
+        if (each := _look_at(name := todo.pop())) is not None:
+            seen[name] = each
+            new = [found for found in each.imports if found not in names]
+            names |= dict.fromkeys(new)
+            todo += new
+    files = [each.file for each in seen.values()]
+    return {name: each.changes(files) for name, each in seen.items()}
+
+
+def _look_at(name: str) -> _Seen | None:
+    """Return a module as it is now, if it is an own one."""
+    seen = _seen.get(name)
+    if seen is not None and seen.is_still(sys.modules.get(name)):
+        return seen
+    path = own_file(name)
+    if path is None or not path.endswith(".py") or name in MAINS:  # these are sent by value
+        return None
+    try:
+        _seen[name] = seen = _Seen(sys.modules[name], _file(name, path, stamp_of(path)))
+    except (OSError, ImportError, SyntaxError, ValueError):  # it is large, or is being edited
+        return None
+    return seen
+
+
+# ------------------------------------------------------------------------- what a call reaches
+
+
+def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
+    """Yield the modules that objects are of, or that they use if they are sent by value."""
+    todo, known = [*objects], dict[int, Any]()
+    while todo:
+        if id(value := todo.pop()) in known:
+            continue
+        known[id(value)] = value
+        if isinstance(value, ModuleType):
+            yield value.__name__
+        elif isinstance(value, partial):
+            todo += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            todo += [value.__func__, value.__self__]
+        elif isinstance(value, FunctionType):
+            yield value.__module__ or ""
+            todo.append(vars(value).get("__wrapped__"))
+            if value.__module__ in MAINS or "<" in value.__qualname__:
+                names, used = value.__globals__, {*_names_in(value.__code__)}
+                yield from used & sys.modules.keys()  # it may import them
+                for found in (names[name] for name in used & names.keys()):
+                    if isinstance(found, ModuleType):
+                        yield from (f"{found.__name__}.{name}" for name in used)
+                    todo.append(found)
+                todo += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+                todo += [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
+        elif isinstance(value, type):
+            yield value.__module__
+            if value.__module__ in MAINS:
+                todo += [*value.__bases__, *vars(value).values()]
+        elif type(value) not in SIMPLE:
+            # A function with a cache; other objects might do anything when they are asked.
+            todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _names_in(const)
+
+
+def _is_set(cell: Any) -> bool:
+    with suppress(ValueError):
+        return cell.cell_contents is not None
+    return False
+
+
+# ---------------------------------------------------------------------------------- a module
+
+
+class _File:
+    """What is in the file of a module.
+
+    Attributes
+    ----------
+    statements : list of ast.stmt
+        Its statements.
+    imports : list of str
+        The modules that it may import; some of the names are those of other objects.
+    """
+
+    def __init__(self, name: str, path: str, stamp: Stamp) -> None:
+        source = read_source(path, MOST)
+        if source is None or source.stamp != stamp:
+            raise OSError("it is large, or is being edited")
+        self.name, self.path, self.stamp = name, path, stamp
+        self.statements = ast.parse(source.data).body
+        is_package = os.path.basename(path) == "__init__.py"
+        package = name if is_package else name.rpartition(".")[0]
+        self.imports = [*dict.fromkeys([package, *_imports_in(self.statements, package)])]
+        self._lines = defaultdict[str, set[int]](set)  # of functions, by their qualified names
+        for qualname, node in _functions_in(self.statements, ""):
+            self._lines[qualname].add(min(each.lineno for each in [node, *node.decorator_list]))
+
+    @cached_property
+    def changed(self) -> set[str]:
+        """The names that its code changes, in any module."""
+        return changed_by(self.statements)
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """The names that its code binds, in its own module."""
+        stars = [name[:-2] for name in self.imports if name.endswith(".*")]
+        return bound_by(self.statements).union(
+            *(dir(sys.modules[x]) for x in stars if x in sys.modules)
+        )
+
+    def has_code(self, code: CodeType) -> bool | None:
+        """Whether the code of a function is in the file; None if it is from another place."""
+        if code.co_filename != self.path or code.co_qualname not in self._lines:
+            return None
+        return code.co_firstlineno in self._lines[code.co_qualname]
+
+
+@lru_cache(256)
+def _file(name: str, path: str, stamp: Stamp) -> _File:
+    return _File(name, path, stamp)
+
+
+def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements, and those within them: many times fewer than all nodes."""
+    for each in statements:
+        yield each
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements_in(getattr(each, name, ()))
+
+
+def _imports_in(statements: Iterable[ast.stmt], package: str) -> Iterator[str]:
+    for each in _statements_in(statements):
+        if isinstance(each, ast.Import):
+            yield from (alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            name = "." * each.level + (each.module or "")
+            name = resolve_name(name, package) if each.level and package else name
+            yield name
+            yield from (f"{name}.{alias.name}" for alias in each.names)
+
+
+def _functions_in(statements: Iterable[ast.stmt], where: str) -> Iterator[tuple[str, Any]]:
+    for each in statements:
+        if isinstance(each, FUNCTIONS):
+            yield where + each.name, each
+        elif isinstance(each, ast.ClassDef):
+            yield from _functions_in(each.body, f"{where}{each.name}.")
+
+
+class _Seen:
+    """A module, how it was when it was compared with its file.
+
+    Attributes
+    ----------
+    file : _File
+        Its file.
+    imports : list of str
+        The own modules that the file imports.
+    """
+
+    def __init__(self, module: ModuleType, file: _File) -> None:
+        self.file, self._name = file, module.__name__
+        self.imports = [name for name in file.imports if _may_be_own(name)]
+        spaces = [*_namespaces(file.statements, vars(module), "")]
+        found = [*_differences(module, file, spaces)]
+        ignored = file.changed | file.bound if found else set[str]()
+        found = [each for each in found if not _is_changed_by(file, each, self._name)]
+        # Not the values themselves, which may be large.
+        self._changes = [(each._replace(value=None), self._change(each)) for each in found]
+        # What may change: the values of names, parts of functions, and contents of containers.
+        self._names, self._spaces = vars(module), list[tuple[Mapping[str, Any], list[str] | None]]()
+        self._kept: list[Any] = []  # so that no other value gets their ids
+        self._contents: list[tuple[Any, Any]] = []
+        for _, names, given in spaces:
+            keys = [name for name in names if name not in ignored]
+            self._spaces.append((names, None if len(keys) == len(names) else keys))
+            for key in given.keys() - ignored:
+                if type(value := names.get(key)) in CONTAINERS:
+                    with suppress(ValueError):
+                        self._contents.append((value, simple_value(given[key])))
+                elif type(value) in SIMPLE or isinstance(value, FunctionType):
+                    self._kept.append(value)
+        self._functions = [each for each in self._kept if isinstance(each, FunctionType)]
+        self._ids, self._parts = self._ids_now(), [*map(PARTS, self._functions)]
+
+    def is_still(self, module: ModuleType | None) -> bool:
+        """Whether nothing has changed in the module since."""
+        names = getattr(module, "__dict__", None)
+        if self._changes or names is not self._names or self._ids_now() != self._ids:
+            return False
+        with suppress(Exception):  # such as of arrays in a list
+            has_parts = [*map(PARTS, self._functions)] == self._parts
+            return has_parts and all(value == given for value, given in self._contents)
+        return False
+
+    def _ids_now(self) -> list[int]:
+        values = [x.values() if keys is None else map(x.get, keys) for x, keys in self._spaces]
+        return [*map(id, chain.from_iterable(values))]
+
+    def _change(self, difference: Difference) -> Change:
+        name, file = f"{self._name}.{difference.name}", os.path.basename(self.file.path)
+        text = f"{name} is not as in {file}"
+        if difference.given is not ABSENT:
+            here, there = map(shown, (difference.value, difference.given))
+            text = f"{name} is {here} here, and {there} in {file}"
+        return text, id(difference.value)
+
+    def changes(self, files: Iterable[_File]) -> list[Change]:
+        """Return what was changed, but not by these files, which workers run as well."""
+        return [
+            change
+            for difference, change in self._changes
+            if not any(_is_changed_by(file, difference, self._name) for file in files)
+        ]
+
+
+Space = tuple[str, Mapping[str, Any], dict[str, ast.AST]]  # prefix, names, what gives their values
+
+
+def _namespaces(
+    statements: Sequence[ast.stmt], names: Mapping[str, Any], where: str
+) -> Iterator[Space]:
+    """Yield the names of a module, and of its classes."""
+    given = dict(pair for statement in statements for pair in given_by(statement))
+    yield where, names, {name: node for name, node in given.items() if node is not None}
+    for name, node in given.items():
+        if isinstance(node, ast.ClassDef) and isinstance(cls := names.get(name), type):
+            yield from _namespaces(node.body, vars(cls), f"{where}{name}.")
+
+
+def _differences(module: ModuleType, file: _File, spaces: Iterable[Space]) -> Iterator[Difference]:
+    """Yield the names of a module that do not have the values of its file."""
+    found = dict[str, Difference]()
+    for where, names, _ in spaces:
+        for key, value in [*names.items()]:
+            if _is_of_main(value):  # surely set here
+                found[where + key] = Difference(where + key, value)
+    # Another loader may do more than compile the file.
+    is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
+    if is_plain and is_as_read(file.path, file.stamp):
+        new = differences(file.statements, vars(module), file.has_code)
+        found |= {each.name: each for each in new}
+    yield from found.values()
+
+
+def _is_of_main(value: Any) -> bool:
+    """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
+    if isinstance(value, property | classmethod | staticmethod | partial):
+        names = ("fget", "__func__", "func")
+        value = next(filter(None, (getattr(value, name, None) for name in names)), None)
+    if isinstance(value, FunctionType):
+        return value.__globals__.get("__name__") in MAINS
+    return (value if isinstance(value, type) else type(value)).__module__ in MAINS
+
+
+def _is_changed_by(file: _File, difference: Difference, module: str) -> bool:
+    """Whether the code of a file may have changed a name of a module."""
+    is_own = file.name == module
+    if ANY in file.changed and (is_own or module in file.imports):
+        return True
+    return is_changed(difference, file.changed | file.bound if is_own else file.changed)
+
+
+def _may_be_own(name: str) -> bool:
+    """Whether a module is not known to be installed."""
+    top = name.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    is_builtin = top in sys.builtin_module_names or not top
+    return not is_builtin and not (file and is_installed(file))
+
+
+# ------------------------------------------------------------------- which version was imported
+
+
+class _Recorder:
+    """Notes the stamps of own files before they are imported."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        finders = [*sys.meta_path]
+        if cls not in finders:  # within another finder, that of a driver, whose loader notes them
+            return None
+        for finder in finders[finders.index(cls) + 1 :]:
+            if (spec := finder.find_spec(name, path, target)) is not None:
+                if spec.has_location and spec.origin and not is_installed(spec.origin):
+                    note_reading(spec.origin, stamp_of(spec.origin))
+                return spec
+        return None
+
+
+def record_imports() -> None:
+    """Note from now on which versions of files are imported."""
+    if _Recorder not in sys.meta_path:
+        sys.meta_path.insert(0, _Recorder)
