@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import builtins
 import os
-import pickle
 import shlex
 import signal
 import time
@@ -17,11 +17,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.checkpoint.directory import LOG_FILE
-from nbshare.checkpoint.files import size_of
-from nbshare.checkpoint.reader import STORED, whole_of
+from nbshare import errors
+from nbshare.checkpoint.directory import LOG_FILE, check_place
+from nbshare.checkpoint.files import check_folder, damaged, opened, size_of, write
+from nbshare.checkpoint.reader import STORED
 from nbshare.checkpoint.sweep import STOP
-from nbshare.checkpoint.writer import PARTS, is_here
+from nbshare.checkpoint.writer import LEASE, PARTS, is_here
 from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
@@ -38,7 +39,14 @@ from nbshare.wire.orders import Policy
 __all__ = ["CALL_FILE", "AttachedRun", "attach"]
 
 CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
+CALL_START = 64  # bytes of its checksum, before that
 LOOK_S = 0.1
+
+
+def check_call(path: Path) -> None:
+    """Raise CheckpointError if a checkpoint, or its driver's folder, belongs to another user."""
+    check_place(path)
+    check_folder((path / CALL_FILE).parent)
 
 
 @shown_from_the_call
@@ -62,7 +70,7 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Raises
     ------
     nbshare.errors.CheckpointError
-        There is no checkpoint.
+        There is no checkpoint, it is damaged, or it belongs to another user.
 
     See Also
     --------
@@ -91,8 +99,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Any number of processes of one user may attach, at the same time. A run that is not detached can
     be watched like this, and stopped only in its own process. If several processes share the run
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
-    What each worker does is not stored, so ``job.stats`` is empty; ``open_checkpoint(path).stats``
-    tells what each item took.
+    An error that has ended the run comes as itself if it is one of Python's or nbshare's own, else
+    as a `TaskError` with its text. What each worker does is not stored, so ``job.stats`` is empty;
+    ``open_checkpoint(path).stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
@@ -102,12 +111,20 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     return job
 
 
-def _error_of(writer: dict[str, Any]) -> BaseException:
-    """Return the error that a run has ended with."""
-    try:
-        return cast("BaseException", pickle.loads(bytes.fromhex(writer["pickled"])))
-    except Exception:  # noqa: BLE001 - its class may exist in the other process only
-        return TaskError(writer["error"])
+def _error_of(told: dict[str, Any]) -> BaseException:
+    """Return the error that a run has ended with: one of Python's or nbshare's own, or its text.
+
+    It comes from a file, so it is no pickle, which could run code.
+    """
+    where, _, name = told["type"].rpartition(".")
+    kind = getattr({"": builtins, errors.__name__: errors}.get(where), name, None)
+    error: BaseException = TaskError(f"{told['type']}: {told['text']}", type_name=told["type"])
+    with suppress(Exception):  # some take more than a text
+        if issubclass(cast("Any", kind), Exception):
+            error = cast("Any", kind)(told["text"])
+    for note in told["notes"]:
+        error.add_note(note)
+    return error
 
 
 class AttachedRun(Run):
@@ -120,6 +137,7 @@ class AttachedRun(Run):
     """
 
     def __init__(self, path: Path) -> None:
+        check_call(path)
         self.stored, self._path = StoredRun(path), path
         _, writer = self.stored._writer()
         request: dict[str, Any] = dict.fromkeys(Request._fields)
@@ -133,6 +151,7 @@ class AttachedRun(Run):
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(path / LOG_FILE)
+        self.stored.present, self.stored.errors  # noqa: B018 - here, if they cannot be read
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -149,7 +168,7 @@ class AttachedRun(Run):
         state, writer = self.stored._writer()
         until = time.time() if state == "running" else writer.get("ended")
         if not until:  # it was killed
-            until = whole_of(self._path).words["stored_at"].max(initial=0.0)
+            until = self.stored._whole().words["stored_at"].max(initial=0.0)
         return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
 
     @property
@@ -185,6 +204,14 @@ class AttachedRun(Run):
     def final(self) -> Any:
         """Return all results."""
         results, errors = self.stored.results(), self.errors
+        is_there = np.isin(self.stored._whole(is_read=True).states, STORED)
+        lost = [i for i in np.flatnonzero(~is_there).tolist() if i not in errors]
+        if lost and self._end_state == "done":
+            raise CheckpointError(
+                f"{self._path}: results.npy, objects.*.log or index.npy is damaged: {len(lost)} "
+                f"results, the first of item {lost[0]}, do not have their checksums. Make the same "
+                "call again, which runs these items anew; partial() returns the others."
+            )
         if not isinstance(results, list):
             return as_masked(results) if self.request.policy.returns_errors else results
         results = [errors.get(i, x) if x is MISSING else x for i, x in enumerate(results)]
@@ -192,7 +219,7 @@ class AttachedRun(Run):
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time; for one reader."""
-        whole, errors = whole_of(self._path), self.errors
+        whole, errors = self.stored._whole(is_read=True), self.errors
         there = np.isin(whole.states, STORED)
         new = there.copy()
         new[: len(self._given)] &= ~self._given
@@ -224,8 +251,9 @@ class AttachedRun(Run):
         RuntimeError
             If it has none here.
         """
+        check_folder(self._path / PARTS)
         with suppress(FileNotFoundError):
-            (self._path / PARTS / STOP).write_text("")  # those that share the run look for it
+            write(self._path / PARTS / STOP, b"")  # those that share the run look for it
             return
         state, writer = self.stored._writer()
         if state != "running":
@@ -256,9 +284,9 @@ class AttachedRun(Run):
 
     def _show_prints(self, stop: int) -> None:
         """Show what workers have printed, below the cell."""
-        if stop > self._n_shown:
-            with (self._path / LOG_FILE).open("rb") as log:
-                text = os.pread(log.fileno(), stop - self._n_shown, self._n_shown)
+        log = opened(self._path / LOG_FILE) if stop > self._n_shown else None
+        if log is not None:
+            text = os.pread(log.fileno(), stop - self._n_shown, self._n_shown)
             self.request.prints.is_any = True
             self.request.prints.add("stdout", text.decode("utf-8", "replace"))
             self._n_shown = stop
@@ -268,7 +296,7 @@ class AttachedRun(Run):
             if self.error is None:
                 self._end_state, self.error = self._outcome()
         except BaseException as error:  # noqa: BLE001 - as above
-            self.error = error
+            self._end_state, self.error = "failed", error
         finally:
             self._end()
 
@@ -277,11 +305,15 @@ class AttachedRun(Run):
         if not (self._path / "meta.json").exists():
             return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
         state, writer = self.stored._writer()
+        if not writer:
+            why = "what tells how this run ended is gone"
+            remedy = "Make the same call again; partial() returns the results that are there."
+            return "failed", damaged(self._path / LEASE, why, remedy)
         if state == "ended":
             return "failed", self._death()
         self._show_prints(writer.get("n_printed", 0))
         if "error" in writer:
-            return "failed", _error_of(writer)
+            return "failed", _error_of(writer["error"])
         return "done" if self.n_done == self.n_tasks else "stopped", None
 
     def _death(self) -> WorkerDiedError:

@@ -22,21 +22,23 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nbshare.arrays.inputs import ArrayReference
-from nbshare.attached import CALL_FILE, attach
+from nbshare.attached import CALL_FILE, CALL_START, attach, check_call
 from nbshare.checkpoint.directory import LOG_FILE, check_place
-from nbshare.checkpoint.files import size_of
+from nbshare.checkpoint.files import read, size_of, write
 from nbshare.checkpoint.writer import check_free, writer_of
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, UnsendableError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
 from nbshare.memory import file_of
+from nbshare.memory.disk import open_own, write_all
 from nbshare.options import MapOptions, checked_checkpoint
 from nbshare.wire.results import parts_of
 
@@ -61,6 +63,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     check_place(path)
     check_free(path)
     (path / CALL_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_call(path)
     _store(path / CALL_FILE, request, options)
     n_printed = size_of(path / LOG_FILE)
     _await_beginning(path, _start_driver(path), n_printed)
@@ -80,10 +83,13 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             f"({type(error).__name__}: {error})"
         ) from error
     parts, _ = parts_of(request.context.settings, [memoryview(data), *buffers])
-    with path.with_suffix(".new").open("wb") as file:
-        for offset, part in parts:
-            file.seek(offset)
-            file.write(part)
+    file, crc, end = write(path.with_suffix(".new"), b""), 0, 0
+    for offset, part in parts:
+        gap = bytes(offset - end)
+        end = offset + part.nbytes
+        write_all(file.fileno(), part, CALL_START + offset)
+        crc = zlib.crc32(part, zlib.crc32(gap, crc))
+    write_all(file.fileno(), crc.to_bytes(CALL_START, "little"), 0)
     path.with_suffix(".new").replace(path)
 
 
@@ -96,15 +102,15 @@ def _by_file(value: Any) -> Any:
 
 def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     """Start a driver: in a session of its own, which no signal to this one reaches."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
-    command = [sys.executable, *flags, "-P", "-c", code, "resume", str(path)]
+    command = [sys.executable, *options, "-P", "-c", code, "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
-    with (path / LOG_FILE).open("ab") as log:
-        kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
-        _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
+    log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
+    _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
     return _drivers[-1]
 
 
@@ -117,7 +123,7 @@ def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int
     try:
         while (writer_of(path) or {}).get("pid") != driver.pid:
             if has_ended:
-                said = (path / LOG_FILE).read_bytes()[n_printed:].decode("utf-8", "replace")
+                said = (read(path / LOG_FILE) or b"")[n_printed:].decode("utf-8", "replace")
                 said = said.strip().removeprefix("nbshare resume: ")
                 raise CheckpointError(said or f"{path}: the process of the run was killed")
             has_ended = driver.poll() is not None  # and look once more: it may have been quick

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.attached import CALL_FILE
+from nbshare.attached import CALL_FILE, CALL_START, check_call
 from nbshare.checkpoint import writer
+from nbshare.checkpoint.files import damaged, mapped, opened
 from nbshare.checkpoint.sweep import Sweep
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
@@ -43,15 +45,18 @@ AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
 def resume(path: Path, grace: float) -> int:
     """Run the call that is stored in a checkpoint; return the exit code."""
-    try:
-        status = (path / CALL_FILE).stat()
-        settings, data, *buffers = parts_in(np.memmap(path / CALL_FILE, mode="r"))
-    except FileNotFoundError:
+    path = path.absolute()
+    check_call(path)
+    if (file := opened(path / CALL_FILE)) is None:
         raise CheckpointError(
             f"{path} holds no call: its run is complete, or was not begun with "
             "map_async(..., detach=True). Make the same call again to continue."
-        ) from None
-    path = path.absolute()
+        )
+    status = os.fstat(file.fileno())
+    call = mapped(file) if status.st_size > CALL_START else np.ones(1, np.uint8)
+    if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
+        raise damaged(path / CALL_FILE, "its checksum differs")
+    settings, data, *buffers = parts_in(call[CALL_START:])
     imports = pickle.loads(settings)
     if imports["cwd"] is not None:
         with suppress(OSError):  # it was removed

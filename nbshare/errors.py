@@ -340,10 +340,11 @@ class RingTimeoutError(NbshareError, TimeoutError):
 
 
 class CheckpointError(NbshareError, ValueError):
-    """A checkpoint that belongs to another call, or a call that no checkpoint can be kept of.
+    """A checkpoint of another call or user, a damaged one, or a call that none can be kept of.
 
     The message says what differs: the function, an argument, the items. Pass another path, or
     ``if_changed="restart"`` to begin anew, ``if_changed="accept"`` to keep the stored results.
+    If a file is damaged, or not a plain file of yours, the message names it and says what to do.
 
     Examples
     --------

@@ -18,14 +18,19 @@ from nbshare.checkpoint.items import Lookup
 from nbshare.checkpoint.key import key_of
 from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Whole, copy_rows, whole_of
 from nbshare.checkpoint.versions import Versions
-from nbshare.checkpoint.writer import LEASE, parts_of, running_writer_of, writer_of
+from nbshare.checkpoint.writer import (
+    LEASE,
+    is_of_this_boot,
+    parts_of,
+    running_writer_of,
+    writer_of,
+)
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
 from nbshare.errors import CheckpointError
 from nbshare.options import MapOptions, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
-from nbshare.wire.rows import RESULTS_FILE
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
@@ -73,7 +78,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Raises
     ------
     nbshare.errors.CheckpointError
-        There is no checkpoint, or its format is unknown to this version.
+        There is no checkpoint, its format is unknown to this version, or it belongs to another
+        user. Its methods and attributes raise it if a file is damaged.
 
     Examples
     --------
@@ -130,15 +136,16 @@ class StoredRun:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_place(path)
         meta = read_json(path / "meta.json")
         if meta is None:
             raise CheckpointError(
                 f"{path} is not a checkpoint: it has no meta.json. Pass the checkpoint= "
                 "path of a run."
             )
-        check_place(path)
         self.label = str(meta["label"])
         self._reader = RowReader(path)
+        self._checked: dict[Path, npt.NDArray[Any]] = {}  # see `whole_of`
 
     @property
     def state(self) -> str:
@@ -153,7 +160,17 @@ class StoredRun:
             if (writer := running_writer_of(folder)) is not None:
                 return "running", writer
         writer = writer_of(folders[0])
-        return "over" if writer is None or writer["ended"] else "ended", writer or {}
+        return "over" if writer is not None and writer["ended"] else "ended", writer or {}
+
+    def _whole(self, *, is_read: bool = False) -> Whole:
+        """Return what is stored.
+
+        Results that are to be read, or that the disk may not have, are checked, each once.
+        """
+        folders = [self.path, *parts_of(self.path)]
+        writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
+        is_sure = all(writer is not None and is_of_this_boot(writer) for writer in writers)
+        return whole_of(self.path, self._checked if is_read or not is_sure else None)
 
     @property
     def n_tasks(self) -> int:
@@ -168,12 +185,12 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which of its results are stored: a bool array of shape (n_tasks,)."""
-        return np.isin(whole_of(self.path).states, STORED)
+        return np.isin(self._whole().states, STORED)
 
     @property
     def rate(self) -> float:
         """Results per second (float) in the last minute before the newest was stored."""
-        words = whole_of(self.path).words
+        words = self._whole().words
         until = words["stored_at"].max(initial=0.0)
         recent = words[words["stored_at"] >= max(until - RATE_S, 1.0)]
         began = recent["stored_at"] - recent["seconds"]
@@ -192,7 +209,7 @@ class StoredRun:
         Tiny items that run together have the mean of their seconds. With pandas installed,
         ``pandas.DataFrame(run.stats)`` makes a table.
         """
-        whole = whole_of(self.path)
+        whole = self._whole()
         words = whole.words[whole.order]
         return {name: words[name] for name in ("seconds", "attempts", "stored_at")}
 
@@ -204,9 +221,9 @@ class StoredRun:
     def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the records of these failures; `since`: seconds since 1970."""
         folders = self.path, *parts_of(self.path)
-        if not any((folder / ERRORS_FILE).exists() for folder in folders):
+        if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
             return {}  # quickly: every look at a job asks for them
-        whole = whole_of(self.path)
+        whole = self._whole()
         missing = np.flatnonzero(~np.isin(whole.states, STORED))
         item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
         item_of[whole.order[missing]] = missing
@@ -226,7 +243,9 @@ class StoredRun:
         ndarray, MaskedArray or list
             An array, masked where results are missing; or a list, with `nbshare.MISSING` in its
             gaps. The array is read from the disk as it is used; it is a copy in memory if the last
-            call had its items in another order, or left some out.
+            call had its items in another order, or left some out. All results are read once to
+            compare them with their checksums; damaged ones are missing, with a
+            `CheckpointWarning`.
 
         Examples
         --------
@@ -246,8 +265,8 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        whole = whole_of(self.path)
-        output = self._reader.load(RESULTS_FILE)[: len(whole.order)]
+        whole = self._whole(is_read=True)
+        output = self._reader.load()[: len(whole.order)]
         is_in_order = np.array_equal(whole.order, np.arange(len(output)))
         if not is_in_order or len(whole.readers) > 1 or (whole.states == IN_LOG).any():
             return _together(whole)
@@ -303,11 +322,10 @@ class StoredRun:
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         key = key_of(request, checked.version)
-        n_wanted, whole = request.n_tasks or 0, whole_of(self.path)
+        n_wanted, whole = request.n_tasks or 0, self._whole(is_read=True)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
-            stored = np.ascontiguousarray(self._reader.load("items.npy")).view(np.uint64)
-            rows = Lookup(stored).find(key.items.next(request.iterables))
+            rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_stored = np.isin(whole.words["state"], STORED)
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
@@ -336,7 +354,7 @@ class StoredRun:
 def _together(whole: Whole) -> Any:
     """Return the results of several readers: a masked array in memory, or a list."""
     n, is_there = len(whole.order), np.isin(whole.states, STORED)
-    parts = [(items, x, reader.load(RESULTS_FILE)) for reader, items, x in whole.places(is_there)]
+    parts = [(items, x, reader.load()) for reader, items, x in whole.places(is_there)]
     forms = {(output.dtype, output.shape[1:]) for *_, output in parts}
     if len(forms) != 1 or (whole.states == IN_LOG).any():
         results = [MISSING] * n

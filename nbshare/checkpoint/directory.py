@@ -5,12 +5,12 @@
     README.txt    how to read this with NumPy alone
     meta.json     format, versions of programs, what results look like
     code.json     what results depended on when they were stored, by number
-    items.npy     per row: the digest of its item
+    items.npy     per row: the digest of its item, and a check of it
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.*.log other results, as pickles
     index.npy     per row: times, place in a log, state, attempts, number in code.json, checksum:
                   written last
-    order.npy     per item of the last call: its row
+    order.npy     per item of the last call: its row; then a checksum. There from the beginning
     errors.jsonl  what items have failed with, by row
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.detached`
@@ -26,6 +26,8 @@ import platform
 import secrets
 import shutil
 import time
+import zlib
+from contextlib import suppress
 from copy import copy
 from importlib.metadata import version
 from pathlib import Path
@@ -36,28 +38,32 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from nbshare.checkpoint import files
-from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.items import Lookup, Pairs
+from nbshare.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare.checkpoint.key import Key
 from nbshare.checkpoint.reader import (
+    CRC_BYTES,
     ERRORS_FILE,
+    ITEMS_FILE,
     MOST_BYTES,
+    ORDER_FILE,
     STORED,
     RowReader,
     Rows,
     Whole,
+    told_of,
     whole_of,
 )
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output, spec_given_by
 from nbshare.engine.run import Request
-from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning, warn
+from nbshare.errors import CheckpointError, CheckpointInUseError
 from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED
 from nbshare.wire.failures import describe
 from nbshare.wire.results import OBJECTS, OutputSpec
 from nbshare.wire.rows import (
+    HEAD,
     INDEX,
     INDEX_FILE,
     LOG_BIT,
@@ -68,9 +74,10 @@ from nbshare.wire.rows import (
     log_file,
 )
 
-FORMAT = 3  # earlier ones were never released
+FORMAT = 4  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
+MOST_TEXT = 10_000  # characters of the error that a run has ended with
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
 
@@ -92,9 +99,10 @@ README = """This is a checkpoint of nbshare, format {format}: the results of {la
     results = np.load("results.npy", mmap_mode="r")       # one row per item; look at results[done]
 
 Rows are in the order in which items first came. order.npy has the row of each item of the last
-call, so results[order] is in the order of its items. index["crc"] is zlib.crc32 of a row's bytes.
-Results that fit no array are pickles in objects.*.log; index["at"] has the offset and the number of
-bytes of each. Offset // 2**{bit} is the number of the log, and the rest the offset in it.
+call, so results[order] is in the order of its items. index["crc"][i] is the checksum
+zlib.crc32(index[i].tobytes()[:{head}], zlib.crc32(results[i])). Results that fit no array are
+pickles in objects.*.log; index["at"] has the offset and the number of bytes of each.
+Offset // 2**{bit} is the number of the log, and the rest the offset in it.
 index["stored_at"] is the time when a row was stored, in seconds since 1970; index["seconds"] is
 what its item took, 0 if that is unknown; index["code"] is a place in code.json: what the result
 depended on. You may read all files while a run writes to them. Do not edit them.
@@ -103,16 +111,19 @@ depended on. You may read all files while a run writes to them. Do not edit them
 
 def check_place(path: Path) -> None:
     """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
+    files.check_folder(path, is_given=True)
     names = {file.name for file in path.glob("[!.]*")}
-    meta = read_json(path / "meta.json")  # after that: another run may begin just now
-    if meta is not None and meta.get("format") != FORMAT:
+    data, told = files.read(path / "meta.json"), dict[str, Any]()  # another run may begin just now
+    with suppress(ValueError):  # in another format the checksum may be another one
+        told = files.parsed(data or b"")
+    if told.get("format", FORMAT) != FORMAT:
         raise CheckpointError(
-            f"{path}: its format is {meta.get('format')}, of nbshare {meta.get('nbshare')}; this "
+            f"{path}: its format is {told['format']}, of nbshare {told.get('nbshare')}; this "
             f"one knows format {FORMAT}. Use that nbshare, or another path."
         )
-    if meta is None and (path.is_file() or names - BEFORE_META):
+    if data is None and names - BEFORE_META:
         raise CheckpointError(
-            f"{path} exists and is not a checkpoint: it has no meta.json that can be read. "
+            f"{path} exists and is not a checkpoint: it has no meta.json. "
             "Pass checkpoint= the path of a new or empty folder."
         )
 
@@ -164,6 +175,7 @@ class Directory:
         self.reader = RowReader(path)
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
+        files.check_folder(path, is_given=True)  # another user may have been faster
         self.writer = Writer(path, role)
         self._flush_at = 0.0
         self._columns: dict[str, files.Column] = {}  # by name, without that of the items
@@ -187,27 +199,26 @@ class Directory:
 
     def _open(self, label: str) -> None:
         path = self.path
-        if (meta := read_json(path / "meta.json")) is None:
+        if (meta := files.read_json(path / "meta.json")) is None:
             meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
             meta |= {"nbshare": version("nbshare"), "durability": self._durability}
             files.replace_json(path / "meta.json", meta)
-            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT)
+            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
-        self._items = files.Column(path / "items.npy", "u1", (16,), None, is_sparse=self._is_part)
+        items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
+        self._items = files.Column(items, None, is_sparse=self._is_part)
+        if not self._items.n:  # it is there before the first item
+            self.note_order(np.zeros(0, np.int64))
         self._add_column(INDEX_FILE, INDEX)
-        words = self.reader.words()
-        are_there = self.reader.are_there(np.arange(len(words)), words)
-        if (spec := self.reader.spec) is None:
-            meta["results"] = None  # also if the file of the results is gone
-        elif spec.dtype is not None:  # it gets its rows, if some are not there
+        if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
-        logs = [int(log.name.split(".")[1]) for log in path.glob(log_file("*"))]
+        numbers = [log.name.split(".")[1] for log in path.glob(log_file("*"))]
+        logs = [int(number) for number in numbers if number.isdecimal()]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have
         self._own_log = self._next_log = 1 + max(logs, default=0)
-        if self.writer.is_new_boot or not are_there.all():
-            self._drop_damaged()
+        self._drop_damaged()
 
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
@@ -226,13 +237,14 @@ class Directory:
         words = whole.words[new]
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
-        source = Source(part.values, part.entries, part.logs)
+        found = part.words()
+        source = Source(part.values, lambda rows: part.entries(found[rows]), part.logs)
         if spec is not None:
             self.decide(spec)
             if self.reader.spec != spec:
                 source = source._replace(as_object=spec.number or copy)
         writer = RowWriter(self.place())
-        nbytes = sum(file.stat().st_size for file in part.folder.iterdir())
+        nbytes = sum(map(files.size_of, part.folder.iterdir()))
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
                 raise CheckpointInUseError(f"{self.path}: another process has taken it over")
@@ -244,8 +256,8 @@ class Directory:
             self.note_error(record | {"row": int(whole.order[record["row"]])})
 
     def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
-        n, is_sparse = self._items.n, self._is_part
-        self._columns[name] = files.Column(self.path / name, dtype, shape, n, is_sparse=is_sparse)
+        table = files.Table(self.path / name, np.dtype(dtype), shape)
+        self._columns[name] = files.Column(table, self._items.n, is_sparse=self._is_part)
 
     # ------------------------------------------------------------------------ its key
 
@@ -273,9 +285,9 @@ class Directory:
             self._columns.pop(RESULTS_FILE, None)
             for file in (results, *self.path.glob(log_file("*"))):
                 file.unlink(missing_ok=True)
-            self._note_kind(None)
-        elif RESULTS_FILE in self._columns:
-            files.replace(results, np.memmap(results, mode="r"))
+            self._note_form(None)
+        elif RESULTS_FILE in self._columns and (before := files.opened(results)) is not None:
+            files.replace(results, files.mapped(before))
 
     def _forget(self, rows: Rows) -> None:
         """Mark some rows as missing."""
@@ -284,15 +296,8 @@ class Directory:
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""
         words = self.reader.words()
-        rows = np.flatnonzero(np.isin(words["state"], STORED))
-        bad = rows[~self.reader.are_whole(rows, words[rows])]
-        if len(bad):
-            warn(
-                f"{self.path}: {len(bad)} results did not reach the disk whole, or are damaged; "
-                "their items run again",
-                CheckpointWarning,
-            )
-            self._forget(bad)
+        whole = self.reader.checked(words, words[:0])
+        self._forget(np.flatnonzero(words["state"] != whole["state"]))
 
     # -------------------------------------------------------------------- what it holds
 
@@ -314,21 +319,18 @@ class Directory:
     def decide(self, spec: OutputSpec) -> None:
         """Store the form of the results, once there is one."""
         if self._meta["results"] is None:
-            kind = "objects"
             if spec.dtype is not None:
-                kind = "arrays" if spec.number is None else spec.number.__name__
                 self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
-            self._note_kind(kind)
+            self._note_form(told_of(spec))
 
-    def _note_kind(self, kind: str | None) -> None:
-        files.replace_json(self.path / "meta.json", self._meta | {"results": kind})
-        self._meta["results"] = kind
+    def _note_form(self, told: dict[str, Any] | None) -> None:
+        files.replace_json(self.path / "meta.json", self._meta | {"results": told})
+        self._meta["results"] = told
 
     def rows_for(self, pairs: Pairs) -> Rows:
         """Return the rows of items; new ones get new rows."""
         if self._stored is None:  # no item comes twice, so those of this call need not be found
-            digests = np.array(self.reader.load("items.npy"), "u1").reshape(-1, 16)
-            self._stored = Lookup(digests.view(np.uint64))
+            self._stored = Lookup(self.reader.digests())
         rows = self._stored.find(pairs)
         is_new = rows < 0
         if is_new.any():
@@ -336,7 +338,7 @@ class Directory:
             rows[is_new] = np.arange(first, n)
             for column in self._columns.values():
                 column.resize(n)
-            self._items.write(first, pairs[is_new].view(np.uint8))
+            self._items.write(first, as_rows(pairs[is_new]))
             self._items.resize(n)  # last: then the rows exist
         return rows
 
@@ -345,12 +347,11 @@ class Directory:
     def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         self.decide(spec)
-        array = np.load(self.path / RESULTS_FILE, mmap_mode="c")
-        return Output(np.asarray(array), [], None)
+        return Output(self._columns[RESULTS_FILE].table.load("c"), [], None)
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
-        starts = {name: column.start for name, column in self._columns.items()}
+        starts = {name: column.table.start for name, column in self._columns.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
@@ -364,7 +365,9 @@ class Directory:
     def note_order(self, rows: Rows) -> None:
         """Store the row of each item of the call."""
         np.save(file := io.BytesIO(), rows)
-        files.replace(self.path / "order.npy", file.getvalue(), is_needed=False)
+        data = file.getvalue()
+        data += zlib.crc32(data).to_bytes(CRC_BYTES)
+        files.replace(self.path / ORDER_FILE, data, is_needed=False)
 
     def note_error(self, record: dict[str, Any]) -> None:
         """Store the failure of a row's item."""
@@ -373,7 +376,7 @@ class Directory:
     def _sync(self) -> None:
         """Wait until the disk has all; the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
-        for name in ("items.npy", *self._columns, *logs, ""):
+        for name in (ITEMS_FILE, ORDER_FILE, *self._columns, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 
@@ -387,9 +390,9 @@ class Directory:
         """Close the files and let others write; `error`: with which the run has failed."""
         told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
         if error is not None:
-            failure = describe(error, -1, "")
-            pickled = failure.pickled or b""
-            told |= {"error": f"{failure.type_name}: {failure.text}", "pickled": pickled.hex()}
+            failure = describe(error, -1, "", MOST_TEXT)
+            notes = [str(note) for note in getattr(error, "__notes__", ())]
+            told["error"] = {"type": failure.type_name, "text": failure.text, "notes": notes}
         has_all = False
         try:
             if is_whole and self._durability == "power":

@@ -14,6 +14,7 @@ from nbshare.checkpoint.digests import SIZE, Digests, digest
 Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
 LIMIT = 2**63  # of an int
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
+ITEMS = np.dtype("<u8"), (3,)  # of a row in a file: the digest of its item, and a check of it
 
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
@@ -25,6 +26,17 @@ def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
     """Return one number per digest: sorting and searching these is fast."""
     mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
     return mixed
+
+
+def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """Return digests as they are stored: a damaged one must not be that of another item."""
+    return np.column_stack([pairs, ~_mixed(pairs)])
+
+
+def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
+    """Return the digests that are stored; zeros if one is damaged, or not there yet."""
+    is_whole = rows[:, 2] == ~_mixed(rows)
+    return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
 
 
 class Lookup:

@@ -34,7 +34,7 @@ from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
-from nbshare.wire.rows import RESULTS_FILE, FilePlace, RowWriter, Source, index_of
+from nbshare.wire.rows import FilePlace, RowWriter, Source, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -173,10 +173,11 @@ class Keeper:
             there = low + np.flatnonzero(here == IN_OUTPUT)
             if len(there) and not self._is_in_place:
                 out = results.rows(page.first, page.n)
-                copy_rows(out, there, reader.load(RESULTS_FILE), page.rows[there])
+                copy_rows(out, there, reader.load(), page.rows[there])
             logged = low + np.flatnonzero(here == IN_LOG)
             if len(logged):
-                page.index[:, logged] = np.transpose(reader.entries(page.rows[logged]))
+                words = reader.words()[page.rows[logged]]
+                page.index[:, logged] = np.transpose(reader.entries(words))
             page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
         board.header[RESTORED] += int(np.isin(states, STORED).sum())
 

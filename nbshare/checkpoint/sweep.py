@@ -33,7 +33,7 @@ import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Checkpoint, Directory
+from nbshare.checkpoint.directory import Checkpoint, Directory, check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.keeper import Keeper
 from nbshare.checkpoint.key import differences, key_of
@@ -76,6 +76,7 @@ class Sweep(Supply):
     _event: OwnerEvent  # of the present call
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
+        check_place(options.path)
         self._options, self._request = options, request
         self._key = key_of(request, options.version)
         self._pairs = self._key.items.next(request.iterables)
@@ -116,13 +117,14 @@ class Sweep(Supply):
 
     def has_place(self) -> bool:
         """Whether the run of the last call still has its parts, or others have merged them."""
-        return not self._id or (read_json(self._folder / SWEEP) or {}).get("id") == self._id
+        return not self._id or (read_json(self._folder / SWEEP, None) or {}).get("id") == self._id
 
     # -------------------------------------------------------------- beginning and end
 
     def _is_over(self) -> bool:
         """Begin or join the run, or merge its parts; return whether the checkpoint has it all."""
-        found = read_json(self._folder / SWEEP)
+        files.check_folder(self._folder)
+        found = read_json(self._folder / SWEEP, None)
         if found is not None and found["what"] != self._what:
             self._refuse(found["what"])
         elif found is not None:
@@ -191,7 +193,9 @@ class Sweep(Supply):
         return bool(is_settled.all())
 
     def _read_claims(self) -> None:
-        while (claim := read_json(self._folder / CLAIMS / str(len(self._claims)))) is not None:
+        claims, nobodys = self._folder / CLAIMS, {"by": "", "runs": []}  # if it is cut
+        files.check_folder(claims)
+        while (claim := read_json(claims / str(len(self._claims)), nobodys)) is not None:
             self._claims.append(claim)
             self._take([claim])
 
@@ -220,7 +224,7 @@ class Sweep(Supply):
         claims = self._folder / CLAIMS
         new = claims / f".{self._part.name}"
         claim = {"by": self._part.name, "runs": runs}
-        new.write_text(json.dumps(claim))
+        files.write(new, json.dumps(files.sealed(claim)).encode())
         try:
             with suppress(FileExistsError):
                 os.link(new, claims / str(len(self._claims)))

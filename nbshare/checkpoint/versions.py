@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from nbshare.checkpoint.key import Key, Parts, differences
 from nbshare.checkpoint.sources import definitions_in
 from nbshare.functions.freshness import Stamp, stamp_of
 from nbshare.wire.context import cwd
+
+CODE_FILE = "code.json"
 
 
 class Versions:
@@ -40,7 +42,7 @@ class Versions:
 
     def __init__(self, folder: Path, key: Key) -> None:
         self._folder, self._key = folder, key
-        self._all: list[dict[str, Any]] = files.read_json(folder / "code.json") or []
+        self._all = _versions_in(folder)
         # Files are known by their paths from here, so that a project may move.
         first = next(iter(key.sources.paths), None)
         self._base = os.path.dirname(first) if first else (cwd() or "/")
@@ -62,7 +64,7 @@ class Versions:
         """Return what differs between the call and the version of most results, in words."""
         number = int(np.bincount(codes).argmax())
         if number >= len(self._all):
-            return ["code.json, which tells what the results depend on, is gone or damaged"]
+            return [f"{CODE_FILE}, which tells what the results depend on, is gone or damaged"]
         return self._changes(number)
 
     def _changes(self, number: int) -> list[str]:
@@ -81,14 +83,13 @@ class Versions:
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
         """Take over the versions of another checkpoint; return the number here of each."""
-        versions = files.read_json(folder / "code.json") or []
-        return np.array([*map(self._number_of, versions)], np.uint16)
+        return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
 
     def _number_of(self, version: dict[str, Any]) -> int:
         """Return the number of a version, which is stored if it is new."""
         if version not in self._all:
             versions = [*self._all, version]
-            files.replace_json(self._folder / "code.json", versions)
+            files.replace_json(self._folder / CODE_FILE, {"versions": versions})
             self._all = versions
         return self._all.index(version)
 
@@ -113,3 +114,11 @@ class Versions:
     def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
         version = {"parts": dict(self._key.parts), "accepts": [*accepts], "files": {**imported}}
         self.number = self._number_of(version)
+
+
+def _versions_in(folder: Path) -> list[dict[str, Any]]:
+    nothing: dict[str, Any] = {
+        "versions": []
+    }  # if it is damaged: then results are of no version that is known
+    found = files.read_json(folder / CODE_FILE, nothing) or nothing
+    return cast("list[dict[str, Any]]", found["versions"])

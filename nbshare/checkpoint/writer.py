@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import disk, has_ended, identity
+from nbshare.memory.descriptors import Descriptor
 
 with suppress(ImportError):  # not on every system
     import fcntl
@@ -48,15 +49,19 @@ def boot_id() -> str:
 
 def parts_of(folder: Path) -> list[Path]:
     """Return what the processes that share a run write to: folders in the checkpoint."""
+    files.check_folder(folder / PARTS)
     with suppress(FileNotFoundError):  # they have just been merged
         leases = files.read_current(lambda parts: [*parts.glob(f"*/{LEASE}")], folder / PARTS)
-        return sorted(lease.parent for lease in leases)
+        parts = sorted(lease.parent for lease in leases)
+        for part in parts:
+            files.check_folder(part)
+        return parts
     return []
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the last writer of a checkpoint; None if there was none."""
-    return cast("dict[str, Any] | None", files.read_json(folder / LEASE))
+    """Return the last writer of a checkpoint; None if there was none, or it cannot be known."""
+    return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
@@ -70,12 +75,18 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # who may only read has no better clock
-            os.utime(folder / "lock")
-            now_s = (folder / "lock").stat().st_mtime  # that of the file system
-        with (folder / LEASE).open() as file:  # opened: NFS then asks its server
+            os.utime(folder / "lock", follow_symlinks=False)
+            now_s = os.lstat(folder / "lock").st_mtime  # that of the file system
+        if (file := files.opened(folder / LEASE)) is not None:  # NFS then asks its server
             age_s = now_s - os.fstat(file.fileno()).st_mtime
-        return age_s < LEASE_S[other.get("role", "run")]
+            return age_s < LEASE_S[other.get("role", "run")]
     return False
+
+
+def is_of_this_boot(other: dict[str, Any]) -> bool:
+    """Whether what a writer has written is there, if it was killed or has ended."""
+    # Without boot ids, as on other systems, any start may be a new one.
+    return bool(boot_id()) and other["boot"] == boot_id()
 
 
 def is_here(other: dict[str, Any]) -> bool:
@@ -118,12 +129,6 @@ class Writer:
     role : Role, default "run"
         What it writes for.
 
-    Attributes
-    ----------
-    is_new_boot : bool
-        Whether the machine was started since the writer before: what it wrote may not have reached
-        the disk.
-
     Raises
     ------
     CheckpointInUseError
@@ -134,18 +139,15 @@ class Writer:
         self._folder, self._renew_s = folder, LEASE_S[role] / RENEWALS
         status = folder.stat()
         self._place = os.getpid(), status.st_dev, status.st_ino
-        self._fd = -1
+        self._file: Descriptor | None = None
         try:
             if _writers.setdefault(self._place, self) is not self:  # also of another thread
                 raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
-            self._fd = disk.system.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-            self._lock()
-            before = writer_of(folder)
-            me = this_process()
+            self._file = disk.open_own(folder / "lock", os.O_RDWR | os.O_CREAT)
+            self._lock(self._file)
             check_free(folder)
-            # Without boot ids, as on other systems, any start may be a new one.
-            self.is_new_boot = not (before and boot_id() and before["boot"] == boot_id())
-            self._me = me | {"role": role, "nonce": secrets.token_hex(8), "is_driver": is_driver}
+            self._me = this_process() | {"role": role, "is_driver": is_driver}
+            self._me |= {"nonce": secrets.token_hex(8)}
             self._me |= {"folder": status.st_ino, "ended": False}
         except BaseException:
             self._release()
@@ -157,9 +159,9 @@ class Writer:
         self._me |= told
         files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
-    def _lock(self) -> None:
+    def _lock(self, file: Descriptor) -> None:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
         except OSError as error:
@@ -191,7 +193,7 @@ class Writer:
     def close(self, *, is_whole: bool, **told: Any) -> None:
         """Let others write; `is_whole`: all was written."""
         if self._has_lease():
-            boot = self._me["boot"] if is_whole else None  # then the next writer checks all
+            boot = self._me["boot"] if is_whole else None  # then readers check all
             try:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
@@ -202,9 +204,9 @@ class Writer:
     def _release(self) -> None:
         if _writers.get(self._place) is self:
             del _writers[self._place]
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)  # which drops the lock
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()  # which drops the lock
 
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:

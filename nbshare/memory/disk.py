@@ -1,23 +1,35 @@
-"""The calls that change a disk."""
+"""The calls that change a disk, and files that only this user can have written."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from nbshare.errors import CheckpointError
+from nbshare.memory.descriptors import Descriptor, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
+SAFELY = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"))
+KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
+
+
+def open_safely(path: Path, flags: int) -> int:
+    """Open a file, but none that a link leads to; a pipe without waiting for its other end."""
+    return os.open(path, flags | SAFELY, 0o666)
 
 
 class System:
     """The calls that change a disk; tests put another one in its place."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        """Open a file for writing."""
+        return open_safely(path, flags)
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Write at an offset; may write less than all."""
@@ -41,6 +53,51 @@ class System:
 
 
 system = System()
+
+
+def open_own(path: Path, flags: int) -> Descriptor:
+    """Open a plain file of this user.
+
+    Raises
+    ------
+    CheckpointError
+        Something else has its name, or it belongs to another user.
+    OSError
+        It cannot be opened.
+    """
+    opener = system.open if flags & (os.O_WRONLY | os.O_RDWR) else open_safely
+    try:
+        file = opened(opener, path, flags)
+    except OSError:
+        check_own(path, os.lstat(path))
+        raise
+    check_own(path, os.fstat(file.fileno()))
+    return file
+
+
+def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> None:
+    """Raise CheckpointError if a path has not got the kind that it should, or another owner."""
+    found = stat.S_IFMT(status.st_mode)
+    if found != kind:
+        what = KINDS.get(found, "a pipe, a socket or a device")
+        raise CheckpointError(
+            f"{path} is {what} instead of {KINDS[kind]}: it is not a checkpoint's. "
+            "Use another path, or remove it if nobody needs it."
+        )
+    if status.st_uid != os.geteuid():
+        raise CheckpointError(
+            f"{path} belongs to {_name_of(status.st_uid)}, and this process runs as "
+            f"{_name_of(os.geteuid())}. A checkpoint can run code, so all of it must belong to "
+            "you: use another path, or make a copy (cp -r) if you trust its owner."
+        )
+
+
+def _name_of(uid: int) -> str:
+    import pwd  # late: not on every system
+
+    with suppress(KeyError):
+        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
+    return f"user {uid}"
 
 
 def write_all(fd: int, data: Any, offset: int) -> None:

@@ -99,8 +99,8 @@ class Death(NamedTuple):
         return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)
 
 
-def describe(error: BaseException, index: int, item: str) -> Failure:
-    """Describe an exception that an item raised; in the worker.
+def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failure:
+    """Describe an exception that an item raised, in up to `n` characters; in the worker.
 
     Never raises.
     """
@@ -110,7 +110,7 @@ def describe(error: BaseException, index: int, item: str) -> Failure:
         item_repr=item,
         pickled=pickled,
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        text=cut(_text(error)),
+        text=cut(_text(error), n),
         traceback=_format(error, with_notes=pickled is None),
     )
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
-from nbshare.memory.descriptors import Descriptor, owned
+from nbshare.memory.descriptors import Descriptor
 from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import ALONE, Entry, LogReader
 
@@ -30,6 +30,8 @@ RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # The state comes after them: a write may be cut between two pages.
 FIRST = [("stored_at", "<f8"), ("seconds", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
+HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
+FEW, SHORT = 8, 256  # rows, and bytes of one: of more and shorter ones, all are copied together
 LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
 
 RowNumbers = npt.NDArray[np.int64]
@@ -67,11 +69,25 @@ def runs_of(numbers: RowNumbers) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-def checksums(values: npt.NDArray[Any], rows: Iterable[int]) -> npt.NDArray[np.uint32]:
-    """Return the CRC-32 of some rows of an array."""
+def bytes_in(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of each row of an array."""
     nbytes = values.nbytes // max(1, len(values))
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-    return np.array([zlib.crc32(data[k * nbytes : (k + 1) * nbytes]) for k in rows], np.uint32)
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(len(values), nbytes)
+
+
+def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]:
+    """Return the CRC-32 of rows, of which these are the bytes, and of their index words."""
+    if len(data) < FEW or data.shape[1] > SHORT:
+        return record_checksums(index, map(zlib.crc32, data))
+    together = np.concatenate([data, bytes_in(index)[:, :HEAD]], axis=1)
+    return [*map(zlib.crc32, together.view(f"V{together.shape[1]}").ravel().tolist())]
+
+
+def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
+    """Return the CRC-32 of records, which these are without, and of their index words."""
+    words, size = index.tobytes(), INDEX.itemsize
+    heads = (words[at : at + HEAD] for at in range(0, len(words), size))
+    return [*map(zlib.crc32, heads, crcs)]
 
 
 def index_of(
@@ -103,7 +119,8 @@ class RowWriter:
 
     Notes
     -----
-    All methods raise OSError if the disk is full, or fails. What has no row, -1, is left out.
+    All methods raise OSError if the disk is full, or fails, and CheckpointError if a file has been
+    replaced by something else. What has no row, -1, is left out.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -116,7 +133,7 @@ class RowWriter:
         if values.nbytes:
             self._write(RESULTS_FILE, rows, values)
         index["state"] = IN_OUTPUT
-        index["crc"] = checksums(values, range(len(index)))
+        index["crc"] = checksums(index, bytes_in(values))
         self.commit(rows, index)
 
     def put_record(
@@ -130,8 +147,7 @@ class RowWriter:
         index["at"][:, 0] = start | self._place.log << LOG_BIT
         index["at"][:, 1:] = entries
         index["state"] = IN_LOG
-        crc = zlib.crc32(record)
-        index["crc"] = [zlib.crc32(at.tobytes(), crc) for at in index["at"]]
+        index["crc"] = record_checksums(index, itertools.repeat(zlib.crc32(record)))
         self.commit(rows, index)
 
     def transfer(
@@ -167,7 +183,9 @@ class RowWriter:
             some = np.array([*entries])
             self.put_record(rows[some], record, [entry[2:] for entry in found], index[some])
         failed = np.flatnonzero(index["state"] == FAILED)
-        self.commit(rows[failed], index[failed])
+        words = index[failed]
+        words["crc"] = record_checksums(words, itertools.repeat(0))
+        self.commit(rows[failed], words)
 
     def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
         """Write the index of rows, after all that it tells of."""
@@ -187,5 +205,5 @@ class RowWriter:
             path = Path(self._place.folder, name)
             # The owner has made the others, and reads them: new ones would be in another folder.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
-            self._files[name] = owned(disk.system.open(path, flags))
+            self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()

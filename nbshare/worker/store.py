@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.errors import noted
+from nbshare.errors import CheckpointError, noted
 from nbshare.functions.pickling import dumps_apart
 from nbshare.memory import Segment, aligned
 from nbshare.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
@@ -192,7 +192,7 @@ class ResultStore:
             return True
         try:
             writer.put(self._page.rows[places], values, self._told(writer, places))
-        except OSError:  # not the items' fault: the owner tries again, and reports it
+        except (OSError, CheckpointError):  # the owner tries again, and reports it
             return self._out is not None
         return True
 
@@ -200,7 +200,7 @@ class ResultStore:
         """Write the last entry of the log to the files, too."""
         if (writer := self._writer) is not None:
             rows, entries = self._page.rows[places], self._page.index[2:, places].T
-            with suppress(OSError):
+            with suppress(OSError, CheckpointError):
                 writer.put_record(rows, self._log.last(), entries, self._told(writer, places))
 
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import io
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -195,7 +195,8 @@ def test_it_is_read_without_nbshare(tmp_path):
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     program = "\n".join([*lines, "print(results[done].tolist())", "import sys, zlib"])
     program += "\nassert 'nbshare' not in sys.modules"
-    program += "\nassert index['crc'][2] == zlib.crc32(results[2].tobytes())"
+    (checksum,) = re.findall(r"zlib\.crc32.*?\)\)\)?", text)
+    program += f"\nassert all(index['crc'][i] == {checksum} for i in range(6))"
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=path, capture_output=True, text=True, check=True
     )
@@ -207,15 +208,14 @@ def test_a_file_that_another_machine_has_replaced_is_read_again(tmp_path, monkey
     parallel_map(math.sqrt, [0, 1, 4, 9, 16], checkpoint=tmp_path / "run")
     was_refused = set()
 
-    def refusing(path, *args, **kwargs):
+    def refusing(path, *args):
         if str(path).startswith(str(tmp_path)) and path not in was_refused:
             was_refused.add(path)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
-        return opened(path, *args, **kwargs)
+        return opened(path, *args)
 
-    opened = io.open
-    monkeypatch.setattr("io.open", refusing)
-    monkeypatch.setattr("builtins.open", refusing)
+    opened = os.open
+    monkeypatch.setattr("os.open", refusing)
     stored = open_checkpoint(tmp_path / "run")
     assert stored.results().tolist() == [0, 1, 2, 3, 4]
     assert "5 of 5 results" in repr(stored)

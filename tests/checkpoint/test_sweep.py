@@ -21,7 +21,7 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import attach, open_checkpoint, parallel_map
-from nbshare.checkpoint import writer
+from nbshare.checkpoint import files, writer
 from nbshare.errors import CheckpointInUseError
 
 TWICE = [2.0 * i for i in range(12)]
@@ -398,7 +398,7 @@ def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monk
     before.take()
     assert before.renew()
     other = writer.writer_of(tmp_path) | {"nonce": "another"}
-    (tmp_path / "lease.json").write_text(json.dumps(other))
+    files.replace_json(tmp_path / "lease.json", other)
     assert not before.renew()
     before.close(is_whole=True)
     assert writer.writer_of(tmp_path) == other
