@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import os
 import pickle
 import re
 import threading
 from array import array
+from collections import UserDict, deque
 
+import numpy as np
+import pandas as pd
 import pytest
+from tqdm import tqdm
 
-from nbshare import Executor, SharedBuffer, map_async, parallel_map, pipeline
+from nbshare import Executor, SharedBuffer, errors, map_async, parallel_map, pipeline
 
 
 def two(a, b):
@@ -102,6 +108,93 @@ def test_a_wrong_call_says_what_to_write(name):
 
 def break_down():
     raise OSError("no licence")
+
+
+@pytest.mark.parametrize("call", [parallel_map, map_async])
+@pytest.mark.parametrize(
+    ("iterable", "remedy"),
+    [
+        ({"data": 1}, "list(d)"),
+        ({}, "list(d)"),
+        (UserDict(a=1), "list(d)"),
+        (os.environ, "list(d)"),
+        ("abc", "list(text)"),
+        ("", "list(text)"),
+        (pd.DataFrame({"x": [1, 2]}), 'df.to_dict("records")'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_iterable_that_gives_its_names_is_refused_alone_or_among_others(call, iterable, remedy):
+    """Its keys, characters or columns are hardly the items: shared= was forgotten."""
+    for iterables in ([iterable], [range(3), iterable], [iterable, range(3)]):
+        with pytest.raises(TypeError, match=re.escape(remedy)) as caught:
+            call(two, *iterables, progress=False)
+        assert "shared={name: ...}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "iterables",
+    [
+        [{1: 2}.keys(), {1: 2}.values()],
+        [b"ab", bytearray(b"cd")],
+        [pd.Series([1, 2]), {3, 4}],
+        [np.arange(2), deque([1, 2])],
+    ],
+    ids=repr,
+)
+def test_what_gives_its_items_is_taken(iterables):
+    expected = list(map(two, *iterables))
+    assert list(parallel_map(two, *iterables, progress=False)) == expected
+
+
+def test_iterables_of_different_lengths_warn_once_with_the_lengths_and_the_cures():
+    """A grid may be meant, of which the run would be the diagonal."""
+    for call in (parallel_map, lambda *args, **more: map_async(*args, **more).result()):
+        with pytest.warns(errors.LengthsWarning) as warned:
+            result = call(two, range(5), np.arange(3), progress=False)
+        (warning,) = warned
+        assert "5 and 3 items" in str(warning.message)
+        assert "itertools.product" in str(warning.message)
+        assert "numpy.meshgrid" in str(warning.message)
+        assert "one length" in str(warning.message)
+        assert warning.filename == __file__
+        assert result.tolist() == [0, 11, 22]
+    with pytest.warns(errors.LengthsWarning, match="2, 2 and 0 items"):
+        assert len(parallel_map(max, [1, 2], {3, 4}, [], progress=False)) == 0
+    with pytest.warns(errors.LengthsWarning, match="1 and 2 items"):  # of three, one has no length
+        parallel_map(max, [1], iter([1, 2]), [3, 4], progress=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [range(3), itertools.count()],
+        lambda: [range(3), itertools.repeat(1)],
+        lambda: [iter([1, 2]), [1, 2, 3]],
+        lambda: [(x for x in range(3)), np.arange(2)],
+        lambda: [tqdm(x for x in range(3)), [1, 2]],
+        lambda: [range(3), np.arange(3), {1, 2, 3}],
+    ],
+)
+def test_lengths_that_are_equal_or_unknown_do_not_warn(make, recwarn):
+    expected = list(map(max, *make()))
+    assert list(parallel_map(max, *make(), progress=False)) == expected
+    assert [w for w in recwarn if w.category is errors.LengthsWarning] == []
+
+
+def test_all_combinations_come_as_the_message_says():
+    a, b = [1, 2, 3], [10, 20]
+    expected = [two(x, y) for x in a for y in b]
+    assert parallel_map(two, *zip(*itertools.product(a, b), strict=True)).tolist() == expected
+    grid = np.meshgrid(a, b, indexing="ij")
+    assert parallel_map(two, *(each.ravel() for each in grid)).tolist() == expected
+
+
+def test_executors_map_keeps_the_meaning_of_the_standard_library(recwarn):
+    with Executor(1) as executor:
+        assert list(executor.map(two, [1, 2, 3], {4: "a"})) == [14]
+        assert list(executor.map(one, "ab")) == ["a", "b"]
+    assert len(recwarn) == 0
 
 
 def test_a_note_is_shown_once():
