@@ -24,6 +24,7 @@ from outcomes import notes_of
 import nbshare
 from nbshare import SharedArray, parallel_map
 from nbshare.errors import (
+    LengthsWarning,
     MixedResultsWarning,
     UnsendableError,
 )
@@ -57,7 +58,7 @@ def test_items_come_from_any_iterable(make):
 def test_iterables_give_one_argument_each_and_the_shortest_ends():
     """Several iterables of every kind are walked together, as in map."""
     table = np.arange(12.0).reshape(6, 2)
-    with pytest.warns(errors.LengthsWarning):
+    with pytest.warns(LengthsWarning):
         result = parallel_map(tasks.add, table, range(5), itertools.count(100))
     expected = np.stack([row + i + 100 + i for i, row in zip(range(5), table, strict=False)])
     np.testing.assert_array_equal(result, expected)
@@ -65,7 +66,7 @@ def test_iterables_give_one_argument_each_and_the_shortest_ends():
 
 def test_a_sequence_longer_than_the_shortest_is_cut():
     """Two sequences of different lengths end with the shorter one."""
-    with pytest.warns(errors.LengthsWarning):
+    with pytest.warns(LengthsWarning):
         assert parallel_map(tasks.add, [1, 2, 3], np.array([10, 20])).tolist() == [11, 22]
 
 
