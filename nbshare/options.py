@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
+from nbshare.engine.local import refuse_patched_modules
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
@@ -127,6 +128,7 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
+    refuse_patched_modules()
     # A worker runs nested calls inline: no more processes than requested.
     where = checked_backend(options.backend, options.timeout, is_nested=is_worker())
     policy = checked_policy(options)

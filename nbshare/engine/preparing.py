@@ -20,6 +20,7 @@ from nbshare.functions.pickling import dumps
 from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
+from nbshare.wire.failures import SharedName
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Fixed, Order, Stage
 
@@ -74,7 +75,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 def _pack_shared(arena: Arena, shared: Mapping[str, Any]) -> Packed:
     try:
-        return arena.pack(dict(shared), "shared=")
+        return arena.pack({SharedName(name): value for name, value in shared.items()}, "shared=")
     except Exception:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")

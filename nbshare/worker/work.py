@@ -40,7 +40,7 @@ from nbshare.wire.board import (
     Board,
     Claims,
 )
-from nbshare.wire.failures import leave, text_of
+from nbshare.wire.failures import leave, naming_shared, text_of
 from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Fixed, Order
 from nbshare.wire.results import LogKey, OutputSpec
@@ -190,7 +190,8 @@ class Work:
                     initialize(*inputs.load(fixed.initializer))
                 func: Callable[..., Any] = inputs.load(fixed.func)
                 if fixed.shared is not None:
-                    func = partial(func, **inputs.load(fixed.shared))
+                    with naming_shared():
+                        func = partial(func, **inputs.load(fixed.shared))
                 filter_warnings()
                 return func
         finally:
