@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nbshare.arrays.by_reference import ByReference
+from nbshare.errors import is_interrupt
 from nbshare.functions.pickling import dumps_apart
 
 _MAX_DEPTH = 6  # of a path; deeper, the object above is named
@@ -98,7 +99,9 @@ def _can_be_pickled(obj: Any) -> bool:
         return True
     try:
         dumps_apart(obj, 0)
-    except Exception:  # noqa: BLE001 - whatever its __reduce__ does
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return False
     return True
 
