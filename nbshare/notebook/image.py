@@ -272,6 +272,7 @@ class ImagePainter(Painter):
             self._draw_key(names)
         self._odd.set_visible(bool(names))
         if names:
+            self._image.set_interpolation("nearest")  # else it fades out around them
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
             self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
 
