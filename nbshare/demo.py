@@ -116,7 +116,6 @@ def _draw(sky_view: Array, dx: float, dy: float, out: Path) -> None:
     image = ax.imshow(
         sky_view,
         cmap="magma",
-        vmin=float(np.percentile(sky_view, 0.5)),
         vmax=1.0,
         extent=(0.0, columns * dx / 1000, 0.0, rows * dy / 1000),
         interpolation="bilinear",
@@ -126,7 +125,7 @@ def _draw(sky_view: Array, dx: float, dy: float, out: Path) -> None:
         xlabel="km towards the east",
         ylabel="km towards the north",
     )
-    bar = figure.colorbar(image, extend="min", shrink=0.85)
+    bar = figure.colorbar(image, shrink=0.85)
     bar.set_label("share of the sky's light that arrives")
     figure.savefig(out, format="png", dpi=110)
 

@@ -19,6 +19,7 @@
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
+    LengthsWarning           (UserWarning)           the iterables have different lengths
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
@@ -548,6 +549,34 @@ class PartialResultWarning(UserWarning):
     ...         print("not all items are done")
     not all items are done
     """
+
+
+class LengthsWarning(UserWarning):
+    """The iterables of a run have different lengths, and the run stops at the shortest.
+
+    Each call takes one item of each iterable, as in `map`. The message has the lengths.
+
+    Examples
+    --------
+    A function of two numbers, called for all combinations:
+
+    >>> import itertools
+    >>> import operator
+    >>> import nbshare
+    >>> pairs = itertools.product([1, 2, 3], [10, 20])
+    >>> nbshare.parallel_map(operator.add, *zip(*pairs))
+    SharedArray([11, 21, 12, 22, 13, 23])
+
+    Iterables of different lengths, on purpose:
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", nbshare.errors.LengthsWarning)
+    ...     nbshare.parallel_map(operator.add, [1, 2, 3], [10, 20])
+    SharedArray([11, 22])
+    """
+
+    __module__ = "nbshare.errors"
 
 
 class MixedResultsWarning(UserWarning):

@@ -81,9 +81,10 @@ def parallel_map(
         modules. Functions, lambdas and closures of the notebook itself are sent by value.
     *iterables : iterable
         The items. As in `map`, each iterable gives one positional argument, and the run stops at
-        the shortest. An ndarray gives its rows along the first axis without a copy per item:
-        read-only for a plain array, writable for a SharedArray. A generator is read a little ahead
-        of the workers: see the Notes.
+        the shortest; known lengths that differ are a `LengthsWarning`. A mapping, a str or a data
+        frame is refused: pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
+        first axis without a copy per item: read-only for a plain array, writable for a SharedArray.
+        A generator is read a little ahead of the workers: see the Notes.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from difflib import get_close_matches
@@ -17,9 +18,10 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
+from nbshare.engine.local import refuse_patched_modules
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
-from nbshare.errors import cut, is_interrupt
+from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 from nbshare.functions.changes import record_imports, warn_of_changes
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.memory import can_share, need_linux, usable_cpus
@@ -129,6 +131,7 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
+    refuse_patched_modules()
     # A worker runs nested calls inline: no more processes than requested. So does a thread that
     # runs items where there can be no worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())
@@ -137,13 +140,14 @@ def checked_request(
     function = resolve(func)
     keywords = checked_shared(options.shared)
     extra = () if policy.seed is None else ("rng",)
+    for iterable in iterables:
+        check_iterable(iterable)
     bind_arguments(function, len(iterables), keywords, extra)
+    warn_of_lengths(iterables)
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
         workers = usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
-    for iterable in iterables:
-        check_iterable(iterable)
     columns, source, n_tasks = items_of(iterables)
     n_workers = workers if n_tasks is None else max(1, min(workers, n_tasks))
     request = Request(
@@ -340,12 +344,52 @@ def check_iterable(iterable: Any) -> None:
             f"{kind} gives no items ({cut(repr(iterable))}); the second argument is a list, an "
             "array, range(n) or another iterable. Pass what all items need in shared="
         )
+    if isinstance(iterable, Mapping | str) or is_table(iterable):
+        kind, shown = type(iterable).__name__, reprlib.repr(iterable)
+        parts, remedy = "keys", "list(d), list(d.values()) or list(d.items()) for an item per entry"
+        if isinstance(iterable, str):
+            parts, remedy = "characters", "list(text) for an item per character"
+        elif not isinstance(iterable, Mapping):
+            parts, remedy = "columns", 'its rows, as a list: df.to_dict("records")'
+        raise TypeError(
+            f"a {kind} among the iterables gives its {parts} as items ({shown}). Pass "
+            f"shared={{name: ...}} for what every call needs, or {remedy}"
+        )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(
             f"{iterable} has more than {sys.maxsize} items, the most of a range; memory allows far "
             f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
             "taken during the run"
         )
+
+
+def is_table(iterable: Any) -> bool:
+    """Whether an object iterates over its columns, as the data frames of pandas and polars do."""
+    kind = type(iterable)
+    return hasattr(kind, "columns") and (hasattr(kind, "iterrows") or hasattr(kind, "iter_rows"))
+
+
+def warn_of_lengths(iterables: Sequence[Any]) -> None:
+    """Warn if iterables have different lengths: all combinations may be meant, or a mistake."""
+    lengths = [n for n in map(known_length, iterables) if n is not None]
+    if len(set(lengths)) > 1:
+        counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
+        warn(
+            f"the iterables have {counts} items; the run stops after {min(lengths)}, because each "
+            "call takes one item of each. For all combinations, pass "
+            "*zip(*itertools.product(a, b)), or the raveled arrays of numpy.meshgrid(a, b, "
+            "indexing='ij'). For pairs, cut the iterables to one length. What every call needs "
+            "belongs in shared=",
+            LengthsWarning,
+        )
+
+
+def known_length(iterable: Any) -> int | None:
+    """Return the number of items; None if it is not known in advance."""
+    try:
+        return len(iterable) if isinstance(iterable, Sized) else None
+    except TypeError:  # as of a tqdm bar without a total
+        return None
 
 
 def items_of(

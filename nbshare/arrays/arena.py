@@ -15,11 +15,9 @@ once. Copies arrive read-only, whatever their size: what is written to one would
 
 from __future__ import annotations
 
-import inspect
 import io
 import pickle
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, Literal
 
@@ -27,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.by_reference import PLAIN, ByReference, take_apart
+from nbshare.arrays.culprit import culprit_of
 from nbshare.arrays.inputs import (
     ArrayReference,
     Packed,
@@ -240,26 +239,11 @@ class Arena:
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            culprit, remedy = culprit_of(obj)
             raise UnsendableError(
-                f"{what} cannot be sent to another process: {_culprit(obj)} cannot be "
-                f"pickled ({type(error).__name__}: {cut(str(error))}). Pass plain data instead, "
-                "and create the object inside the function."
+                f"{what} cannot be sent to another process: {culprit} cannot be pickled "
+                f"({type(error).__name__}: {cut(str(error))}). {remedy}"
             ) from error
-
-
-def _culprit(obj: Any) -> str:
-    """Return what cannot be pickled: of a function the variable, if one can be found."""
-    found: dict[str, Any] = {}
-    if inspect.isfunction(obj):
-        with suppress(ValueError):  # a variable that is not bound yet
-            used = inspect.getclosurevars(obj)
-            found = {**used.globals, **used.nonlocals}
-    for name, value in found.items():
-        try:
-            dumps_apart(None if value is obj else value, 0)
-        except Exception:  # noqa: BLE001 - whatever its __reduce__ does
-            return f"its variable {name!r}"
-    return type(obj).__qualname__
 
 
 def _nbytes_each(items: Sequence[Any]) -> int:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, span, write_dates
+from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, write_dates
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
@@ -19,6 +19,9 @@ _MARKERS = "osD^vPX*"
 _MAX_LINES = 8  # more could not be told apart: their mean is drawn
 _MAX_MARKERS = 100  # of a line; beyond, only single points have one, since no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
+
+# NaN and infinities, which no line shows: a test, a marker, and the edge of the axes where it is.
+_ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
 _MAX_VALUES = 2**20  # in a histogram; if there are more, every k-th is counted
 _MAX_BINS = 100
@@ -42,10 +45,13 @@ class LinePainter(Painter):
             axes.plot([], [], marker=marker, ms=size, lw=1.5, color=colour, zorder=3)[0]
             for colour, marker in looks
         ]
+        look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
+        look["transform"] = axes.get_xaxis_transform()
+        self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
         if width > 1:
             word = "result" if width < 4 else ""  # more have no room next to the title
             names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
-            look: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+            look = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             look |= {"borderaxespad": 0.2, "frameon": False, "fontsize": 9, "labelcolor": GREY}
             look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
             axes.legend(self._lines, names, **look, ncols=width)
@@ -74,7 +80,8 @@ class LinePainter(Painter):
         axes.set_xlabel(named(plot.xlabel or name, unit))
         floats = as_floats(x)
         order = np.argsort(floats, kind="stable")
-        low, high = np.nanmin(floats), np.nanmax(floats)
+        finite = floats[np.isfinite(floats)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         margin = 0.02 * (high - low) or 0.5
         axes.set_xlim(low - margin, high + margin)
         return floats[order], order
@@ -83,18 +90,28 @@ class LinePainter(Painter):
         rows, how = rows.reshape(len(rows), -1), self._plot.reduction
         if self._is_reduced:
             rows = rows[:, -1:] if how == "last" else getattr(rows, how)(axis=1, keepdims=True)
-        self._numbers[items] = np.where(np.isfinite(rows), rows, np.nan)
+        self._numbers[items] = rows
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
-        for line, numbers in zip(self._lines, self._numbers[self._order].T, strict=True):
-            x, y = thinned(self._x, numbers)
+        there, numbers = self._taken[self._order], self._numbers[self._order]
+        is_finite = np.isfinite(numbers)
+        finite = numbers[is_finite]
+        for line, column in zip(self._lines, np.where(is_finite, numbers, np.nan).T, strict=True):
+            x, y = thinned(self._x, column)
             line.set_data(x, y)
             marked = np.isfinite(y) if self._n <= _MAX_MARKERS else is_single(y)
             line.set_markevery(np.flatnonzero(marked).tolist())
-        finite = self._numbers[np.isfinite(self._numbers)]
+        for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
+            places = apart(self._x[there & is_odd(numbers).any(axis=1)])
+            marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
+        n_outside = 0
         if finite.size:
-            self._axes.set_ylim(calm(*(self.limits or span(finite)), margin=0.03))
-        return "{}"
+            low, high = self._ends(*self._range(finite), margin=0.03)
+            self._axes.set_ylim(low, high)
+            is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
+            n_outside = int(np.count_nonzero(is_finite & ~is_inside))
+        n_odd = int(np.count_nonzero(~is_finite[there]))
+        return "{}" + self._remark(finite, n_odd, n_outside)
 
 
 def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
@@ -117,13 +134,25 @@ def is_single(y: Array) -> NDArray[np.bool_]:
     return single
 
 
+def apart(x: Array) -> Array:
+    """Return those of many places that a plot shows next to each other."""
+    x = x[np.isfinite(x)]
+    width = np.ptp(x) / _MAX_POINTS if x.size else 0
+    return x[np.unique(np.round(x / width), return_index=True)[1]] if width else x[:1]
+
+
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the highest and lowest points of many: they look the same."""
+    """Return the highest and lowest points of many, where they are: they look the same."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
-    starts = np.linspace(0, len(x), _MAX_POINTS, endpoint=False).astype(int)
-    ends = np.stack([np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts)], axis=1)
-    return x[starts].repeat(2), ends.ravel()
+    width = math.ceil(len(x) / _MAX_POINTS)
+    rows = np.pad(y, (0, -len(y) % width), constant_values=np.nan).reshape(-1, width)
+    is_gap = np.isnan(rows)
+    lowest = np.where(is_gap, np.inf, rows).argmin(axis=1)
+    highest = np.where(is_gap, -np.inf, rows).argmax(axis=1)
+    ends = np.sort([lowest, highest], axis=0) + np.arange(0, rows.size, width)
+    kept = ends.T.ravel()
+    return x[kept], y[kept]
 
 
 class HistPainter(Painter):
@@ -150,20 +179,25 @@ class HistPainter(Painter):
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
         numbers = self._numbers[self._taken].ravel()
-        finite = numbers[np.isfinite(numbers)]
+        finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
-            counts, edges = np.histogram(finite, self._edges(finite))
+            low, high = self._range(finite)
+            inside = finite[(low <= finite) & (finite <= high)]
+            counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)
-            self._axes.set_xlim(calm(*(self.limits or (edges[0], edges[-1]))))
-            self._axes.set_ylim(0, calm(0, counts.max(), margin=0.03)[1])
-        n_odd = numbers.size - finite.size
-        return f"{{}}, {n_odd} not finite" if n_odd else "{}"
+            self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
+            self._axes.set_ylim(0, calm(0, max(1, counts.max()), margin=0.03)[1])
+        n_outside = finite.size - inside.size
+        return "{}" + self._remark(finite, numbers.size - finite.size, n_outside)
 
-    def _edges(self, finite: Array) -> NDArray[np.floating]:
-        if self._dtype.kind in "biu" and np.ptp(finite) < _MAX_WHOLE and self._plot.bins is None:
-            return np.arange(finite.min(), finite.max() + 2) - 0.5
-        low, high = self.limits or span(finite)
-        return np.linspace(low, high, (self._plot.bins or auto_bins(finite)) + 1)
+    def _edges(self, inside: Array, low: float, high: float) -> NDArray[np.floating]:
+        is_whole = self._dtype.kind in "biu" and not self._has_large_integers
+        if is_whole and inside.size and not isinstance(self._plot.limits, tuple):
+            low, high = inside.min(), inside.max()
+        if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
+            return np.arange(math.ceil(low), math.floor(high) + 2) - 0.5
+        n_bins = self._plot.bins or (auto_bins(inside) if inside.size else 1)
+        return np.linspace(low, high, n_bins + 1)
 
 
 def auto_bins(finite: Array) -> int:

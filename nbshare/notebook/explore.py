@@ -85,7 +85,7 @@ def explore(
         fastest, as in `itertools.product`. The product of their lengths must be ``n``. Each axis
         gets a slider.
     plot : LivePlot, optional
-        Labels, units, coordinates and `value` of the plot; its own kind is not used.
+        Labels, units, coordinates, `limits` and `value` of the plot; its own kind is not used.
 
     Raises
     ------
@@ -204,12 +204,14 @@ class View:
 
     def pick(self, item: int) -> tuple[Kind, npt.NDArray[Any]]:
         """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
+        from nbshare.notebook.values import unmasked  # loads matplotlib
+
         partial, value = self.source.partial(), self._plot.value
         if isinstance(partial, list):
             raise _no_array("objects, or arrays of several shapes")
         result = partial[item]
         if np.ma.is_masked(result):
-            result = np.ma.filled(result.astype(float), np.nan)
+            result = unmasked(result)
         shown = np.ma.getdata(result if value is None else value(result))
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
@@ -242,24 +244,24 @@ class View:
                 plot.xlabel = plot.xlabel or "element"
             self._figure, self._drawn_like = ResultFigure(plot), alike
         rows = shown if kind == "line" else shown[None]
-        return self._figure.show(self.name(item), rows, self._span(kind, shown), sharp=sharp)
+        return self._figure.show(self.name(item), rows, self._span(shown), sharp=sharp)
 
-    def _span(self, kind: Kind, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
+    def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
         """Return the range of all results, so that the scale stays the same for each."""
         from nbshare.notebook.values import as_floats, span
 
         if shown.dtype.kind not in "biufcMm":  # which is refused
             return None
-        n_done, parts = self.source.n_done, [] if kind == "image" else [shown.ravel()]
+        n_done, parts = self.source.n_done, [shown.ravel()]  # no result is cut
         if n_done != self._n_seen:
             there = np.flatnonzero(self.source.present)
             for i in there[:: math.ceil(len(there) / _MAX_SEEN)].tolist():
                 numbers = self.pick(i)[1].ravel()
                 parts.append(numbers[:: math.ceil(numbers.size / _MAX_NUMBERS)])
             self._n_seen = n_done
-        numbers = as_floats(np.concatenate(parts)) if parts else np.empty(0)
+        numbers = as_floats(np.concatenate(parts))
         if (finite := numbers[np.isfinite(numbers)]).size:
-            low, high = span(finite, (2, 98) if kind == "image" else (0, 100))
+            low, high = span(finite, is_robust=self._plot.limits is not None)
             self._limits = min(low, self._limits[0]), max(high, self._limits[1])
         return self._limits if self._limits[0] < self._limits[1] else None
 

@@ -29,7 +29,7 @@ from nbshare.notebook.charts import HistPainter, LinePainter
 from nbshare.notebook.environment import Bundle
 from nbshare.notebook.image import ImagePainter
 from nbshare.notebook.live_plot import LivePlot, as_plots
-from nbshare.notebook.values import FRAME, GREY, TICKS, dress, named
+from nbshare.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
@@ -96,6 +96,7 @@ class LiveFigure:
         look = _STYLE if self._is_users else "default"
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
+        self._dtype: Any = None
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state; None if there is no result yet."""
@@ -118,13 +119,19 @@ class LiveFigure:
             present &= [result is not MISSING for result in partial]
         if partial is None or not present.any():
             return None
-        if self._n != present.size:  # the first time, or for a generator: lay out again
-            self._n = present.size
+        dtype = getattr(partial, "dtype", None)
+        # The first time, for a generator, or if results of another type have come: lay out again.
+        if (self._n, self._dtype) != (present.size, dtype):
+            self._n, self._dtype = present.size, dtype
             self._build(partial, present)
         shown = [painter.paint(partial, present, final=final) for painter in self._painters]
         n_shown = min(n for n, _ in shown)
         of = f"{n_shown} of {self._n}" if self._job.n_tasks is not None else str(n_shown)
         what = shown[0][1] if len(shown) == 1 else "{}"
+        if len(shown) > 1:
+            for painter, (_, each) in zip(self._painters, shown, strict=True):
+                if isinstance(painter, Painter):
+                    painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
         # While it runs, the progress display counts: a plot is always late.

@@ -8,13 +8,33 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import to_rgba_array
+from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
-from nbshare.notebook.values import Array, Painter, as_floats, calm, dress, named, span, write_dates
+from nbshare.notebook.values import (
+    FRAME,
+    GREY,
+    Array,
+    Painter,
+    as_floats,
+    dress,
+    named,
+    write_dates,
+)
 
-_BLANK = "#7777772B"  # nearly transparent: light on white, dark on dark
+_EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut results
+    (False, False): "neither",
+    (True, False): "min",
+    (False, True): "max",
+    (True, True): "both",
+}
+_HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
+# Names for the key, and colours that the map does not have, for the colour-blind neither.
+_ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
+_N_COLOURS = 221  # of the map, in the palette of the last frame
 _MAX_SIDE = 1024  # pixels per side: a screen shows no more
 _MAX_SCALARS = 2**16
 _MAX_RATIO = 4  # of the sides, if both axes have the same scale; beyond, it is a strip
@@ -42,6 +62,15 @@ class Layout:
     xlabel: str = ""
     ylabel: str = ""
     columns: int = 1
+
+    @property
+    def outline(self) -> list[tuple[float, float]]:
+        """Corners of the area that the cells fill; the last row of pixels may be shorter."""
+        left, right, bottom, top = self.extent
+        n_rows = math.ceil(self.n_cells / self.columns)
+        n_last = self.n_cells - (n_rows - 1) * self.columns
+        x, y = left + (right - left) * n_last / self.columns, bottom + (top - bottom) / n_rows
+        return [(left, top), (right, top), (right, y), (x, y), (x, bottom), (left, bottom)]
 
 
 def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
@@ -115,7 +144,9 @@ class ImagePainter(Painter):
             raise self._refusal("dates")
         axes, plot = self._axes, self._plot
         self._layout = layout = choose_layout(self._n, self._shape, plot)
-        self._sample = tuple(slice(None, None, math.ceil(k / _MAX_SIDE)) for k in self._shape[:2])
+        steps = [math.ceil(k / _MAX_SIDE) for k in self._shape[:2]]
+        self._sample = tuple(slice(None, None, step) for step in steps)
+        self._sampled = f", 1 pixel in {n}" if (n := math.prod(steps)) > 1 else ""
         cell = np.broadcast_to(0.0, self._shape)[self._sample].shape
         n_rows = math.ceil(layout.n_cells / layout.columns)
         self._pixels_shape = cell if len(cell) > 1 else (n_rows, -1)
@@ -125,13 +156,17 @@ class ImagePainter(Painter):
         self._counts = np.zeros(len(self._cells), np.int64)
         self._newest = np.full(len(self._cells), -1)
         self._is_coloured, self._is_stack = len(cell) == 3, len(cell) > 1
+        place: Any = {"extent": layout.extent, "aspect": layout.aspect}
         self._image = axes.imshow(
             self._pixels(),
-            cmap=mpl.colormaps["viridis"].with_extremes(bad=_BLANK),
-            extent=layout.extent,
-            aspect=layout.aspect,
+            cmap=mpl.colormaps["viridis"].with_extremes(bad="none"),
             interpolation_stage="data",  # means of values, not of colours
+            **place,
         )
+        # Above it, pixels that are not finite; below it, where results are missing.
+        self._odd = axes.imshow(np.zeros((1, 1, 4)), interpolation="nearest", zorder=0.5, **place)
+        self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
+        self._odd_names: list[str] = []
         self._dress()
 
     def _dress(self) -> None:
@@ -146,14 +181,38 @@ class ImagePainter(Painter):
                 write_dates(axis)
         if self._is_coloured:
             return
+        self._draw_bar("neither")
+        colours = mpl.colormaps["viridis"](np.linspace(0, 1, _N_COLOURS))[:, :3]
+        colours = 255 * np.concatenate([colours, to_rgba_array([*_ODD.values()])[:, :3]])
+        self.palette = Image.new("P", (1, 1))
+        self.palette.putpalette([*colours.ravel().round().astype(int).tolist(), *96 * [0x77]])
+
+    def _draw_bar(self, extend: str) -> None:
+        """Draw the colour bar, with an arrow at an end that cuts data."""
+        axes, plot = self._axes, self._plot
         place = axes.inset_axes((1.03, 0, 0.035, 1))  # as high as the image, whatever its aspect
-        bar = axes.figure.colorbar(self._image, cax=place, extend="both")
+        self._bar = bar = axes.figure.colorbar(self._image, cax=place, extend=extend)
         dress(bar.ax)
         bar.outline.set_visible(False)
-        bar.set_label(self._name(f"{plot.reduction} of " if self._is_stack else ""))
-        colours = 255 * mpl.colormaps["viridis"](np.linspace(0, 1, 224))[:, :3].ravel()
-        self.palette = Image.new("P", (1, 1))
-        self.palette.putpalette([*colours.round().astype(int).tolist(), *32 * [0x77, 0x77, 0x77]])
+        is_combined = self._is_stack or self._layout.n_cells < self._n
+        label = self._name(f"{plot.reduction} of " if is_combined else "")
+        bar.set_label(label + self._sampled)
+
+    def _draw_key(self, names: list[str]) -> None:
+        """Name the colours of pixels that are not finite."""
+        self._odd_names = names
+        key = self._axes.legend(
+            handles=[Patch(color=_ODD[name], label=name) for name in names],
+            loc="upper left",
+            bbox_to_anchor=(1.03, 0),
+            borderaxespad=0.6,
+            borderpad=0,
+            handlelength=1,
+            frameon=False,
+            fontsize=9,
+            labelcolor=GREY,
+        )
+        key.set_visible(bool(names))
 
     def _add(self, items: NDArray[np.intp], rows: Array) -> None:
         how = self._plot.reduction
@@ -169,6 +228,12 @@ class ImagePainter(Painter):
             reduce = _UFUNCS[how]
             self._cells[mine] = reduce(self._cells[mine], reduce.reduceat(rows, firsts, axis=0))
 
+    @property
+    def _is_there(self) -> NDArray[np.bool_]:
+        """Which pixels have a result."""
+        counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
+        return np.broadcast_to(counts > 0, self._cells.shape).reshape(self._pixels_shape)
+
     def _pixels(self) -> Array:
         """Return the image; NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
@@ -177,12 +242,44 @@ class ImagePainter(Painter):
         return shown.reshape(self._pixels_shape)
 
     def _show(self, *, final: bool) -> str:
-        pixels = self._pixels()
+        pixels, remark = self._pixels(), ""
         if self._is_coloured:
-            pixels = np.clip(pixels / (255 if self._dtype == np.uint8 else 1), 0, 1)
+            pixels /= 255 if self._dtype.kind in "iu" else 1
+            n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
+            remark = self._sampled + self._remark(np.empty(0), 0, int(n_outside))
         elif (finite := pixels[np.isfinite(pixels)]).size:
-            self._image.set_clim(calm(*(self.limits or span(finite, (2, 98)))))  # most of the data
-        self._image.set_data(pixels)
+            low, high = self._ends(*self._range(finite))
+            self._image.set_clim(low, high)
+            extend = _EXTENDS[bool(finite.min() < low), bool(finite.max() > high)]
+            if self._bar.extend != extend:
+                self._bar.remove()
+                self._draw_bar(extend)
+            remark = self._remark(finite, 0, 0)
+        self._show_odd(pixels)
+        self._image.set_data(opaque(pixels) if self._is_coloured else pixels)
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:
             self._image.set_interpolation("nearest")  # sharper, and half the bytes
-        return f"{self._plot.reduction} of {{}}" if self._is_stack else "{}"
+        return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
+
+    def _show_odd(self, pixels: Array) -> None:
+        """Show where results are missing, and where they are not finite."""
+        self._hatch.set_visible(not self._counts[: self._layout.n_cells].all())
+        kinds = [np.isnan(pixels) & self._is_there, np.isposinf(pixels), np.isneginf(pixels)]
+        if self._is_coloured:
+            kinds = [np.any(kind, axis=2) for kind in kinds]
+        names = [name for name, kind in zip(_ODD, kinds, strict=True) if kind.any()]
+        if names != self._odd_names:
+            self._draw_key(names)
+        self._odd.set_visible(bool(names))
+        if names:
+            self._image.set_interpolation("nearest")  # else it fades out around them
+            colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
+            self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
+
+
+def opaque(pixels: Array) -> NDArray[Any]:
+    """Return colours; those that are not finite are transparent."""
+    is_finite: Any = np.isfinite(pixels).all(axis=2)
+    colours = np.clip(np.where(is_finite[..., np.newaxis], pixels, 0), 0, 1)
+    alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
+    return np.dstack([colours[..., :3], is_finite * alpha])

@@ -67,6 +67,11 @@ class LivePlot:
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
         How images are combined into one, and how a result of more than 8 elements becomes one
         number of a line.
+    limits : (low, high) or "robust", optional
+        Range of the results to show: of an image's colours, of a line's y axis, of a histogram's x
+        axis. ``"robust"``: from the 2nd to the 98th percentile of the finite results, where a few
+        outliers would hide the rest. Default: all finite results. An image's colour bar has an
+        arrow at an end that cuts results; the title of a line or histogram counts those outside.
     bins : int, optional
         Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
     interval : float, default 0.25
@@ -86,6 +91,11 @@ class LivePlot:
     Notes
     -----
     Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1.
+    In an image, missing results are hatched; NaN and infinities have colours of their own, which a
+    key next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an
+    edge are infinities.
+    An image has at most 1024 × 1024 pixels: of larger results it shows every k-th pixel, as its
+    colour bar says; more rows, or more than 65,536 numbers, are combined by `reduction`.
     nbshare's own plots have a transparent background, and greys that are readable in light and
     dark themes. Your own function draws on white in the same style, or in your style if you have
     changed ``matplotlib.rcParams``.
@@ -139,6 +149,7 @@ class LivePlot:
         yunit: str = "",
         value: Callable[[Any], Any] | None = None,
         reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
+        limits: tuple[Any, Any] | Literal["robust"] | None = None,
         bins: int | None = None,
         interval: float = 0.25,
     ) -> None:
@@ -153,6 +164,7 @@ class LivePlot:
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
         self.reduction = reduction
+        self.limits = _checked_limits(limits)
         if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
             raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
         self.bins = bins
@@ -269,6 +281,22 @@ def _checked_kind(kind: Any) -> str | Draw:
         f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a "
         f"callable(ax, partial), a list of these, or None.{hint}"
     )
+
+
+def _checked_limits(limits: Any) -> Any:
+    if limits is None or (isinstance(limits, str) and limits == "robust"):
+        return limits
+    try:
+        ends = np.asarray(limits)
+        fits = ends.shape == (2,) and ends.dtype.kind in "iufMm" and np.isfinite(ends).all()
+    except ValueError:  # lists of several lengths
+        fits = False
+    if not (fits and ends[0] < ends[1]):
+        raise ValueError(
+            f"limits={limits!r} is not allowed: pass (low, high), two finite numbers or dates with "
+            "low < high, or 'robust', or None for all finite results."
+        )
+    return tuple(ends)
 
 
 def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:

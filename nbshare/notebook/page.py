@@ -39,7 +39,7 @@ class Row(Protocol):
 _rows: dict[str, Row | str] = {}
 
 
-def follow(row: Row, output_id: str, without_kernel: str) -> str:
+def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     """Answer pages about a run from now on.
 
     Parameters
@@ -49,7 +49,9 @@ def follow(row: Row, output_id: str, without_kernel: str) -> str:
     output_id
         The output that shows it, no longer the run that used it before.
     without_kernel
-        What the page shows once the kernel is gone.
+        What the page shows if the kernel ends while the page follows the run.
+    unknown
+        What a page shows that is opened when the kernel is gone: the run may have been over before.
 
     Returns
     -------
@@ -60,7 +62,7 @@ def follow(row: Row, output_id: str, without_kernel: str) -> str:
     if kernel_id is None:
         return ""
     _rows[output_id] = row
-    arguments = kernel_id, output_id, without_kernel, _ASK
+    arguments = kernel_id, output_id, without_kernel, unknown, _ASK
     return f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
 
 

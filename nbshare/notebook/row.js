@@ -1,4 +1,4 @@
-(kernel, row, withoutKernel, ask) => {
+(kernel, row, withoutKernel, unknown, ask) => {
   const root = document.currentScript.parentElement;
   const config = document.getElementById('jupyter-config-data');
   if (!config) return;  // no Jupyter server's page: the kernel replaces the output instead
@@ -48,7 +48,7 @@
     const url = new URL(`${baseUrl}api/kernels/${kernel}`, location.href).href;
     const session = `nbshare-${Math.random().toString(36).slice(2)}`;
     const query = new URLSearchParams({session_id: session, ...(token ? {token} : {})});
-    const rows = new Map();  // by id: {withoutKernel, places, html, isOver, hasFocus, isOpen}
+    const rows = new Map();  // by id: {withoutKernel, unknown, places, html, isOver, hasFocus, isOpen}
     let socket = null, timer = null, n = 0;
     let waitsSince = 0, answered = 0;  // for an answer; the number of the last question that had one
 
@@ -68,7 +68,8 @@
       row.isOver = true;
       const line = document.createElement('div');
       line.style = 'padding:2px 8px';
-      line.textContent = row.withoutKernel;
+      // A page that has never heard of the run does not know whether it was over before.
+      line.textContent = row.html ? row.withoutKernel : row.unknown;
       for (const place of row.places) {
         notice(place, '');
         place.firstElementChild.replaceWith(line.cloneNode(true));
@@ -132,8 +133,9 @@
     const isThere = fetch(url, token ? {headers: {Authorization: `token ${token}`}} : {})
       .then(answer => answer.ok, () => true);
     return {
-      follow(id, withoutKernel, place) {
-        const row = rows.get(id) ?? {withoutKernel, places: [], html: '', isOver: false};
+      follow(id, withoutKernel, unknown, place) {
+        const row = rows.get(id)
+          ?? {withoutKernel, unknown, places: [], html: '', isOver: false};
         if (row.html && !row.isOver) show(place, row);
         if (row.hasFocus) place.querySelector('button')?.focus();  // its output was just replaced
         // It does not bubble.
@@ -159,5 +161,5 @@
   };
 
   const kernels = window.nbshareKernels ??= {};
-  (kernels[kernel] ??= connect()).follow(row, withoutKernel, root);
+  (kernels[kernel] ??= connect()).follow(row, withoutKernel, unknown, root);
 }

@@ -46,6 +46,7 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "interrupted": ("■", _ORANGE),
     "failed": ("✗", _RED),
 }
+_UNKNOWN = "was running when saved; its kernel has ended since"
 _TEXTS = "now", "reports", "stage"  # columns of text
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
 # Without room for the names, they wrap into a second line, which is hidden.
@@ -81,7 +82,8 @@ class NotebookRow:
         self._cell = None if in_background else self.output.cell
         self._is_followed = self._is_pressed = False
         self._refusal = ""  # why Stop does not stop the run
-        self._script = page.follow(self, self.output.id, _without_kernel(job))
+        texts = _without_kernel(job, "ended with its kernel"), _without_kernel(job, _UNKNOWN)
+        self._script = page.follow(self, self.output.id, *texts)
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""
@@ -244,12 +246,12 @@ class NotebookRow:
         return f"item {items[0]}: {html.escape(_cut(_plain_number(text)))}"
 
 
-def _without_kernel(job: Job) -> str:
+def _without_kernel(job: Job, what: str) -> str:
     """Return what to show of a job whose kernel is gone; a detached one may still run."""
     if job._stored_in:
         shows = f"nbshare.attach({job._stored_in!r}) shows what is stored"
         return f"■ {job.label}: its kernel has ended; {shows}"
-    return f"■ {job.label} ended with its kernel".replace("  ", " ")
+    return f"■ {job.label} {what}".replace("  ", " ")
 
 
 def _look(words: Words) -> tuple[str, tuple[str, str]]:

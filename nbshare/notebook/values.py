@@ -21,6 +21,9 @@ from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 _BUDGET_S = 0.15  # of one refresh; the next one reads the rest
+_ROBUST = (2, 98)  # percentiles of limits="robust"
+_MAX_EXACT = 2**53  # larger integers are rounded by float64
+_LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -45,6 +48,7 @@ class Painter:
 
     palette: Image | None = None  # all colours of the plot, if they are known
     limits: tuple[float, float] | None = None  # of the values; None: from these results
+    _has_large_integers = False  # which float64 may round
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -75,6 +79,9 @@ class Painter:
             part = self._read(partial, items)
             if part.shape[1:] != self._shape:
                 raise self._refusal("arrays of several shapes")
+            kinds = {self._dtype.kind, part.dtype.kind}
+            if len(kinds) > 1 and not kinds <= set("biuf"):
+                raise self._refusal(f"of several kinds, {self._dtype} and {part.dtype}")
             rows = as_floats(part[(slice(None), *self._sample)])
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
@@ -87,6 +94,10 @@ class Painter:
         """Read all results again, and show them on a scale with these limits."""
         self.limits, self._taken[:] = limits, False
 
+    def say(self, remark: str) -> None:
+        """Write a remark above one of several plots."""
+        self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
+
     def _add(self, items: NDArray[np.intp], rows: Array) -> None:
         """Read the values of some results."""
         raise NotImplementedError
@@ -94,6 +105,27 @@ class Painter:
     def _show(self, *, final: bool) -> str:
         """Show the values read so far; return what they are."""
         raise NotImplementedError
+
+    def _range(self, finite: Array) -> tuple[float, float]:
+        """Return the range to show: the user's, or of most or all of the data."""
+        limits = self._plot.limits
+        if isinstance(limits, tuple):
+            low, high = as_floats(np.asarray(limits)).tolist()
+            return low, high
+        return self.limits or span(finite, is_robust=limits is not None)
+
+    def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
+        """Return the ends of the scale for a range: exactly the user's, or round ones."""
+        return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
+
+    def _remark(self, finite: Array, n_odd: int, n_outside: int) -> str:
+        """Return what the title says of the values that are not where they should be."""
+        remark = f", {n_odd} not finite" if n_odd else ""
+        remark += f", {n_outside} outside" if n_outside else ""
+        if self._has_large_integers and finite.size:
+            step = np.spacing(np.abs(finite).max())
+            remark += ", rounded to 16 digits" if np.ptp(finite) < 1000 * step else ""
+        return remark
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
@@ -112,6 +144,8 @@ class Painter:
             part = self._stacked(results if value is None else list(map(value, results)))
         if part.dtype.kind not in "biufcMm":
             raise self._refusal(f"arrays of dtype {part.dtype}")
+        if part.dtype.kind in "iu" and part.size:
+            self._has_large_integers |= max(int(part.max()), -int(part.min())) > _MAX_EXACT
         return part
 
     def _stacked(self, results: list[Any]) -> NDArray[Any]:
@@ -119,13 +153,15 @@ class Painter:
         if isinstance(first, dt.date):
             return np.array(results, "datetime64[us]")
         if isinstance(first, np.ma.MaskedArray):
-            results = [np.ma.filled(np.ma.asarray(result, float), np.nan) for result in results]
+            results = list(map(unmasked, results))
         elif not isinstance(first, Number | np.generic | np.ndarray):
             raise self._refusal(f"of type {type(first).__name__}")
         try:
             array = np.asarray(results)
-            # Numbers of several kinds, or too large for NumPy's integers.
-            return array.astype(float) if array.dtype == object else array
+            if array.dtype != object:
+                return array
+            self._has_large_integers |= isinstance(first, int)
+            return array.astype(float)  # of several kinds, or too large for NumPy's integers
         except (TypeError, ValueError):
             raise self._refusal("arrays of several shapes or kinds") from None
 
@@ -171,9 +207,18 @@ def dress(axes: Axes) -> None:
         label.set_color(GREY)
 
 
-def span(finite: Array, percentiles: tuple[float, float] = (0, 100)) -> tuple[float, float]:
+def unmasked(result: Any) -> Any:
+    """Return a masked array's values, with NaN (NaT in dates) where it is masked."""
+    result = np.ma.asarray(result)
+    if result.dtype.kind in "mM":
+        return result.filled(np.array("NaT", result.dtype))
+    return result.astype(np.result_type(result.dtype, np.float64)).filled(np.nan)
+
+
+def span(finite: Array, *, is_robust: bool = False) -> tuple[float, float]:
     """Return the range of all or most of the data; its ends always differ."""
-    low, high = np.percentile(finite, percentiles).tolist()
+    finite = np.clip(finite, -_LARGEST, _LARGEST)
+    low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()
     if low == high:  # nearly all values are equal: show the others
         low, high = float(finite.min()), float(finite.max())
     margin = (abs(low) / 10 or 0.5) if low == high else 0.0
@@ -187,4 +232,4 @@ def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
     """
     margin *= high - low
     ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low - margin, high + margin)
-    return float(ticks[0]), float(ticks[-1])
+    return min(float(ticks[0]), low), max(float(ticks[-1]), high)  # ticks are rounded

@@ -40,7 +40,7 @@ from nbshare.wire.board import (
     Board,
     Claims,
 )
-from nbshare.wire.failures import leave, text_of
+from nbshare.wire.failures import leave, naming_shared, text_of
 from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Fixed, Order
 from nbshare.wire.results import LogKey, OutputSpec
@@ -194,7 +194,8 @@ class Work:
                     func: Callable[..., Any] = inputs.load(fixed.func)
                     namespaces.keep()
                     if fixed.shared is not None:
-                        func = partial(func, **inputs.load(fixed.shared))
+                        with naming_shared():
+                            func = partial(func, **inputs.load(fixed.shared))
                         namespaces.keep()
                 filter_warnings()
                 return func

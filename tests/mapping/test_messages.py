@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
+import multiprocessing as mp
+import os
 import pickle
+import queue
 import re
+import sqlite3
+import sys
 import threading
+import types
 from array import array
+from collections import UserDict, deque
+from functools import partial
 
+import numpy as np
+import pandas as pd
 import pytest
+from tqdm import tqdm
 
-from nbshare import Executor, SharedBuffer, map_async, parallel_map, pipeline
+from nbshare import Executor, SharedBuffer, errors, map_async, parallel_map, pipeline
 
 
 def two(a, b):
@@ -104,6 +117,93 @@ def break_down():
     raise OSError("no licence")
 
 
+@pytest.mark.parametrize("call", [parallel_map, map_async])
+@pytest.mark.parametrize(
+    ("iterable", "remedy"),
+    [
+        ({"data": 1}, "list(d)"),
+        ({}, "list(d)"),
+        (UserDict(a=1), "list(d)"),
+        (os.environ, "list(d)"),
+        ("abc", "list(text)"),
+        ("", "list(text)"),
+        (pd.DataFrame({"x": [1, 2]}), 'df.to_dict("records")'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_iterable_that_gives_its_names_is_refused_alone_or_among_others(call, iterable, remedy):
+    """Its keys, characters or columns are hardly the items: shared= was forgotten."""
+    for iterables in ([iterable], [range(3), iterable], [iterable, range(3)]):
+        with pytest.raises(TypeError, match=re.escape(remedy)) as caught:
+            call(two, *iterables, progress=False)
+        assert "shared={name: ...}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "iterables",
+    [
+        [{1: 2}.keys(), {1: 2}.values()],
+        [b"ab", bytearray(b"cd")],
+        [pd.Series([1, 2]), {3, 4}],
+        [np.arange(2), deque([1, 2])],
+    ],
+    ids=repr,
+)
+def test_what_gives_its_items_is_taken(iterables):
+    expected = list(map(two, *iterables))
+    assert list(parallel_map(two, *iterables, progress=False)) == expected
+
+
+def test_iterables_of_different_lengths_warn_once_with_the_lengths_and_the_cures():
+    """A grid may be meant, of which the run would be the diagonal."""
+    for call in (parallel_map, lambda *args, **more: map_async(*args, **more).result()):
+        with pytest.warns(errors.LengthsWarning) as warned:
+            result = call(two, range(5), np.arange(3), progress=False)
+        (warning,) = warned
+        assert "5 and 3 items" in str(warning.message)
+        assert "itertools.product" in str(warning.message)
+        assert "numpy.meshgrid" in str(warning.message)
+        assert "one length" in str(warning.message)
+        assert warning.filename == __file__
+        assert result.tolist() == [0, 11, 22]
+    with pytest.warns(errors.LengthsWarning, match="2, 2 and 0 items"):
+        assert len(parallel_map(max, [1, 2], {3, 4}, [], progress=False)) == 0
+    with pytest.warns(errors.LengthsWarning, match="1 and 2 items"):  # of three, one has no length
+        parallel_map(max, [1], iter([1, 2]), [3, 4], progress=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [range(3), itertools.count()],
+        lambda: [range(3), itertools.repeat(1)],
+        lambda: [iter([1, 2]), [1, 2, 3]],
+        lambda: [(x for x in range(3)), np.arange(2)],
+        lambda: [tqdm(x for x in range(3)), [1, 2]],
+        lambda: [range(3), np.arange(3), {1, 2, 3}],
+    ],
+)
+def test_lengths_that_are_equal_or_unknown_do_not_warn(make, recwarn):
+    expected = list(map(max, *make()))
+    assert list(parallel_map(max, *make(), progress=False)) == expected
+    assert [w for w in recwarn if w.category is errors.LengthsWarning] == []
+
+
+def test_all_combinations_come_as_the_message_says():
+    a, b = [1, 2, 3], [10, 20]
+    expected = [two(x, y) for x in a for y in b]
+    assert parallel_map(two, *zip(*itertools.product(a, b), strict=True)).tolist() == expected
+    grid = np.meshgrid(a, b, indexing="ij")
+    assert parallel_map(two, *(each.ravel() for each in grid)).tolist() == expected
+
+
+def test_executors_map_keeps_the_meaning_of_the_standard_library(recwarn):
+    with Executor(1) as executor:
+        assert list(executor.map(two, [1, 2, 3], {4: "a"})) == [14]
+        assert list(executor.map(one, "ab")) == ["a", "b"]
+    assert len(recwarn) == 0
+
+
 def test_a_note_is_shown_once():
     """The error of an initializer says once by which one it was raised, and what it said."""
     with pytest.raises(OSError, match="no licence") as caught:
@@ -147,3 +247,149 @@ print(told.getvalue().count("plot= is shown in a notebook only"))
 def test_a_plot_that_nobody_can_see_is_told_of_once(script):
     """In a script the run goes on, also where warnings are errors, and it is said once."""
     assert script(PLOTTED) == "1\n"
+
+
+# -- what cannot be sent, and what to do -----------------------------------------------------------
+
+
+class Model:
+    """Has a lock two levels deep, as a class of a user's may."""
+
+    def __init__(self, part):
+        self.data = np.arange(3)
+        self.parts = {"first": part}
+
+    def fit(self, x):  # noqa: D102
+        return x
+
+
+class Slotted:
+    """Has no __dict__."""
+
+    __slots__ = ("held", "unset")
+
+    def __init__(self, part):
+        self.held = part
+
+    def fit(self, x):  # noqa: D102
+        return x
+
+
+def refusal_of(call):
+    """Return the message with which a call is refused."""
+    with pytest.raises(errors.UnsendableError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "path"),
+    [
+        (lambda m: parallel_map(m.fit, [1]), "Model.parts['first']"),
+        (lambda m: parallel_map(partial(m.fit), [1]), "Model.parts['first']"),
+        (lambda m: parallel_map(partial(two, b=m), [1]), "its argument \"b.parts['first']\""),
+        (lambda m: parallel_map(one, [1, m]), "item 1 cannot be sent to another process: Model."),
+        (lambda m: parallel_map(two, [1], shared={"b": m}), "shared['b'] cannot be sent"),
+        (lambda m: parallel_map(two, [1], shared={"b": m}), "Model.parts['first']"),
+        (lambda m: parallel_map(lambda x: (x, m), [1]), "its variable \"m.parts['first']\""),
+        (lambda m: parallel_map(one, [[0, (m,)]]), "list[1][0].parts['first']"),
+        (lambda m: parallel_map(Slotted(m).fit, [1]), "Slotted.held.parts['first']"),
+    ],
+)
+def test_a_message_names_the_path_to_what_cannot_be_sent(call, path):
+    assert path in refusal_of(lambda: call(Model(threading.Lock())))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(mp.Lock, mp.RLock, mp.Condition, mp.Semaphore, mp.Event, mp.Queue, mp.SimpleQueue),
+        *(lambda: mp.Value("i", 0), lambda: mp.Array("d", 3), lambda: mp.RawArray("d", 3)),
+        *(threading.Lock, threading.RLock, threading.Condition, threading.Event, queue.Queue),
+    ],
+)
+def test_the_tools_of_other_pools_are_refused_with_those_that_travel(make):
+    tool = make()
+    calls = [
+        lambda: parallel_map(two, [1], shared={"b": tool}),
+        lambda: parallel_map(partial(two, b=tool), [1]),
+        lambda: parallel_map(one, [tool]),
+        lambda: parallel_map(lambda x: (x, tool), [1]),
+    ]
+    for call in calls:
+        message = refusal_of(call)
+        for name in ("SharedLock", "zeros", "RingBuffer", "return results"):
+            assert name in message
+
+
+def test_each_kind_has_its_remedy():
+    class Cached:
+        @functools.cached_property
+        def table(self):
+            return [1]
+
+        def first(self, x):
+            return self.table[0] + x
+
+    if sys.version_info < (3, 12):  # later it holds no lock
+        message = refusal_of(lambda: parallel_map(Cached().first, [1]))
+        assert "Cached.table cannot be pickled" in message
+        assert "functools.cached_property holds a lock in Python 3.11" in message
+    with sqlite3.connect(":memory:") as connection:
+        assert "connect inside" in refusal_of(lambda: parallel_map(lambda x: connection, [1]))
+    connection.close()
+    generator = (i for i in range(3))
+    message = refusal_of(lambda: parallel_map(two, [1], shared={"b": generator}))
+    assert "Pass list(...)" in message
+
+
+def no_license():
+    raise ValueError("no license on this machine")
+
+
+class Licensed:
+    """Can be pickled, and not be loaded again."""
+
+    def __reduce__(self):
+        return no_license, ()
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_an_object_of_shared_that_does_not_load_is_named(backend):
+    shared = {"a": [1, 2], "b": Licensed()}
+    with pytest.raises(ValueError, match="no license") as caught:
+        parallel_map(dict, [()], shared=shared, backend=backend, progress=False)
+    notes = "\n".join(caught.value.__notes__)
+    assert "shared['b']" in notes
+    assert "shared['a']" not in notes
+
+
+def test_a_source_that_works_in_its_own_thread_only_says_to_pass_a_list():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("create table t(k)")
+    connection.executemany("insert into t values (?)", [(1,), (2,)])
+    with pytest.raises(sqlite3.ProgrammingError) as caught:
+        parallel_map(one, connection.execute("select k from t"), progress=False)
+    assert "pass list(...)" in "\n".join(caught.value.__notes__)
+    assert parallel_map(one, list(connection.execute("select k from t"))) == [(1,), (2,)]
+    connection.close()
+    local = threading.local()
+    local.value = 1
+    with pytest.raises(AttributeError) as caught:
+        parallel_map(one, (local.value for _ in range(2)), progress=False)
+    assert "pass list(...)" in "\n".join(caught.value.__notes__)
+    with pytest.raises(ZeroDivisionError) as caught:
+        parallel_map(one, (1 // k for k in (1, 0)), progress=False)
+    assert caught.value.__notes__ == ["raised when item 1 was taken from the iterable"]
+
+
+def test_gevents_monkey_patching_is_refused_in_one_sentence(monkeypatch):
+    """Under it worker processes cannot be started, nor waited for."""
+    patched = {"select"}
+    monkey = types.SimpleNamespace(is_module_patched=patched.__contains__)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    for call in (lambda: parallel_map(one, [1]), lambda: parallel_map(one, [1], backend="serial")):
+        with pytest.raises(RuntimeError, match="without monkey patching"):
+            call()
+    patched.clear()
+    assert parallel_map(one, [1]).tolist() == [1]

@@ -195,6 +195,45 @@ def gone(chromium, tmp_path_factory):
     return seen
 
 
+@pytest.fixture(scope="module")
+def finished(chromium, tmp_path_factory):
+    """Let a job end while its page is closed; open the page, save it, and end the kernel."""
+    folder, seen = tmp_path_factory.mktemp("finished"), SimpleNamespace()
+    cells = [JOBS[0], "job = map_async(held, range(20), max_workers=2)"]
+    browser.write_notebook(folder, cells, TASKS)
+    with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
+        page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
+        page.await_kernel()
+        for number in range(2):
+            page.run(number)
+            page.await_end(number)
+        page.await_output(1, "running when saved")
+        page.save()
+        page.tab.close()
+        (folder / "go").touch()
+        page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
+        page.await_kernel()
+        page.cell(1).get_by_text(re.compile(r"20/20")).first.wait_for()
+        seen.healed = page.cell(1).inner_text()
+        page.save()
+        page.restart_kernel()
+        seen.after_kernel = page.cell(1).inner_text()
+        page.tab.reload()
+        page.await_kernel()
+        page.cell(1).get_by_text("its kernel has ended since").wait_for()
+        seen.reopened = page.cell(1).inner_text()
+        page.tab.close()
+    return seen
+
+
+def test_a_run_that_ended_while_its_page_was_closed_is_never_called_dead(finished):
+    """The page learns its last state; without the kernel it says what it knows, and no more."""
+    assert re.search(r"held\s+done\s+20/20", finished.healed)
+    assert re.search(r"held\s+done\s+20/20", finished.after_kernel)
+    assert "held was running when saved" in finished.reopened
+    assert "ended with its kernel" not in finished.reopened
+
+
 def test_a_row_says_within_seconds_that_its_kernel_is_gone(gone):
     """After a restart, and there is nothing to press any more."""
     assert gone.told_s < 5

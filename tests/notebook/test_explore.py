@@ -82,6 +82,19 @@ def test_a_panel_in_the_place_of_another_leaves_no_results_of_that_in_memory(com
     )
 
 
+def test_no_value_of_an_image_is_cut():
+    """Not even one that the sample for the common scale does not hold."""
+    maps = np.zeros((3, 70, 70))
+    maps[1, 31, 17] = 9.0
+    view = View(finished(maps), None, nbshare.LivePlot(), {})
+    view.draw(1, sharp=False)
+    assert view._figure.figure.axes[0].images[0].get_clim()[1] >= 9
+    view = View(finished(maps), None, nbshare.LivePlot(limits=(0, 1)), {})
+    view.draw(1, sharp=False)
+    assert view._figure.figure.axes[0].images[0].get_clim() == (0, 1)
+    assert view._figure._painters[0]._bar.extend == "max"
+
+
 def test_all_items_are_drawn_on_one_scale():
     """Whichever is shown first: the colours of an image, the axis of a line or a histogram."""
     maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)

@@ -30,13 +30,14 @@ def render(job, plot="image"):
     return LiveFigure(job, plot).frame(final=True).png
 
 
-def is_blank(png, box):
-    """Tell whether a box of the picture, in fractions, is all of the missing cells' grey."""
+def is_hatched(png, box):
+    """Tell whether a box of the picture, in fractions, is empty but for thin grey lines."""
     image = Image.open(io.BytesIO(png)).convert("RGBA")
-    image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     left, top, right, bottom = (np.multiply(box, image.size * 2)).round().astype(int)
-    region = np.asarray(image)[top:bottom, left:right].reshape(-1, 3).astype(int)
-    return bool((abs(region - 0xE8) <= 4).all())
+    region = np.asarray(image)[top:bottom, left:right].reshape(-1, 4).astype(int)
+    is_empty = region[:, 3] == 0
+    is_grey = (np.ptp(region[:, :3], axis=1) == 0) & (region[:, 3] < 128)
+    return bool(0.5 < is_empty.mean() < 0.99 and is_grey[~is_empty].all())
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,10 @@ def test_every_shape_of_numbers_has_its_picture(results, title):
     assert width / height == 760 / 440
 
 
-def test_rows_that_are_missing_stay_blank():
+def test_rows_that_are_missing_are_hatched():
     png = render(played(np.random.default_rng(0).random((100, 30)), 0.5))
-    assert not is_blank(png, (0.2, 0.15, 0.7, 0.4))
-    assert is_blank(png, (0.2, 0.55, 0.7, 0.75))
+    assert not is_hatched(png, (0.2, 0.15, 0.7, 0.4))
+    assert is_hatched(png, (0.2, 0.55, 0.7, 0.75))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_an_interrupt_while_results_are_taken_in_leaves_no_wrong_mean(monkeypatc
 def test_limits_stay_while_the_data_move_little_and_are_round():
     rng = np.random.default_rng(2)
     for high in (1, 1.01, 0.99):
-        assert values.calm(*values.span(high * rng.random(2500), (2, 98))) == (0, 1)
+        assert values.calm(*values.span(high * rng.random(2500), is_robust=True)) == (0, 1)
     assert values.calm(0, 3, margin=0.05) == pytest.approx((-0.2, 3.2))
 
 
@@ -166,6 +167,265 @@ def test_limits_hold_all_data(numbers):
     low, high = values.calm(*values.span(numbers), margin=0.03)
     assert low < high
     assert low <= numbers.min() <= numbers.max() <= high
+
+
+# -- what is drawn is what is there --------------------------------------------------------------
+
+
+def colours(figure, ax=0):
+    """Return the colour of the middle of each pixel of an image, as rendered."""
+    canvas, axes = figure._canvas, figure.figure.axes[ax]
+    canvas.draw()
+    rendered = np.asarray(canvas.buffer_rgba())
+    n_rows, n_columns = axes.images[0].get_array().shape[:2]
+    left, right, bottom, top = axes.images[0].get_extent()
+    x = left + (right - left) * (np.arange(n_columns) + 0.5) / n_columns
+    y = top + (bottom - top) * (np.arange(n_rows) + 0.5) / n_rows
+    points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    places = axes.transData.transform(points).astype(int)
+    return rendered[len(rendered) - 1 - places[:, 1], places[:, 0]].reshape(n_rows, n_columns, 4)
+
+
+def of_map(values, low, high):
+    """Return the colours that the map has for some values."""
+    shares = (np.asarray(values) - low) / (high - low)
+    return np.asarray(matplotlib.colormaps["viridis"](shares, bytes=True)).astype(int)
+
+
+def image_of(results, share=1.0, plot="image"):
+    """Return the figure of results as its last frame draws them, and its colour bar."""
+    figure = LiveFigure(played(np.asarray(results), share), plot)
+    figure.frame(final=True)
+    return figure, figure._painters[0]._bar
+
+
+def test_an_image_shows_the_full_range_of_its_results():
+    """A peak is a peak, not a flat disc: colours differ where the results differ."""
+    y, x = np.mgrid[-1:1:21j, -1:1:21j]
+    peak = 0.996 * np.exp(-10 * (x**2 + y**2))
+    figure, bar = image_of(peak[None])
+    low, high = figure.figure.axes[0].images[0].get_clim()
+    assert low <= peak.min()
+    assert high >= peak.max()
+    assert bar.extend == "neither"
+    assert (abs(colours(figure) - of_map(peak, low, high)) <= 2).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(hnp.arrays(float, (6, 7), elements=st.floats(-1e15, 1e15)))
+def test_no_finite_result_of_an_image_is_cut(results):
+    figure, bar = image_of(results)
+    low, high = figure.figure.axes[0].images[0].get_clim()
+    assert low <= results.min() <= results.max() <= high
+    assert bar.extend == "neither"
+
+
+@pytest.mark.parametrize(
+    ("limits", "extend"),
+    [
+        ((0, 10), "neither"),
+        ((2, 10), "min"),
+        ((0, 5), "max"),
+        ((2, 5), "both"),
+        ((-3, 30), "neither"),
+    ],
+)
+def test_the_colour_bar_has_an_arrow_only_where_something_is_cut(limits, extend):
+    results = np.linspace(0, 10, 12).reshape(4, 3)
+    figure, bar = image_of(results, plot=LivePlot("image", limits=limits))
+    assert figure.figure.axes[0].images[0].get_clim() == limits
+    assert bar.extend == extend
+    assert bar.ax in figure.figure.axes[0].child_axes
+
+
+def test_an_arrow_comes_with_the_result_that_is_cut():
+    job = PlayedJob(np.array([1.0, 2.0, 3.0, 99.0]))
+    job.flags[:3] = True
+    figure = LiveFigure(job, LivePlot("image", limits=(0, 10), label="height", unit="m"))
+    figure.frame(final=False)
+    assert figure._painters[0]._bar.extend == "neither"
+    job.flags[3] = True
+    figure.frame(final=True)
+    (place,) = figure.figure.axes[0].child_axes
+    assert figure._painters[0]._bar.extend == "max"
+    assert place.get_ylabel() == "height (m)"
+
+
+def test_robust_limits_leave_out_outliers_and_say_so():
+    results = np.random.default_rng(8).normal(size=(40, 50))
+    results[3, 4] = 1e6
+    figure, bar = image_of(results, plot=LivePlot("image", limits="robust"))
+    assert figure.figure.axes[0].images[0].get_clim()[1] < 5
+    assert bar.extend == "both"
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (1, 6, 4), (24,)])
+def test_missing_results_nan_and_infinities_are_told_apart(shape):
+    """And from every colour of the map; a key names them."""
+    results = np.linspace(0, 1, 24)
+    results[[1, 5, 9, 13]] = np.nan, np.inf, -np.inf, np.nan
+    job = PlayedJob(results.reshape(shape))
+    job.flags[: 1 if shape[0] == 1 else round(0.75 * shape[0])] = True
+    figure = LiveFigure(job, "image")
+    figure.frame(final=True)
+    drawn_colours = colours(figure).reshape(-1, 4)[:24].astype(int)
+    odd = [tuple(drawn_colours[i]) for i in (1, 5, 9)]
+    assert len({*odd}) == 3
+    assert tuple(drawn_colours[13]) == odd[0]
+    every = of_map(np.linspace(0, 1, 256), 0, 1)
+    assert (abs(every[:, None, :3] - np.array(odd)[:, :3]).max(axis=2) > 40).all()
+    key = figure.figure.axes[0].get_legend()
+    assert [text.get_text() for text in key.get_texts()] == ["NaN", "inf", "−inf"]
+    if not job.flags.all():
+        assert (drawn_colours[job.flags.size * 24 // shape[0] - 6 :, 3] < 128).all()
+
+
+def test_the_key_names_only_what_is_there():
+    figure, _ = image_of(np.arange(12.0).reshape(4, 3))
+    assert figure.figure.axes[0].get_legend() is None
+    figure, _ = image_of([[0.0, np.nan], [1.0, 2.0]])
+    assert [t.get_text() for t in figure.figure.axes[0].get_legend().get_texts()] == ["NaN"]
+
+
+def test_the_place_after_the_last_result_is_not_hatched():
+    """Ten numbers in rows of four: the last two places belong to no item."""
+    job = played(np.arange(10.0), 0.9)
+    figure = LiveFigure(job, "image")
+    figure.frame(final=False)
+    hatch = figure._painters[0]._hatch
+    assert hatch.get_visible()
+    last_row = [hatch.get_path().contains_point((x + 0.5, 10)) for x in range(4)]
+    assert last_row == [True, True, False, False]
+    job.flags[:] = True
+    figure.frame(final=True)
+    assert not hatch.get_visible()
+
+
+def test_what_an_image_leaves_out_or_combines_is_said():
+    rng = np.random.default_rng(9)
+    _, bar = image_of(rng.random((2, 1500, 1100), np.float32))
+    assert bar.ax.get_ylabel() == "mean of result, 1 pixel in 4"
+    _, bar = image_of(rng.random(70_000))
+    assert bar.ax.get_ylabel() == "mean of result"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16])
+def test_colour_images_of_integers_are_from_0_to_255(dtype):
+    results = np.random.default_rng(10).integers(0, 256, (1, 5, 6, 3)).astype(dtype)
+    figure = LiveFigure(played(results, 1), "image")
+    figure.frame(final=True)
+    assert (abs(colours(figure)[..., :3] - results[0].astype(int)) <= 1).all()
+
+
+def test_a_colour_image_shows_nan_and_counts_what_is_outside():
+    results = np.full((1, 4, 5, 3), 0.5)
+    results[0, 1, 2, 0], results[0, 2, 2, 0] = np.nan, 7.0
+    figure = LiveFigure(played(results, 1), "image")
+    assert figure.frame(final=True).title == "horizon: mean of 1 of 1, 1 outside"
+    drawn_colours = colours(figure)[..., :3].astype(int)
+    assert (abs(drawn_colours[0, 0] - 127) <= 1).all()
+    assert (abs(drawn_colours[1, 2] - 127) > 40).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "remark"), [("line", "2 outside"), ("hist", "2 outside"), ("image", "")]
+)
+def test_limits_are_those_of_the_axes_and_what_is_outside_is_counted(kind, remark):
+    figure = LiveFigure(played(np.arange(10.0), 1), LivePlot(kind, limits=(0.5, 8.5)))
+    title = figure.frame(final=True).title
+    assert title == ", ".join(filter(None, ["horizon: 10 of 10", remark]))
+    axes = figure.figure.axes[0]
+    ends = {
+        "line": axes.get_ylim,
+        "hist": axes.get_xlim,
+        "image": axes.images and axes.images[0].get_clim,
+    }
+    assert ends[kind]() == (0.5, 8.5)
+
+
+def test_a_line_marks_what_is_not_finite_where_it_is():
+    results = np.arange(8.0)
+    results[[2, 3, 5]] = np.nan, np.inf, -np.inf
+    job = played(results, 1)
+    job.flags[7] = False  # missing: a gap and no mark
+    figure = LiveFigure(job, "line")
+    assert figure.frame(final=True).title == "horizon: 7 of 8, 3 not finite"
+    places = [marks.get_offsets().tolist() for marks in figure.figure.axes[0].collections]
+    assert places == [[[2, 0]], [[3, 1]], [[5, 0]]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5000, 30_000))
+def test_every_point_of_a_long_line_is_a_result_at_its_place(seed, n):
+    rng = np.random.default_rng(seed)
+    x, y = np.sort(rng.lognormal(size=n)), rng.normal(size=n)
+    drawn_x, drawn_y = line_of(played(y, 1), LivePlot("line", x=x))
+    points = set(zip(x.tolist(), y.tolist(), strict=True))
+    assert set(zip(drawn_x.tolist(), drawn_y.tolist(), strict=True)) <= points
+    assert (drawn_y.min(), drawn_y.max()) == (y.min(), y.max())
+
+
+@pytest.mark.parametrize("kind", ["line", "hist", "image"])
+def test_integers_that_float64_cannot_tell_apart_are_said_to_be_rounded(kind):
+    title = LiveFigure(played(2**60 + np.arange(90), 1), kind).frame(final=True).title
+    assert title == "horizon: 90 of 90, rounded to 16 digits"
+    title = LiveFigure(played(2**60 * np.arange(4), 1), kind).frame(final=True).title
+    assert title == "horizon: 4 of 4"
+
+
+@pytest.mark.parametrize("kind", ["line", "hist", "image"])
+@pytest.mark.parametrize(
+    "results",
+    [
+        np.array([1e308, -1e308, 0.0]),
+        np.full(5, np.nan),
+        np.array([np.inf, 1.0, -np.inf]),
+        np.full(5, 3.0),
+        np.full(5, -(2**62)),
+        np.array([5e-324, 0.0, 1e-300]),
+        np.array([True, True]),
+        np.array([2**63, 1], np.uint64),
+        np.array(["NaT", 5], "m8[s]"),
+    ],
+)
+def test_extreme_results_have_a_plot_without_a_warning(kind, results):
+    assert LiveFigure(played(results, 1), kind).frame(final=True) is not None
+
+
+def test_results_of_another_type_are_drawn_from_the_beginning():
+    """A run's array may become complex: then its label and all its values are new."""
+    job = played(np.array([1.0, 2.0, 3.0]), 0.7)
+    figure = LiveFigure(job, "line")
+    figure.frame(final=False)
+    job.results, job.flags[:] = np.array([1.0, 2.0, 3 + 4j]), True
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    assert axes.get_ylabel() == "|result|"
+    assert axes.lines[0].get_ydata().tolist() == [1, 2, 5]
+
+
+def test_masked_elements_keep_their_type():
+    """Complex ones keep their imaginary part, and dates are gaps."""
+    masked = [np.ma.MaskedArray([3 + 4j, 1], [False, True])] * 2
+    np.testing.assert_array_equal(line_of(played(masked, 1))[1], [5, 5])
+    dates = np.ma.MaskedArray(np.array([1, 2], "M8[D]"), [False, True])
+    assert np.isnat(values.unmasked(dates)).tolist() == [False, True]
+
+
+def test_each_of_several_plots_says_what_it_does_not_show():
+    plots = ["image", LivePlot("hist", limits=(0, 5)), "line"]
+    figure = LiveFigure(played(np.append(np.arange(9.0), np.nan), 1), plots)
+    figure.frame(final=True)
+    said = [axes.get_title(loc="left") for axes in figure.figure.axes]
+    assert said == ["", "1 not finite, 3 outside", "1 not finite"]
+
+
+@pytest.mark.parametrize(
+    "limits", ["rubust", (1,), (2, 1), (1, 1), (0, np.inf), (0, "a"), 3, (None, 1), [[1], [2, 3]]]
+)
+def test_limits_that_are_no_range_are_refused(limits):
+    with pytest.raises(ValueError, match="pass \\(low, high\\)"):
+        LivePlot("image", limits=limits)
 
 
 @pytest.mark.parametrize("plot", ["image", "line", "hist", lambda ax, p: ax.plot(p.mean((1, 2)))])
