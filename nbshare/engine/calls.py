@@ -157,14 +157,12 @@ class Calls:
         # over.
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [w for w in busy if w.call is None and w.generation == generation]
-        now = time.monotonic()
-        n_soon = sum(worker.late_at > now for worker in detached)  # later, one may never be
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if not n_own:
-            return not n_soon
+            return all(worker.late_at <= time.monotonic() for worker in detached)
         if self._pool.n_busy - n_own >= max(LEAST_CROWD, CROWD * n_wanted):
             return False
-        return n_wanted - n_own > n_soon
+        return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call) -> None:
         """Give the call one more worker."""
