@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from faultlab import FOLDERS, TESTS, Lab, Ran, Session
 
@@ -33,6 +34,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 WRITES_NO_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False
 
+# On a busy machine, not even the making of examples takes as long as hypothesis thinks.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
+
 # A shell's background job ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -41,6 +48,7 @@ Script = Callable[..., str]
 # Files whose tests take 9 s and more; that of the house takes longest where nothing is cached.
 LONG = [
     *("test_browser", "test_browser_jobs", "test_browser_explore"),
+    *("test_edits", "test_damaged", "test_changes", "test_pauses", "test_no_start"),
     *("test_house", "test_crashes", "test_code", "test_pipeline_faults", "test_values"),
     *("test_limits", "test_notebook_display", "test_deaths", "test_kernel", "test_small_maps"),
     *("test_results", "test_stream", "test_policies", "test_hosts", "test_live_plots"),
