@@ -20,7 +20,16 @@ from types import (
 from typing import Any
 
 from nbshare.checkpoint.digests import Digests
-from nbshare.checkpoint.sources import ALL, ANYWHERE, IN_MODULE, LOADING, Sources, Step, step_to
+from nbshare.checkpoint.sources import (
+    ALL,
+    ANYWHERE,
+    IN_MODULE,
+    LOADING,
+    Sources,
+    Step,
+    asked_for,
+    step_to,
+)
 from nbshare.functions.pickling import MAINS
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
@@ -113,7 +122,11 @@ class Code:
         used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
         used &= values.keys() - NOT_OF_A_MODULE
         words = {step.argval for step in steps if step.opcode in hasname}
-        words |= {f"sys.{path}" for path in paths["sys"]} | {_home_of(values[x]) for x in used}
+        for name in used:
+            words.add(home := _home_of(values[name]))
+            if isinstance(values[name], ModuleType):
+                words |= {asked_for((home, path)) for path in paths[name]}
+        words |= {*map(asked_for, imported)} | (_keywords_in(steps) & LOADING)
         looks_up = not words.isdisjoint(ANYWHERE | IN_MODULE)
         self.sources.looks_up |= looks_up or not words.isdisjoint(LOADING)
         for name in sorted(used):
@@ -171,6 +184,9 @@ def _is_named(obj: Any) -> bool:
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
     """Return what a function's code does: not where, nor its docstring; adds to its `steps`."""
     here = list(get_instructions(code))
+    for k, step in enumerate(here):
+        if step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
+            here[k] = step._replace(argval=code.co_consts[step.arg or 0])
     steps += here
     form: list[Any] = [code.co_varnames, code.co_argcount, code.co_posonlyargcount]
     form += [code.co_kwonlyargcount, code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)]
@@ -178,8 +194,6 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
     for step, after in zip(here, [*here[1:], here[0]], strict=True):
         if isinstance(step.argval, CodeType):
             form.append(form_of(step.argval, steps))
-        elif step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
-            form.append(code.co_consts[step.arg or 0])
         elif after.opname != "STORE_NAME" or after.argval not in NOT_OF_A_CLASS:
             form += [step.opname, step.argval]
     return form
@@ -211,6 +225,12 @@ def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]
     for name in used.keys() & bound.keys():
         imported |= {step_to(bound[name], "" if path == ALL else path) for path in used[name]}
     return used, imported
+
+
+def _keywords_in(steps: list[Instruction]) -> set[str]:
+    """Return the names of keywords in calls, which are constants."""
+    values = [step.argval for step in steps if isinstance(step.argval, tuple)]
+    return {each for value in values for each in value if isinstance(each, str)}
 
 
 def _stored_by(step: Instruction) -> Any:

@@ -31,14 +31,15 @@ from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
 # Words of code that looks up what no name leads to: in its module, and in any that is loaded.
+# With a dot: what an attribute of a module is asked for, by whatever name; `*`: it is a value.
 IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
 ANYWHERE = {
-    "sys.modules", "__globals__", "__builtins__", "__subclasses__", "f_globals", "_getframe",
-    "currentframe", "get_objects",
+    "sys.modules", "sys.*", "__globals__", "__builtins__", "__subclasses__", "f_globals",
+    "_getframe", "currentframe", "getmodule", "get_objects",
 }  # fmt: skip
 LOADING = {  # words of code that loads any file, or what is in any file
-    "__import__", "import_module", "importlib", "runpy", "pkgutil",
-    "pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
+    "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
+    "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
 }  # fmt: skip
 EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one: pandas, formulas
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
@@ -414,13 +415,15 @@ class Sources:
         steps, bindings = list[Step](), dict[str, list[str]]()
         for statement in found:
             steps += [(target, "") for _, target in imports_in(statement, module.package)]
-            words = {part.attr for part in ast.walk(statement) if isinstance(part, ast.Attribute)}
+            parts = [*ast.walk(statement)]
+            words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
             for use in {*uses_in(statement)}:
-                name = use.partition(".")[0]
+                name, _, rest = use.partition(".")
                 targets = module.targets.get(name, [])
                 bindings[name] = targets
-                words |= {name, use}.union(*(target.split(".") for target in targets))
-                words |= {*targets}
+                words |= {name}.union(*(target.split(".") for target in targets))
+                words |= {asked_for(step_to(target, rest)) for target in targets}
                 if module.has(name):
                     steps.append((module.name, use if targets else name))
             self.looks_up |= not words.isdisjoint(ANYWHERE | LOADING)
@@ -437,6 +440,11 @@ def step_to(target: str, rest: str = "") -> Step:
     """Return the step to what an import binds, and to its attributes."""
     module, _, name = target.rpartition(".")
     return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
+
+
+def asked_for(step: Step) -> str:
+    """Return a module with the attribute that it is asked for, as in `ANYWHERE`."""
+    return f"{step[0]}.{step[1].partition('.')[0]}"
 
 
 def _says_more(statement: ast.stmt) -> bool:

@@ -683,20 +683,49 @@ RUNS = [
     "a registry by __set_name__",
     "an annotation of a function",
 ]
+# What is used of a file is known only once a worker has executed it.
+EDGES = """
+import filters, inspect, os, pydoc
+import numpy as np
+import sys as s
+if not os.path.exists("edges.npy"):
+    np.save("edges.npy", np.array([filters.Edge()], object))
+def f(x): return {edge}(filters.load(x))
+"""
+BY_LOOKING_UP = {
+    "a module by its name": "s.modules.get('filters').edge",
+    "a module of all": "[m for m in s.modules.values() if hasattr(m, 'edge')][0].edge",
+    "an attribute by its name": "getattr(s, 'modules')['filters'].edge",
+    "a function by its name": "pydoc.locate('filters.edge')",
+    "the module of a function": "inspect.getmodule(filters.load).edge",
+    "an object in a file": "np.load('edges.npy', allow_pickle=True)[0].edge",
+}
+OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_gives_no_old_results_after_an_edit(case, tmp_path):
     """As in a notebook: two processes with one checkpoint, and an edit between."""
-    files, edit = SEEN[f"{case}, notebook"]
     if "pandas" in case:
         pytest.importorskip("pandas")
+    assert_is_seen(*SEEN[f"{case}, notebook"], tmp_path)
+
+
+@pytest.mark.parametrize("case", BY_LOOKING_UP)
+def test_a_run_gives_no_old_results_of_what_it_looked_up(case, tmp_path):
+    """It uses one name of a file, and comes to others in a way that names do not tell."""
+    cell = EDGES.replace("{edge}", BY_LOOKING_UP[case])
+    assert_is_seen({"cell": cell, "filters.py": OF_FILTERS}, EDGE, tmp_path)
+
+
+def assert_is_seen(files, edit, folder):
+    """Run it twice, and after an edit."""
     command = [sys.executable, "-c", RUN]
-    run = partial(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
-    write(tmp_path, files)
+    run = partial(subprocess.run, command, cwd=folder, capture_output=True, text=True)
+    write(folder, files)
     assert run().stdout == "True\n"
     assert run().stdout == "True\n"
-    write(tmp_path, files, edit)
+    write(folder, files, edit)
     assert "CheckpointError" in run().stderr
 
 
