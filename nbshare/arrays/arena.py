@@ -8,9 +8,9 @@
     pool.filled(*arena.contents())  ────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
-Arrays do not enter the pickle, but for small ones among the items. One that is in a segment
-already, or in a mapped file, is sent as a reference to it; any other is copied into the arena,
-once. Copies arrive read-only, whatever their size: what is written to one would be lost.
+Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
+is in a segment already, or in a mapped file, is sent as a reference to it; any other is copied into
+the arena, once. Copies arrive read-only, whatever their size: what is written to one would be lost.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from nbshare.arrays.inputs import (
     Packed,
     Span,
     attach,
+    fill,
     lenders,
     reference_to,
     small,
@@ -301,10 +302,11 @@ def _pickler_class(by_value: bool) -> Any:
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
-            if array.dtype.hasobject or array.dtype.char == "T":
-                return None
             if type(array) not in PLAIN:
                 return take_apart(array)
+            if array.dtype.hasobject or array.dtype.char == "T":
+                reduced: Any = array.__reduce__()
+                return *reduced, None, None, fill
             if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 return small, (array.tobytes(order), array.dtype, array.shape, order)

@@ -143,6 +143,12 @@ def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
     return np.ndarray(shape, dtype, data, order=order)
 
 
+def fill(array: npt.NDArray[Any], state: Any) -> None:
+    """Give an array its values from the pickle: as writable as the memory of other arrays is."""
+    array.__setstate__(state)
+    array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
+
+
 def attach(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
     return Inputs(_loading.segments).array(ArrayReference(*reference))

@@ -24,6 +24,7 @@ from nbshare.wire.failures import describe, explained
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
+from nbshare.worker.state import forget_initializer
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
@@ -96,6 +97,8 @@ class SerialEngine(Engine):
         with self._running:
             if not call.is_over:
                 call.state = "running"
+                if call.request.initializer is not None:
+                    forget_initializer()
                 self._work = _work(call, 0, self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
@@ -132,6 +135,8 @@ class ThreadEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
+        if call.request.initializer is not None:
+            forget_initializer()
         seen, lock = Seen(), _thread.allocate_lock()
         works = [_work(call, k, seen, lock) for k in range(call.request.max_workers)]
         left = list(works)

@@ -102,7 +102,7 @@ def _pack_initializer(
     import hashlib  # late: it loads OpenSSL
 
     function, arguments = initializer
-    if (name := assigned_around(function)) is not None:
+    if not arena.stays_here and (name := assigned_around(function)) is not None:
         raise UnsendableError(
             f"the initializer {label_of(function)} assigns {name!r}, a variable of the function "
             "around it. Workers have a copy of it that no other function sees. Make it a global "

@@ -217,6 +217,13 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
         return Namespaces(_initialized[key])
 
 
+def forget_initializer() -> None:
+    """Let the initializer run for the next call, too: outside of workers nothing stays set."""
+    if _mine is None:
+        with _initializing:
+            _initialized.clear()
+
+
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
         what = f"running the initializer {label_of(initializer)}"

@@ -96,9 +96,10 @@ def test_arrays_in_objects_cannot_be_written():
         values.flags.writeable = True
 
 
-def test_a_private_copy_can_be_written(stranger):
+@pytest.mark.parametrize("dtype", [float, object])
+def test_a_private_copy_can_be_written(dtype, stranger):
     """In mode "c" every process may write, and no other sees it."""
-    wrapped = nbshare.share({"a": np.arange(5.0)}, mode="c", wrap=True)
+    wrapped = nbshare.share({"a": np.arange(5.0).astype(dtype)}, mode="c", wrap=True)
     assert stranger.submit(objects.write, wrapped).result() == -5
     assert wrapped.get()["a"][0] == 0
     wrapped.get()["a"][1] = 7

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nbshare import MISSING, map_async
+from nbshare import MISSING, map_async, parallel_map
 
 N = 12_000
 N_THREADS = 8
@@ -111,3 +111,21 @@ def test_what_one_thread_changes_in_out_stays():
             for wait in waits:
                 wait.result(60)
         assert (out == -1).all()
+
+
+def set_model(value):
+    global model
+    model = value
+
+
+def read_model(_):
+    return model
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_an_initializer_runs_once_for_each_call_of_this_process(backend):
+    """What it has set may be gone, as when the cells of a notebook run again."""
+    for _ in range(2):
+        set_model(None)
+        options = {"initializer": set_model, "initargs": ("ours",), "backend": backend}
+        assert set(parallel_map(read_model, range(4), **options)) == {"ours"}

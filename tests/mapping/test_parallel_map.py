@@ -134,7 +134,11 @@ ARRAYS = {
     "texts": lambda n: np.full(n, "text"),
     "records": lambda n: np.zeros(n, "i4, f8"),
     "masked": lambda n: np.ma.array(np.zeros(n), mask=np.arange(n) % 2),
+    "objects": lambda n: np.full((n, 2), "text", object, order="F"),
+    "masked objects": lambda n: np.ma.array(np.full(n, None), mask=np.arange(n) % 2),
 }
+if hasattr(np.dtypes, "StringDType"):  # NumPy 2
+    ARRAYS["long texts"] = lambda n: np.full(n, "text", np.dtypes.StringDType())
 SIZES = 1, 20, 600, 5_000, 100_000  # in the pickle, in the arena, and in segments of their own
 WAYS = {
     "items": lambda arrays: parallel_map(_write_to_all, range(2), [arrays] * 2),
@@ -166,6 +170,13 @@ def test_arrays_of_any_size_arrive_as_they_are(kind, n):
 
 def _as_it_is(array):
     return array.dtype, array.shape, array.flags.fnc and array.size > 1, array.tolist()
+
+
+def test_an_array_that_holds_itself_arrives_so():
+    """Its objects are loaded after the array that they refer to."""
+    ring = np.empty(2, object)
+    ring[:] = [ring, 5]
+    assert parallel_map(lambda ring: ring[0] is ring and ring[1], [ring])[0] == 5
 
 
 @pytest.mark.parametrize("n", [1, LARGE])
