@@ -17,7 +17,7 @@ from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import Module, Sources
 from nbshare.errors import CheckpointError
-from nbshare.functions.definitions import bound_by, changed_by, differences, is_changed
+from nbshare.functions.definitions import changed_by, definitions
 
 
 def check_loaded(sources: Sources) -> None:
@@ -31,10 +31,12 @@ def check_loaded(sources: Sources) -> None:
     for own, names in sources.reached().items():
         if (module := sys.modules.get(own.name)) is None:
             continue
-        changed = changed_by(own.statements) | bound_by(own.statements)
-        for each in differences(own.statements, vars(module), _Codes(own, module.__loader__).has):
+        changed, has_code = changed_by(own.statements), _Codes(own, module.__loader__).has
+        for each in definitions(own.statements, vars(module)):
             is_wanted = each.name.partition(".")[0] in names
-            if is_wanted and (each.is_version or not is_changed(each, changed)):
+            if not is_wanted or (found := each.is_as_written(has_code)):
+                continue
+            if found is False or not each.is_changed_by(changed):
                 raise CheckpointError(
                     f"{own.path} was edited after this process imported it, or {each.name} was "
                     "changed here: it differs. With backend='serial' or 'threads', items run the "
