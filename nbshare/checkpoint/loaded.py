@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any
@@ -17,7 +16,7 @@ from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import Module, Sources
 from nbshare.errors import CheckpointError
-from nbshare.functions.definitions import changed_by, definitions
+from nbshare.functions.definitions import changed_by, codes_in, definitions
 
 
 def check_loaded(sources: Sources) -> None:
@@ -52,7 +51,7 @@ class _Codes:
         self._is_known = isinstance(loader, InspectLoader)  # else it may not only compile the file
         self._forms = defaultdict[str, set[bytes]](set)  # of functions, by their qualified names
         if self._is_known:
-            for code in _codes_in(loader.source_to_code(own.source, own.path)):
+            for code in codes_in(loader.source_to_code(own.source, own.path)):
                 self._forms[code.co_qualname].add(_digest_of(code))
 
     def has(self, code: CodeType) -> bool | None:
@@ -65,10 +64,3 @@ class _Codes:
 
 def _digest_of(code: CodeType) -> bytes:
     return Digests(str, None).of(form_of(code, []), code.co_name)
-
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes_in(const)

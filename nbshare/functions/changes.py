@@ -6,7 +6,8 @@ and warns once of each change. These are no changes:
 
 - An edit of a file: workers run it as it is now. A file is compared only while it is surely the
   version that was imported here.
-- What the code that workers run changes itself, such as counters, caches and registries.
+- What the code that workers run changes itself, such as counters, caches and registries, and what
+  is in a list, dict or set that the file leaves empty.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from nbshare.functions.definitions import (
     SIMPLE,
     Definition,
     changed_by,
+    codes_in,
     definitions,
 )
 from nbshare.functions.freshness import (
@@ -126,38 +128,26 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
             todo += [value.func, *value.args, *value.keywords.values()]
         elif isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
-        elif isinstance(value, FunctionType):
+        elif isinstance(value, FunctionType | type):
             yield value.__module__ or ""
             todo.append(vars(value).get("__wrapped__"))
-            if value.__module__ in MAINS or "<" in value.__qualname__:
-                names, used = value.__globals__, {*_names_in(value.__code__)}
-                yield from used & sys.modules.keys()  # it may import them
-                for found in (names[name] for name in used & names.keys()):
-                    if isinstance(found, ModuleType):
-                        yield from (f"{found.__name__}.{name}" for name in used)
-                    todo.append(found)
-                todo += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-                todo += [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-        elif isinstance(value, type):
-            yield value.__module__
-            if value.__module__ in MAINS:
+            if isinstance(value, type) and value.__module__ in MAINS:
                 todo += [*value.__bases__, *vars(value).values()]
+            elif isinstance(value, FunctionType) and _is_sent_by_value(value):
+                used = {name for code in codes_in(value.__code__) for name in code.co_names}
+                found = [value.__globals__[name] for name in used & value.__globals__.keys()]
+                packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
+                yield from used  # it may import them
+                yield from (f"{package}.{name}" for package in packages for name in used)
+                todo += [*found, *(value.__defaults__ or ())]
+                todo += [cell.cell_contents for cell in value.__closure__ or ()]
         elif type(value) not in SIMPLE:
             # A function with a cache; other objects might do anything when they are asked.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _names_in(const)
-
-
-def _is_set(cell: Any) -> bool:
-    with suppress(ValueError):
-        return cell.cell_contents is not None
-    return False
+def _is_sent_by_value(func: FunctionType) -> bool:
+    return func.__module__ in MAINS or "<" in func.__qualname__
 
 
 # ---------------------------------------------------------------------------------- a module
@@ -206,9 +196,7 @@ class _File:
         return (code.co_filename == self.path and is_here) or None
 
 
-@lru_cache(256)
-def _file(name: str, path: str, stamp: Stamp) -> _File:
-    return _File(name, path, stamp)
+_file = lru_cache(256)(_File)
 
 
 def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -247,11 +235,11 @@ class _Seen:
         # Another loader may do more than compile the file.
         is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
-        found = [
-            each
-            for each in defined
-            if _is_of_main(each.value) or (is_plain and not each.is_as_written(file.has_code))
-        ]
+
+        def is_other(each: Definition) -> bool:
+            return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.has_code))
+
+        found = [*filter(is_other, defined)]
         ignored = file.changed if found else set[str]()
         found = [each for each in found if not file.changes(each, self._name)]
         self._changes = [(each, self._change(each)) for each in found]
@@ -262,11 +250,9 @@ class _Seen:
         values = [each.value for each in watched]
         self._functions = [each for each in values if isinstance(each, FunctionType)]
         self._parts = [*map(PARTS, self._functions)]
-        self._contents = [
-            (each.value, each.given)
-            for each in watched
-            if type(each.value) in CONTAINERS and each.given is not ABSENT
-        ]
+        containers = [each for each in watched if type(each.value) in CONTAINERS]
+        contents = [(each.value, each.given) for each in containers]
+        self._contents = [(value, given) for value, given in contents if given is not ABSENT]
         self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
 
     def is_still(self, module: ModuleType | None) -> bool:

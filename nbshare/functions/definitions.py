@@ -206,6 +206,14 @@ def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
     return changed
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of the functions and classes in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes_in(const)
+
+
 def _path(node: Any) -> set[str]:
     """Return the names on the way to what an expression gives, ``a`` and ``b`` of ``a.b[0]``."""
     names = set[str]()
