@@ -131,9 +131,10 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
         elif isinstance(value, FunctionType | type):
             yield value.__module__ or ""
             todo.append(vars(value).get("__wrapped__"))
+            is_by_value = value.__module__ in MAINS or "<" in value.__qualname__
             if isinstance(value, type) and value.__module__ in MAINS:
                 todo += [*value.__bases__, *vars(value).values()]
-            elif isinstance(value, FunctionType) and _is_sent_by_value(value):
+            elif isinstance(value, FunctionType) and is_by_value:
                 used = {name for code in codes_in(value.__code__) for name in code.co_names}
                 found = [value.__globals__[name] for name in used & value.__globals__.keys()]
                 packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
@@ -144,10 +145,6 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
         elif type(value) not in SIMPLE:
             # A function with a cache; other objects might do anything when they are asked.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
-
-
-def _is_sent_by_value(func: FunctionType) -> bool:
-    return func.__module__ in MAINS or "<" in func.__qualname__
 
 
 # ---------------------------------------------------------------------------------- a module

@@ -65,16 +65,17 @@ class Definition(NamedTuple):
 
         False for another version of the function in the file, None for anything else.
         """
-        value, node, given = self.value, self.nodes[-1], self.given
+        written = [node for node in self.nodes if isinstance(node, FUNCTIONS | ast.ClassDef)]
+        value, node, given = self.value, (written or self.nodes)[-1], self.given
         # A decorator, or the metaclass of a class, may have made something else of a value.
         is_plain = len(self.nodes) == 1 and "." not in self.name
         is_plain = is_plain and not getattr(node, "decorator_list", None)
-        if value is ABSENT or None in self.nodes:
+        if value is ABSENT:
             return True
         if isinstance(node, FUNCTIONS):
             func = value if is_plain else _innermost(value)
             found = has_code(func.__code__) if isinstance(func, FunctionType) else None
-            is_other = found is None or func.__name__ != node.name
+            is_other = found is None or func.__code__.co_name != node.name
             if is_other and found is not False:
                 return None if is_plain else True
             return found and (len(self.nodes) > 1 or _has_defaults(func, node.args) or None)
@@ -105,9 +106,10 @@ def definitions(
         is_private = owner and name.startswith("__") and not name.endswith("__")
         key = f"_{owner}{name}" if is_private else name
         yield Definition(where + name, key, names, nodes)
-        cls, node = names.get(key), nodes[-1]
-        if isinstance(node, ast.ClassDef) and isinstance(cls, type) and cls.__name__ == name:
-            yield from definitions(node.body, vars(cls), f"{where}{name}.")
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        cls = names.get(key)
+        if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
+            yield from definitions(classes[-1].body, vars(cls), f"{where}{name}.")
 
 
 def _given_by(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:
