@@ -167,6 +167,8 @@ def _may_give(node: ast.AST, value: Any) -> bool:
 
 def simple_value(node: ast.AST) -> Any:
     """Return the value of an expression of literals; raise ValueError if there is more in it."""
+    if isinstance(node, ast.Constant):  # most of them: compiling takes some time
+        return node.value
     if not all(isinstance(each, LITERALS) for each in ast.walk(node)):
         raise ValueError("not a simple value")
     try:
