@@ -339,9 +339,9 @@ def parallel_map(
     argument or in `shared`, or edit the file. Compared are functions, classes and simple values
     (numbers, texts, None, and tuples, lists, dicts and sets of them), in the modules of `func` and
     in those that they import, except installed ones. There is no warning for what the code of the
-    modules changes itself, such as counters and caches, nor where a file was edited since its
-    import, or is larger than 256 KiB. (If it was imported before nbshare, it must be older than
-    this process.)
+    modules changes itself, such as counters and caches, for what is put in a list, dict or set that
+    the file leaves empty, nor where a file was edited since its import, or is larger than 256 KiB.
+    (If it was imported before nbshare, it must be older than this process.)
 
     **Arrays**, plain ones, are read-only in the workers wherever they come from (items, `shared`, a
     `functools.partial`, a closure) and whatever their size, since writes to a copy would be lost.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any
@@ -17,7 +16,7 @@ from nbshare.checkpoint.code import form_of
 from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.sources import Module, Sources
 from nbshare.errors import CheckpointError
-from nbshare.functions.definitions import bound_by, changed_by, differences, is_changed
+from nbshare.functions.definitions import changed_by, codes_in, definitions
 
 
 def check_loaded(sources: Sources) -> None:
@@ -31,10 +30,12 @@ def check_loaded(sources: Sources) -> None:
     for own, names in sources.reached().items():
         if (module := sys.modules.get(own.name)) is None:
             continue
-        changed = changed_by(own.statements) | bound_by(own.statements)
-        for each in differences(own.statements, vars(module), _Codes(own, module.__loader__).has):
+        changed, has_code = changed_by(own.statements), _Codes(own, module.__loader__).has
+        for each in definitions(own.statements, vars(module)):
             is_wanted = each.name.partition(".")[0] in names
-            if is_wanted and (each.is_version or not is_changed(each, changed)):
+            if not is_wanted or (found := each.is_as_written(has_code)):
+                continue
+            if found is False or not each.is_changed_by(changed):
                 raise CheckpointError(
                     f"{own.path} was edited after this process imported it, or {each.name} was "
                     "changed here: it differs. With backend='serial' or 'threads', items run the "
@@ -50,7 +51,7 @@ class _Codes:
         self._is_known = isinstance(loader, InspectLoader)  # else it may not only compile the file
         self._forms = defaultdict[str, set[bytes]](set)  # of functions, by their qualified names
         if self._is_known:
-            for code in _codes_in(loader.source_to_code(own.source, own.path)):
+            for code in codes_in(loader.source_to_code(own.source, own.path)):
                 self._forms[code.co_qualname].add(_digest_of(code))
 
     def has(self, code: CodeType) -> bool | None:
@@ -63,10 +64,3 @@ class _Codes:
 
 def _digest_of(code: CodeType) -> bytes:
     return Digests(str, None).of(form_of(code, []), code.co_name)
-
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes_in(const)

@@ -6,7 +6,8 @@ and warns once of each change. These are no changes:
 
 - An edit of a file: workers run it as it is now. A file is compared only while it is surely the
   version that was imported here.
-- What the code that workers run changes itself, such as counters, caches and registries.
+- What the code that workers run changes itself, such as counters, caches and registries, and what
+  is in a list, dict or set that the file leaves empty.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import resolve_name
-from itertools import chain
 from operator import attrgetter
 from reprlib import repr as shown
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -29,17 +28,14 @@ from typing import Any
 from nbshare.errors import warn
 from nbshare.functions.definitions import (
     ABSENT,
-    ANY,
+    ANYTHING,
     CONTAINERS,
     FUNCTIONS,
     SIMPLE,
-    Difference,
-    bound_by,
+    Definition,
     changed_by,
-    differences,
-    given_by,
-    is_changed,
-    simple_value,
+    codes_in,
+    definitions,
 )
 from nbshare.functions.freshness import (
     Stamp,
@@ -132,38 +128,23 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
             todo += [value.func, *value.args, *value.keywords.values()]
         elif isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
-        elif isinstance(value, FunctionType):
+        elif isinstance(value, FunctionType | type):
             yield value.__module__ or ""
             todo.append(vars(value).get("__wrapped__"))
-            if value.__module__ in MAINS or "<" in value.__qualname__:
-                names, used = value.__globals__, {*_names_in(value.__code__)}
-                yield from used & sys.modules.keys()  # it may import them
-                for found in (names[name] for name in used & names.keys()):
-                    if isinstance(found, ModuleType):
-                        yield from (f"{found.__name__}.{name}" for name in used)
-                    todo.append(found)
-                todo += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-                todo += [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-        elif isinstance(value, type):
-            yield value.__module__
-            if value.__module__ in MAINS:
+            is_by_value = value.__module__ in MAINS or "<" in value.__qualname__
+            if isinstance(value, type) and value.__module__ in MAINS:
                 todo += [*value.__bases__, *vars(value).values()]
+            elif isinstance(value, FunctionType) and is_by_value:
+                used = {name for code in codes_in(value.__code__) for name in code.co_names}
+                found = [value.__globals__[name] for name in used & value.__globals__.keys()]
+                packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
+                yield from used  # it may import them
+                yield from (f"{package}.{name}" for package in packages for name in used)
+                todo += [*found, *(value.__defaults__ or ())]
+                todo += [cell.cell_contents for cell in value.__closure__ or ()]
         elif type(value) not in SIMPLE:
             # A function with a cache; other objects might do anything when they are asked.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _names_in(const)
-
-
-def _is_set(cell: Any) -> bool:
-    with suppress(ValueError):
-        return cell.cell_contents is not None
-    return False
 
 
 # ---------------------------------------------------------------------------------- a module
@@ -188,34 +169,31 @@ class _File:
         self.statements = ast.parse(source.data).body
         is_package = os.path.basename(path) == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
-        self.imports = [*dict.fromkeys([package, *_imports_in(self.statements, package)])]
-        self._lines = defaultdict[str, set[int]](set)  # of functions, by their qualified names
-        for qualname, node in _functions_in(self.statements, ""):
-            self._lines[qualname].add(min(each.lineno for each in [node, *node.decorator_list]))
+        self.imports, self._functions = [package], set[tuple[str, int]]()  # with their lines
+        for each in _statements_in(self.statements):
+            if isinstance(each, FUNCTIONS):
+                line = min(node.lineno for node in [each, *each.decorator_list])
+                self._functions.add((each.name, line))
+            self.imports += _imported_by(each, package)
 
     @cached_property
     def changed(self) -> set[str]:
         """The names that its code changes, in any module."""
         return changed_by(self.statements)
 
-    @cached_property
-    def bound(self) -> set[str]:
-        """The names that its code binds, in its own module."""
-        stars = [name[:-2] for name in self.imports if name.endswith(".*")]
-        return bound_by(self.statements).union(
-            *(dir(sys.modules[x]) for x in stars if x in sys.modules)
-        )
+    def changes(self, definition: Definition, module: str) -> bool:
+        """Whether its code may have changed a name of a module."""
+        is_near = self.name == module or module in self.imports
+        is_any = is_near and not self.changed.isdisjoint(ANYTHING)
+        return is_any or definition.is_changed_by(self.changed)
 
     def has_code(self, code: CodeType) -> bool | None:
         """Whether the code of a function is in the file; None if it is from another place."""
-        if code.co_filename != self.path or code.co_qualname not in self._lines:
-            return None
-        return code.co_firstlineno in self._lines[code.co_qualname]
+        is_here = (code.co_name, code.co_firstlineno) in self._functions
+        return (code.co_filename == self.path and is_here) or None
 
 
-@lru_cache(256)
-def _file(name: str, path: str, stamp: Stamp) -> _File:
-    return _File(name, path, stamp)
+_file = lru_cache(256)(_File)
 
 
 def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -226,23 +204,14 @@ def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements_in(getattr(each, name, ()))
 
 
-def _imports_in(statements: Iterable[ast.stmt], package: str) -> Iterator[str]:
-    for each in _statements_in(statements):
-        if isinstance(each, ast.Import):
-            yield from (alias.name for alias in each.names)
-        elif isinstance(each, ast.ImportFrom):
-            name = "." * each.level + (each.module or "")
-            name = resolve_name(name, package) if each.level and package else name
-            yield name
-            yield from (f"{name}.{alias.name}" for alias in each.names)
-
-
-def _functions_in(statements: Iterable[ast.stmt], where: str) -> Iterator[tuple[str, Any]]:
-    for each in statements:
-        if isinstance(each, FUNCTIONS):
-            yield where + each.name, each
-        elif isinstance(each, ast.ClassDef):
-            yield from _functions_in(each.body, f"{where}{each.name}.")
+def _imported_by(statement: ast.stmt, package: str) -> Iterator[str]:
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+    elif isinstance(statement, ast.ImportFrom):
+        name = "." * statement.level + (statement.module or "")
+        name = resolve_name(name, package) if statement.level and package else name
+        yield name
+        yield from (f"{name}.{alias.name}" for alias in statement.names)
 
 
 class _Seen:
@@ -257,29 +226,31 @@ class _Seen:
     """
 
     def __init__(self, module: ModuleType, file: _File) -> None:
-        self.file, self._name = file, module.__name__
-        self.imports = [name for name in file.imports if _may_be_own(name)]
-        spaces = [*_namespaces(file.statements, vars(module), "")]
-        found = [*_differences(module, file, spaces)]
-        ignored = file.changed | file.bound if found else set[str]()
-        found = [each for each in found if not _is_changed_by(file, each, self._name)]
-        # Not the values themselves, which may be large.
-        self._changes = [(each._replace(value=None), self._change(each)) for each in found]
+        self.file, self._name, self._names = file, module.__name__, vars(module)
+        self.imports = [x for x in file.imports if x not in sys.modules or own_file(x)]
+        defined = [*definitions(file.statements, self._names)]
+        # Another loader may do more than compile the file.
+        is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
+        is_plain = is_plain and is_as_read(file.path, file.stamp)
+
+        def is_other(each: Definition) -> bool:
+            return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.has_code))
+
+        found = [*filter(is_other, defined)]
+        ignored = file.changed if found else set[str]()
+        found = [each for each in found if not file.changes(each, self._name)]
+        self._changes = [(each, self._change(each)) for each in found]
         # What may change: the values of names, parts of functions, and contents of containers.
-        self._names, self._spaces = vars(module), list[tuple[Mapping[str, Any], list[str] | None]]()
-        self._kept: list[Any] = []  # so that no other value gets their ids
-        self._contents: list[tuple[Any, Any]] = []
-        for _, names, given in spaces:
-            keys = [name for name in names if name not in ignored]
-            self._spaces.append((names, None if len(keys) == len(names) else keys))
-            for key in given.keys() - ignored:
-                if type(value := names.get(key)) in CONTAINERS:
-                    with suppress(ValueError):
-                        self._contents.append((value, simple_value(given[key])))
-                elif type(value) in SIMPLE or isinstance(value, FunctionType):
-                    self._kept.append(value)
-        self._functions = [each for each in self._kept if isinstance(each, FunctionType)]
-        self._ids, self._parts = self._ids_now(), [*map(PARTS, self._functions)]
+        watched = [each for each in defined if not each.is_changed_by(ignored)]
+        self._watched = [(each.names, each.key) for each in watched]
+        self._ids = self._ids_now()
+        values = [each.value for each in watched]
+        self._functions = [each for each in values if isinstance(each, FunctionType)]
+        self._parts = [*map(PARTS, self._functions)]
+        containers = [each for each in watched if type(each.value) in CONTAINERS]
+        contents = [(each.value, each.given) for each in containers]
+        self._contents = [(value, given) for value, given in contents if given is not ABSENT]
+        self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
 
     def is_still(self, module: ModuleType | None) -> bool:
         """Whether nothing has changed in the module since."""
@@ -292,79 +263,32 @@ class _Seen:
         return False
 
     def _ids_now(self) -> list[int]:
-        values = [x.values() if keys is None else map(x.get, keys) for x, keys in self._spaces]
-        return [*map(id, chain.from_iterable(values))]
+        return [id(names.get(key)) for names, key in self._watched]
 
-    def _change(self, difference: Difference) -> Change:
-        name, file = f"{self._name}.{difference.name}", os.path.basename(self.file.path)
+    def _change(self, definition: Definition) -> Change:
+        name, file = f"{self._name}.{definition.name}", os.path.basename(self.file.path)
         text = f"{name} is not as in {file}"
-        if difference.given is not ABSENT:
-            here, there = map(shown, (difference.value, difference.given))
+        if definition.given is not ABSENT:
+            here, there = map(shown, (definition.value, definition.given))
             text = f"{name} is {here} here, and {there} in {file}"
-        return text, id(difference.value)
+        return text, id(definition.value)
 
-    def changes(self, files: Iterable[_File]) -> list[Change]:
+    def changes(self, files: Collection[_File]) -> list[Change]:
         """Return what was changed, but not by these files, which workers run as well."""
         return [
             change
-            for difference, change in self._changes
-            if not any(_is_changed_by(file, difference, self._name) for file in files)
+            for definition, change in self._changes
+            if not any(file.changes(definition, self._name) for file in files)
         ]
-
-
-Space = tuple[str, Mapping[str, Any], dict[str, ast.AST]]  # prefix, names, what gives their values
-
-
-def _namespaces(
-    statements: Sequence[ast.stmt], names: Mapping[str, Any], where: str
-) -> Iterator[Space]:
-    """Yield the names of a module, and of its classes."""
-    given = dict(pair for statement in statements for pair in given_by(statement))
-    yield where, names, {name: node for name, node in given.items() if node is not None}
-    for name, node in given.items():
-        if isinstance(node, ast.ClassDef) and isinstance(cls := names.get(name), type):
-            yield from _namespaces(node.body, vars(cls), f"{where}{name}.")
-
-
-def _differences(module: ModuleType, file: _File, spaces: Iterable[Space]) -> Iterator[Difference]:
-    """Yield the names of a module that do not have the values of its file."""
-    found = dict[str, Difference]()
-    for where, names, _ in spaces:
-        for key, value in [*names.items()]:
-            if _is_of_main(value):  # surely set here
-                found[where + key] = Difference(where + key, value)
-    # Another loader may do more than compile the file.
-    is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
-    if is_plain and is_as_read(file.path, file.stamp):
-        new = differences(file.statements, vars(module), file.has_code)
-        found |= {each.name: each for each in new}
-    yield from found.values()
 
 
 def _is_of_main(value: Any) -> bool:
     """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
-    if isinstance(value, property | classmethod | staticmethod | partial):
-        names = ("fget", "__func__", "func")
-        value = next(filter(None, (getattr(value, name, None) for name in names)), None)
+    if isinstance(value, property | classmethod | staticmethod):
+        value = value.fget if isinstance(value, property) else value.__func__
     if isinstance(value, FunctionType):
         return value.__globals__.get("__name__") in MAINS
     return (value if isinstance(value, type) else type(value)).__module__ in MAINS
-
-
-def _is_changed_by(file: _File, difference: Difference, module: str) -> bool:
-    """Whether the code of a file may have changed a name of a module."""
-    is_own = file.name == module
-    if ANY in file.changed and (is_own or module in file.imports):
-        return True
-    return is_changed(difference, file.changed | file.bound if is_own else file.changed)
-
-
-def _may_be_own(name: str) -> bool:
-    """Whether a module is not known to be installed."""
-    top = name.partition(".")[0]
-    file = getattr(sys.modules.get(top), "__file__", None)
-    is_builtin = top in sys.builtin_module_names or not top
-    return not is_builtin and not (file and is_installed(file))
 
 
 # ------------------------------------------------------------------- which version was imported

@@ -51,12 +51,17 @@ class Point:
 def cached(x):
     return 6.0 * x
 
+def wrapped(x):
+    return 7.0 * x
+wrapped = functools.lru_cache(wrapped)
+
 def f(x):
     global calls
     calls += 1
     POINTS.append(x)
     model = Model()
-    return helper(x) + model.apply(x) + model.offset + Point().x + cached(x) + n + has_numpy
+    made = model.apply(x) + model.offset + Point().x + n + has_numpy
+    return helper(x) + made + cached(x) + wrapped(x)
 """
 EDITS = {
     "function": ("SCALE * x + shift", "SCALE * x - shift"),
@@ -67,8 +72,9 @@ EDITS = {
     "property": ("return 4.0", "return 4.5"),
     "field": ("x: float = 5.0", "x: float = 5.5"),
     "decorated": ("6.0 * x", "6.5 * x"),
+    "wrapped by a later statement": ("7.0 * x", "7.5 * x"),
     "type of a number": ("6.0 * x", "6 * x"),
-    "the function itself": ("helper(x) + model", "helper(x) - model"),
+    "the function itself": ("helper(x) + made", "helper(x) - made"),
 }
 
 
