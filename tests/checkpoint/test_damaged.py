@@ -18,6 +18,7 @@ from pathlib import Path
 
 import format_work
 import numpy as np
+import psutil
 import pytest
 import sweeps
 from faultlab import wait_until
@@ -26,7 +27,6 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
-from nbshare.__main__ import main
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointError, WorkerDiedError
 from nbshare.memory.disk import open_own
@@ -80,7 +80,9 @@ def runs(tmp_path_factory):
         sweeps.gated, range(12), shared=shared, checkpoint=base / "detached", detach=True
     )
     wait_until(lambda: job.n_done == 4)
-    os.kill(json.loads((base / "detached/lease.json").read_text())["pid"], signal.SIGKILL)
+    driver = psutil.Process(json.loads((base / "detached/lease.json").read_text())["pid"])
+    driver.kill()
+    driver.wait(SECONDS)
     job.wait()
     log = shared["log"]
     (base / "log.json").write_text(json.dumps(log))
@@ -330,7 +332,7 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
 @needs_root
 @pytest.mark.parametrize("what", [".", "driver"])
 @pytest.mark.parametrize("how", ["open", "attach", "map", "detach", "resume", "run"])
-def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path, capfd):
+def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path):
     """Whoever reads it: nothing of it is loaded, also by root."""
     run = runs["detached"]
     path = place_for(run, tmp_path)
@@ -344,10 +346,12 @@ def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path, capfd):
     command["run"] += ["--checkpoint", str(path)]
     command["run"] += ["--shared", f"log={run.folder.with_name('log.json')}"]
     if how in command:
-        before = [*sys.path]
-        assert main(command[how]) == 1
-        sys.path[:] = before
-        assert "belongs to user 12345" in capfd.readouterr().err
+        ended = subprocess.run(
+            [sys.executable, "-m", "nbshare", *command[how]],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 1
+        assert "belongs to user 12345" in ended.stderr
         return
     with pytest.raises(CheckpointError, match="belongs to user 12345, and this process runs as"):
         {

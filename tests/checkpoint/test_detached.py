@@ -197,7 +197,7 @@ def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):
     log = tmp_path / "run" / "driver" / "log.txt"
     log.unlink()
     log.mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(CheckpointError, match=r"log\.txt is a folder"):
         job.result(5)
     assert job.state == "failed"
     (tmp_path / "gate").touch()
