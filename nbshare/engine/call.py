@@ -313,13 +313,13 @@ class Call(OwnRun):
 
     def free_slot(self, pid: int) -> int:
         """Return a slot for a worker: that of its last time in this call, or another one."""
-        pids: list[int] = self.board.slots[:, PID].tolist()
-        for slot in self.workers.values():
-            pids[slot] = -1  # taken
-        slot = next(pids.index(wanted) for wanted in (pid, 0, max(pids)) if wanted in pids)
-        if pids[slot] not in (pid, 0):
-            self.clear_slot(slot)
-        return slot
+        taken = set(self.workers.values())
+        free = [slot for slot in range(self.board.n_slots) if slot not in taken]
+        for slot in free:
+            if self.board.row(slot)[PID] in (pid, 0):
+                return slot
+        self.clear_slot(free[0])
+        return free[0]
 
     def clear_slot(self, slot: int) -> None:
         """Make a slot free for another worker, and keep the figures of the last one."""
