@@ -613,9 +613,11 @@ def test_what_an_interrupted_one_had_done_stays():
     run = partial(quiet, tasks.both, out="stack")
     n_jobs = 0
     for k in range(100):
+        begun = time.perf_counter()
         for _ in range(3):
             run([k, k], [k, k])
-        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k * 8e-6):
+        took_s = (time.perf_counter() - begun) / 3
+        with contextlib.suppress(KeyboardInterrupt), alarm_in(1e-5 + k / 100 * took_s):
             run([k, k], [-k, -k])
         if (job := last_job()) is not None:
             before, n_jobs = repr(job.partial()), n_jobs + 1
