@@ -272,13 +272,12 @@ import duties, nbshare
 class Full(ProcessPoolExecutor):
     is_full = False
     def submit(self, *task):
-        future = super().submit(*task)
-        if self.is_full:
+        if self.is_full:  # first: the host connects as soon as it has the task
             resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
             with contextlib.suppress(OSError):
                 while True:
                     os.dup(0)
-        return future
+        return super().submit(*task)
 
 if __name__ == "__main__":
     with Full(1) as executor:
