@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import map_async, open_checkpoint, parallel_map
+from nbshare.checkpoint.files import read_json
 from nbshare.engine.local import dispatcher
 from nbshare.errors import CheckpointError
 
@@ -113,7 +113,7 @@ def test_other_edits_of_what_workers_imported_are_not_seen(project, change):
     project("f")
     edit(project, *change)
     assert project("f").tolist() == [2.0 * x for x in range(8)]
-    versions = json.loads((project.path / "code.json").read_text())
+    versions = read_json(project.path / "code.json")["versions"]
     assert [set(version["files"]) for version in versions] == [set(), {"sim.py", "plugin.py"}]
 
 
@@ -211,7 +211,7 @@ def test_no_result_is_stored_before_its_imports(project):
     try:
         wait_until(lambda: open_checkpoint(project.path).n_done >= 2 if job.n_done else False)
         index = np.load(project.path / "index.npy")
-        versions = json.loads((project.path / "code.json").read_text())
+        versions = read_json(project.path / "code.json")["versions"]
     finally:
         job.cancel()
         job.wait()
@@ -299,7 +299,7 @@ def test_code_that_imports_nothing_else_has_one_version(project):
     """However often it runs: files that are found by their names are not reported twice."""
     for n in (3, 5, 8):
         project("plain", range(n))
-    assert len(json.loads((project.path / "code.json").read_text())) == 1
+    assert len(read_json(project.path / "code.json")["versions"]) == 1
 
 
 def test_a_class_that_comes_out_of_a_pickle_counts(project):
