@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
-from nbshare.engine.local import refuse_patched_modules
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
@@ -131,7 +130,6 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
-    refuse_patched_modules()
     # A worker runs nested calls inline: no more processes than requested. So does a thread that
     # runs items where there can be no worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())

@@ -43,7 +43,7 @@ def line_of(function, text):
 def test_an_exception_comes_as_itself_with_its_place(kind):
     """The exception is the function's own; a note names item, worker, file and line."""
     with pytest.raises(kind) as caught:
-        parallel_map(functools.partial(tasks.fail_at, kind=kind), "0b2", ["x", "b", "y"])
+        parallel_map(functools.partial(tasks.fail_at, kind=kind), [*"0b2"], ["x", "b", "y"])
     note = notes_of(caught.value)
     assert type(caught.value) is kind
     assert caught.value.args == ("no way on at b",)

@@ -318,8 +318,8 @@ LOADED = {
     "plugin = types.ModuleType('by_path')\n"
     "SourceFileLoader('by_path', PATH).exec_module(plugin)\ng = plugin.g\n",
     "run_path": "import runpy\ng = runpy.run_path(PATH)['g']\n",
-    "exec": "import pathlib\nexec(pathlib.Path(PATH).read_text())\n",
-    "compile": "with open(PATH, 'rb') as file:\n    exec(compile(file.read(), PATH, 'exec'))\n",
+    "exec": "import pathlib\nexec(pathlib.Path(PATH).read_text(), NAMES)\n",
+    "compile": "with open(PATH, 'rb') as file:\n    exec(compile(file.read(), PATH, 'exec'), NAMES)\n",
 }
 
 
@@ -330,11 +330,11 @@ def test_an_edit_of_a_file_that_is_executed_by_its_path_is_seen(way, is_late, mo
     plugin = tmp_path / "executed.py"
     plugin.write_text("def g(x): return 2 * x\n")
     load = LOADED[way].replace("PATH", repr(str(plugin)))
-    code = f"{load}def f(x): return g(x)\n"
+    code = f"{load}def f(x): return g(x)\n".replace("NAMES", "globals()")
     if is_late:
-        load = textwrap.indent(load, "        ")
+        load = textwrap.indent(load.replace("NAMES", "names"), "        ")
         code = f"names = {{}}\ndef f(x):\n    if not names:\n{load}"
-        code += "        names['g'] = locals()['g']\n    return names['g'](x)\n"
+        code += "        names.setdefault('g', locals().get('g'))\n    return names['g'](x)\n"
     f = module(f"fresh_{way}_{is_late}", code).f
     path = tmp_path / "run"
     assert parallel_map(f, [1, 2]).tolist() == [2, 4]
