@@ -319,7 +319,8 @@ LOADED = {
     "SourceFileLoader('by_path', PATH).exec_module(plugin)\ng = plugin.g\n",
     "run_path": "import runpy\ng = runpy.run_path(PATH)['g']\n",
     "exec": "import pathlib\nexec(pathlib.Path(PATH).read_text(), NAMES)\n",
-    "compile": "with open(PATH, 'rb') as file:\n    exec(compile(file.read(), PATH, 'exec'), NAMES)\n",
+    "compile": "with open(PATH, 'rb') as file:\n"
+    "    exec(compile(file.read(), PATH, 'exec'), NAMES)\n",
 }
 
 
