@@ -224,6 +224,7 @@ class Sweep(Supply):
         claims = self._folder / CLAIMS
         new = claims / f".{self._part.name}"
         claim = {"by": self._part.name, "runs": runs}
+        claims.mkdir(exist_ok=True)  # somebody may have removed it: at worst, items run twice
         files.write(new, json.dumps(files.sealed(claim)).encode())
         try:
             with suppress(FileExistsError):

@@ -267,7 +267,7 @@ def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     (sweep.folder / "gate").touch()
     code, text = sweep.ended(sweep.start())
     assert code == 0, text
-    lost = {"objects*.log": [3]}
+    lost = {"objects*.log": [3], "results.npy": [0, 1, 2]}
     assert np.flatnonzero(sweep.ran()[:4] - 1).tolist() == lost.get(gone, [0, 1, 2, 3])
     expected = [f"text {x}" if x % 4 == 3 else 1.0 * x for x in range(12)]
     assert open_checkpoint(sweep.path).results() == expected
