@@ -27,7 +27,7 @@ QUIET = {  # settings: no news, no saving but when asked to
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin": {"autosave": False},
 }
-LIMIT_S = 60
+LIMIT_S = 120
 
 # One sample for each frame that the browser paints: height of the outputs, picture, scrolling, row.
 RECORDER = """

@@ -178,7 +178,7 @@ def gone(chromium, tmp_path_factory):
             page.run(number)
             page.await_end(number)
         page.cell(1).get_by_role("button", name="Stop").wait_for()
-        page.await_output(1, "running when saved")
+        page.await_output(1, "● held running when saved")
         page.save()
         seen.saved = json.loads((folder / "maps.ipynb").read_text())
         page.restart_kernel()
