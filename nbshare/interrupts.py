@@ -5,6 +5,7 @@ from __future__ import annotations
 # The module signal adds enumerations, which take 12 µs.
 import _signal  # type: ignore[import-not-found]
 import importlib
+import sys
 import threading
 import time
 from _thread import allocate_lock, get_ident
@@ -108,3 +109,16 @@ def import_whole(name: str) -> None:
     with suppress(RuntimeError):  # no more threads are allowed
         start_thread(load)
         is_there.acquire()
+
+
+UNPATCHED = "select", "thread", "queue", "socket", "subprocess", "signal"  # by gevent
+
+
+def refuse_patched_modules() -> None:
+    """Raise RuntimeError if gevent has replaced modules on which worker processes depend."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and any(map(monkey.is_module_patched, UNPATCHED)):
+        raise RuntimeError(
+            "gevent.monkey has replaced modules that nbshare needs. Use nbshare in a process "
+            f"without monkey patching, or leave these modules as they are: {', '.join(UNPATCHED)}"
+        )

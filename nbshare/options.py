@@ -23,6 +23,7 @@ from nbshare.engine.run import Request, has_rows
 from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 from nbshare.functions.changes import record_imports, warn_of_changes
 from nbshare.functions.reference import bind_arguments, label_of, resolve
+from nbshare.interrupts import refuse_patched_modules
 from nbshare.memory import can_share, need_linux, usable_cpus
 from nbshare.notebook.live_plot import Plot
 from nbshare.notebook.prints import Printer
@@ -130,6 +131,7 @@ def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
     """Check all arguments; return the request, and the engine to run it."""
+    refuse_patched_modules()
     # A worker runs nested calls inline: no more processes than requested. So does a thread that
     # runs items where there can be no worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())

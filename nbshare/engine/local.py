@@ -34,13 +34,14 @@ from queue import SimpleQueue
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
+from nbshare.interrupts import refuse_patched_modules
 from nbshare.memory import need_linux, pool, slab
 from nbshare.wire.messages import channel_pair
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
 _dispatcher: Dispatcher | None = None
-UNPATCHED = "select", "thread", "queue", "socket", "subprocess", "signal"  # by gevent
+
 
 at_shutdown: list[Callable[[], None]] = []  # what else `shutdown` ends
 _lock = _thread.allocate_lock()  # for the threads of dispatchers
@@ -75,16 +76,6 @@ def dispatcher() -> Dispatcher:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
-
-
-def refuse_patched_modules() -> None:
-    """Raise RuntimeError if gevent has replaced modules on which worker processes depend."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and any(map(monkey.is_module_patched, UNPATCHED)):
-        raise RuntimeError(
-            "gevent.monkey has replaced modules that nbshare needs. Use nbshare in a process "
-            f"without monkey patching, or leave these modules as they are: {', '.join(UNPATCHED)}"
-        )
 
 
 def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
