@@ -72,7 +72,9 @@ def project(tmp_path, monkeypatch):
         return parallel_map(func, items, **options)
 
     run.folder, run.path = folder, tmp_path / "run"
-    return run
+    yield run
+    for name in ("sim", "plugin", "other", "stranger"):  # workers import what this process has
+        sys.modules.pop(name, None)
 
 
 def edit(project, name, old, new):
