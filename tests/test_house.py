@@ -71,6 +71,26 @@ def test_type_checkers_know_what_comes_back():
 def test_type_checkers_know_all_options():
     """The options for type checkers are those that are checked when a call begins."""
     assert {"out", *Options.__annotations__} == set(MapOptions._fields)
+    *_, last = typing.get_overloads(nbshare.parallel_map)
+    assert set(inspect.signature(last).parameters) == {
+        *("func", "iterables", "misspelt"),
+        *MapOptions._fields,
+    }
+
+
+def test_type_checkers_tell_of_a_misspelt_option_in_one_line(tmp_path):
+    """The line names the option."""
+    script = tmp_path / "misspelt.py"
+    script.write_text(
+        "from nbshare import parallel_map\nparallel_map(abs, [1], max_worker=2, retries=1)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)],
+        cwd=ROOT, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    (line,) = ended.stdout.splitlines()
+    assert "max_worker" in line
+    assert "NoSuchOption" in line
 
 
 def test_import_loads_numpy_and_the_standard_library_only():
