@@ -228,7 +228,8 @@ class Results:
             If there is none.
         """
         # First: one thread decides, another brings items; whichever is later makes the room.
-        self._n_rows = self._board.n_there + n_more
+        # A stage's worker may ask for fewer places than another one before it.
+        self._n_rows = max(self._n_rows, self._board.n_there + n_more)
         if (rows := self._rows) is not None:
             rows.rows(0, self._n_rows)
 

@@ -18,9 +18,13 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, parallel_map
+from nbshare.engine.results import Results
+from nbshare.engine.run import Request
 from nbshare.errors import MixedResultsWarning, TaskError
 from nbshare.memory import segment_of
+from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
+from nbshare.wire.results import spec_for
 
 
 @pytest.fixture
@@ -444,3 +448,13 @@ def test_libraries_in_workers_keep_to_their_threads(wanted, monkeypatch, cold):
         n = int(wanted or n_cpus // n_workers)
         results = parallel_map(figures.blas_threads, range(4), max_workers=n_workers)
         assert results == [(n, str(n))] * 4
+
+
+def test_room_for_results_does_not_shrink():
+    """A worker of a stage may ask for fewer places after another one has asked for more."""
+    request = Request(**dict.fromkeys(Request._fields))
+    results = Results(Board.create(None, 2), request)
+    results.reserve(3)
+    results.reserve(1)
+    results.decide(spec_for(np.zeros(1000)))
+    assert results.output().shape == (3, 1000)
