@@ -38,9 +38,10 @@ def test_a_plot_tells_what_was_given():
 
 
 def test_completion_offers_the_public_names_only():
-    """``nbshare.<Tab>`` and ``nbshare.errors.<Tab>``, whatever has been imported."""
+    """``nbshare.<Tab>``, and that of its modules for users, whatever has been imported."""
     assert set(dir(nbshare)) == {*nbshare.__all__, "__version__"}
     assert dir(nbshare.errors) == nbshare.errors.__all__
+    assert dir(nbshare.types) == nbshare.types.__all__
 
 
 JOB = """
