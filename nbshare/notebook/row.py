@@ -46,7 +46,7 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "interrupted": ("■", _ORANGE),
     "failed": ("✗", _RED),
 }
-_UNKNOWN = "was running when saved; its kernel has ended since"
+_UNKNOWN = "was running at its last update; its kernel has ended since"
 _TEXTS = "now", "reports", "stage"  # columns of text
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
 # Without room for the names, they wrap into a second line, which is hidden.
@@ -123,7 +123,7 @@ class NotebookRow:
 
     def _bundle(self, *, final: bool) -> dict[str, str]:
         if self._is_followed and not final:  # for the notebook's file
-            plain = self._line(Words("running when saved", "", [])).strip()
+            plain = self._line(Words("running at its last update", "", [])).strip()
             says = html.escape(plain)
             markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
         else:
