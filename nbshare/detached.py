@@ -40,7 +40,7 @@ from nbshare.job import Job
 from nbshare.memory import file_of
 from nbshare.memory.disk import open_own, write_all
 from nbshare.options import MapOptions, checked_checkpoint
-from nbshare.wire.results import parts_of
+from nbshare.wire.results import entry_parts
 
 __all__ = ["begin"]
 
@@ -82,7 +82,7 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
-    parts, _ = parts_of(request.context.settings, [memoryview(data), *buffers])
+    parts, _ = entry_parts(request.context.settings, [memoryview(data), *buffers])
     file, crc, end = write(path.with_suffix(".new"), b""), 0, 0
     for offset, part in parts:
         gap = bytes(offset - end)

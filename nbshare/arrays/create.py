@@ -14,12 +14,12 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import View, array_slab
 from nbshare.tracebacks import shown_from_the_call
 
-Order = Literal["C", "F"]
+MemoryOrder = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
 
 @shown_from_the_call
-def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array in shared memory.
 
     Parameters
@@ -87,7 +87,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 @shown_from_the_call
-def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array of zeros in shared memory; see `empty`.
 
     Parameters
@@ -130,7 +130,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 @shown_from_the_call
-def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array of ones in shared memory; see `empty`.
 
     Parameters
@@ -171,7 +171,7 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Shar
 
 @shown_from_the_call
 def full(
-    shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: Order = "C"
+    shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: MemoryOrder = "C"
 ) -> SharedArray:
     """Return a new array in shared memory filled with `fill_value`; see `empty`.
 

@@ -149,6 +149,6 @@ def fill(array: npt.NDArray[Any], state: Any) -> None:
     array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
 
 
-def attach(*reference: Any) -> npt.NDArray[Any]:
+def load_reference(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
     return Inputs(_loading.segments).array(ArrayReference(*reference))

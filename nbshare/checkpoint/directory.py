@@ -69,8 +69,8 @@ from nbshare.wire.rows import (
     LOG_BIT,
     RESULTS_FILE,
     FilePlace,
+    RowSource,
     RowWriter,
-    Source,
     log_file,
 )
 
@@ -238,7 +238,7 @@ class Directory:
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
         found = part.words()
-        source = Source(part.values, lambda rows: part.entries(found[rows]), part.logs)
+        source = RowSource(part.values, lambda rows: part.entries(found[rows]), part.logs)
         if spec is not None:
             self.decide(spec)
             if self.reader.spec != spec:

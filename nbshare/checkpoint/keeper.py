@@ -34,7 +34,7 @@ from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
-from nbshare.wire.rows import FilePlace, RowWriter, Source, index_of
+from nbshare.wire.rows import FilePlace, RowSource, RowWriter, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -270,7 +270,7 @@ class Keeper:
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        source = Source(
+        source = RowSource(
             lambda start, stop: results.rows(page.first + start, stop - start),
             lambda places: list(map(tuple, page.index[:, places].T.tolist())),
             results.logs,

@@ -18,7 +18,7 @@ from nbshare.memory import Mode, Segment
 from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
 from nbshare.wire.failures import Death, Failure, text_of
 from nbshare.wire.feed import ItemFeed
-from nbshare.wire.orders import Order
+from nbshare.wire.orders import CallOrder
 
 if TYPE_CHECKING:
     from nbshare.engine.preparing import Placed
@@ -29,7 +29,7 @@ MAX_REPLACED = 3  # replacements for workers that die before their first item; t
 _numbers = itertools.count(1)
 
 
-class Code(NamedTuple):
+class CodeVersion(NamedTuple):
     """The version of code that the workers of a call run."""
 
     generation: int  # of the workers: started for these files, environment and initializer
@@ -37,7 +37,7 @@ class Code(NamedTuple):
     environ: Mapping[str, str]
 
 
-NO_CODE = Code(0, None, {})
+NO_CODE = CodeVersion(0, None, {})
 
 
 # The classes below are not dataclasses: each would take 1 ms to define.
@@ -78,7 +78,7 @@ class Call(OwnRun):
         The state shared with its workers.
     inputs : list of Placed
         The parts that are the same for all items, and the items; or both in one.
-    order : Order
+    order : CallOrder
         The order for workers.
     feed : ItemFeed, optional
         The feed of items that arrive while it runs.
@@ -90,7 +90,7 @@ class Call(OwnRun):
         engine: Engine,
         board: Board,
         inputs: list[Placed],
-        order: Order,
+        order: CallOrder,
         feed: ItemFeed | None = None,
     ) -> None:
         super().__init__(request, board, Results(board, request))

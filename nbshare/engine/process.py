@@ -24,7 +24,7 @@ from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
-    from nbshare.engine.call import Call, Code
+    from nbshare.engine.call import Call, CodeVersion
     from nbshare.functions.freshness import Stamp
 
 START_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
@@ -209,7 +209,7 @@ class WorkerStarter:
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, code: Code) -> WorkerProcess:
+    def start(self, code: CodeVersion) -> WorkerProcess:
         """Start a worker; it sends a message when it is ready.
 
         Raises

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nbshare.engine.call import NO_CODE, Call, Code
+from nbshare.engine.call import NO_CODE, Call, CodeVersion
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
@@ -60,7 +60,7 @@ class WorkerPool:
         """Number of workers that are not idle."""
         return len(self._members) - len(self.idle_since)
 
-    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> Code:
+    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> CodeVersion:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Return the code that all workers of the call run, however late they start. A changed file
@@ -82,7 +82,7 @@ class WorkerPool:
             if context.sources is not None:
                 snapshot.add(context.sources)
             self._given = frozenset(snapshot.sources())
-            self._code = Code(self._code.generation + 1, snapshot, context.environ)
+            self._code = CodeVersion(self._code.generation + 1, snapshot, context.environ)
             self._imported_under, self._initializer = _home_of(context), None
             changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
         self._initializer = call.initializer_key or self._initializer
@@ -166,7 +166,7 @@ class WorkerPool:
         """Return the worker that became idle last."""
         return next((w for w in reversed(self.idle_since) if w.generation == generation), None)
 
-    def _start(self, code: Code) -> WorkerProcess:
+    def _start(self, code: CodeVersion) -> WorkerProcess:
         worker = self._starter.start(code)
         self._members[worker] = None
         self._pipes.add(worker.output_fds)

@@ -23,7 +23,15 @@ import numpy.typing as npt
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
-from nbshare.memory.kinds import Kind, Private, has_proc, name_of, new_memory, new_name, reserve
+from nbshare.memory.kinds import (
+    MemoryKind,
+    Private,
+    has_proc,
+    name_of,
+    new_memory,
+    new_name,
+    reserve,
+)
 
 # Without it, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -92,7 +100,7 @@ class Segment(mmap.mmap):
         Where this process has it mapped.
     mode : {"r+", "r", "c"}
         As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
-    kind : Kind or None
+    kind : MemoryKind or None
         Its kind; None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
@@ -111,7 +119,7 @@ class Segment(mmap.mmap):
     nbytes: int
     address: int
     mode: Mode
-    kind: Kind | None = None
+    kind: MemoryKind | None = None
     is_sealed = False
     n_borrowed = 0
     was_kept_elsewhere = False
@@ -194,16 +202,18 @@ class Segment(mmap.mmap):
         If the pages `are_fresh`, use write(2) if possible: it costs half of the page faults through
         a mapping.
         """
-        jobs: list[copying.Job] = []
+        pieces: list[copying.Piece] = []
         target = View(self)
         for offset, part in parts:
             is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
             if are_fresh and not (is_strided or self.is_private):
-                jobs += copying.write_jobs(self.fd, offset, part)
+                pieces += copying.pieces_to_write(self.fd, offset, part)
             else:
                 source = part if is_strided else copying.as_bytes(part)
-                jobs += copying.copy_jobs(target.array(source.dtype, source.shape, offset), source)
-        copying.run(jobs)
+                pieces += copying.pieces_to_copy(
+                    target.array(source.dtype, source.shape, offset), source
+                )
+        copying.copy_all(pieces)
 
     @classmethod
     def attach(cls, file: Descriptor | int, mode: Mode) -> Self:

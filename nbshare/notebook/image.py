@@ -17,7 +17,7 @@ from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare.notebook.values import (
     FRAME,
     GREY,
-    Array,
+    Floats,
     Painter,
     as_floats,
     dress,
@@ -43,7 +43,7 @@ _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
 
 @dataclass(frozen=True)
-class Layout:
+class ImageLayout:
     """How results of one shape become one image.
 
     Attributes
@@ -73,7 +73,7 @@ class Layout:
         return [(left, top), (right, top), (right, y), (x, y), (x, bottom), (left, bottom)]
 
 
-def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
+def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout:
     """Choose the layout for n results of a shape; raise CannotDrawError if there is none."""
     x, y = plot.x, plot.y
     if len(shape) == 0 and x is not None and y is not None:
@@ -83,20 +83,20 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
                 f"not make {n} items. The run continues without this plot."
             )
         extent = _extent(plot, len(y), len(x))
-        return Layout(n, extent, _aspect(plot, extent), "x", "y", len(x))
+        return ImageLayout(n, extent, _aspect(plot, extent), "x", "y", len(x))
     if len(shape) == 0:
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
         per_row = columns * n / cells
         extent = (0.0, per_row, math.ceil(cells / columns) * per_row, 0.0)
-        return Layout(cells, extent, 1 / columns, "items, row by row", columns=columns)
+        return ImageLayout(cells, extent, 1 / columns, "items, row by row", columns=columns)
     if len(shape) == 1:
         extent = _extent(plot, n, shape[0])
-        return Layout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
+        return ImageLayout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
         extent = _extent(plot, *shape[:2])
         aspect = "equal" if x is None and y is None else _aspect(plot, extent)
-        return Layout(1, extent, aspect)
+        return ImageLayout(1, extent, aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4); these have the shape {shape}. The run continues without it; "
@@ -214,7 +214,7 @@ class ImagePainter(Painter):
         )
         key.set_visible(bool(names))
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         how = self._plot.reduction
         cells = items * self._layout.n_cells // self._n  # sorted, as items are
         firsts = np.flatnonzero(np.diff(cells, prepend=-1))
@@ -234,7 +234,7 @@ class ImagePainter(Painter):
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         return np.broadcast_to(counts > 0, self._cells.shape).reshape(self._pixels_shape)
 
-    def _pixels(self) -> Array:
+    def _pixels(self) -> Floats:
         """Return the image; NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -261,7 +261,7 @@ class ImagePainter(Painter):
             self._image.set_interpolation("nearest")  # sharper, and half the bytes
         return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
 
-    def _show_odd(self, pixels: Array) -> None:
+    def _show_odd(self, pixels: Floats) -> None:
         """Show where results are missing, and where they are not finite."""
         self._hatch.set_visible(not self._counts[: self._layout.n_cells].all())
         kinds = [np.isnan(pixels) & self._is_there, np.isposinf(pixels), np.isneginf(pixels)]
@@ -277,7 +277,7 @@ class ImagePainter(Painter):
             self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
 
 
-def opaque(pixels: Array) -> NDArray[Any]:
+def opaque(pixels: Floats) -> NDArray[Any]:
     """Return colours; those that are not finite are transparent."""
     is_finite: Any = np.isfinite(pixels).all(axis=2)
     colours = np.clip(np.where(is_finite[..., np.newaxis], pixels, 0), 0, 1)

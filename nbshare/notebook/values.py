@@ -28,7 +28,7 @@ _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
 
-Array = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class Painter:
@@ -98,7 +98,7 @@ class Painter:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         """Read the values of some results."""
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Painter:
         """Show the values read so far; return what they are."""
         raise NotImplementedError
 
-    def _range(self, finite: Array) -> tuple[float, float]:
+    def _range(self, finite: Floats) -> tuple[float, float]:
         """Return the range to show: the user's, or of most or all of the data."""
         limits = self._plot.limits
         if isinstance(limits, tuple):
@@ -118,7 +118,7 @@ class Painter:
         """Return the ends of the scale for a range: exactly the user's, or round ones."""
         return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
 
-    def _remark(self, finite: Array, n_odd: int, n_outside: int) -> str:
+    def _remark(self, finite: Floats, n_odd: int, n_outside: int) -> str:
         """Return what the title says of the values that are not where they should be."""
         remark = f", {n_odd} not finite" if n_odd else ""
         remark += f", {n_outside} outside" if n_outside else ""
@@ -174,7 +174,7 @@ class Painter:
         )
 
 
-def as_floats(part: NDArray[Any]) -> Array:
+def as_floats(part: NDArray[Any]) -> Floats:
     """Return numbers as float64: the magnitude of complex ones, matplotlib's days of dates."""
     match part.dtype.kind:
         case "c":
@@ -215,7 +215,7 @@ def unmasked(result: Any) -> Any:
     return result.astype(np.result_type(result.dtype, np.float64)).filled(np.nan)
 
 
-def span(finite: Array, *, is_robust: bool = False) -> tuple[float, float]:
+def span(finite: Floats, *, is_robust: bool = False) -> tuple[float, float]:
     """Return the range of all or most of the data; its ends always differ."""
     finite = np.clip(finite, -_LARGEST, _LARGEST)
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()

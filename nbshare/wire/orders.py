@@ -58,7 +58,7 @@ class Fixed(NamedTuple):
     initializer_key: bytes | None  # equal for equal ones
 
 
-class Order(NamedTuple):
+class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 
     settings: bytes  # of the caller's, see `nbshare.wire.context`
@@ -67,7 +67,7 @@ class Order(NamedTuple):
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
-    sources: list[tuple[Any, ...]]  # what `Source` takes
+    sources: list[tuple[Any, ...]]  # what `ItemSource` takes
     is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
     policy: Policy
     n_workers: int

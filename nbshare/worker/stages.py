@@ -35,7 +35,7 @@ from nbshare.wire.failures import safe_repr
 from nbshare.worker.items import indices_of
 from nbshare.worker.store import ResultStore
 
-Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.Source.items`
+Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.ItemSource.items`
 END = object()  # in place of a block, when a loader has no more
 
 

@@ -40,14 +40,14 @@ from nbshare.wire.board import (
     Board,
     Claims,
 )
-from nbshare.wire.failures import leave, naming_shared, text_of
+from nbshare.wire.failures import end_fork, naming_shared, text_of
 from nbshare.wire.feed import FedItems
-from nbshare.wire.orders import Fixed, Order
+from nbshare.wire.orders import CallOrder, Fixed
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.items import (
     MOST_UNSEEN,
-    Source,
+    ItemSource,
     frozen,
     gather,
     indices_of,
@@ -116,7 +116,7 @@ class Work:
 
     Parameters
     ----------
-    order : Order
+    order : CallOrder
         The function, its inputs and its options.
     board : Board
         Of the call.
@@ -132,7 +132,7 @@ class Work:
 
     def __init__(
         self,
-        order: Order,
+        order: CallOrder,
         board: Board,
         slot: int,
         inputs: Sequence[Inputs],
@@ -150,7 +150,7 @@ class Work:
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
-        self._sources = [Source(items, self._fed, *what) for what in order.sources]
+        self._sources = [ItemSource(items, self._fed, *what) for what in order.sources]
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
             self._func = partial(seeded, self._func, order.policy.seed)
@@ -312,7 +312,7 @@ class Work:
             try:
                 value = func(*args)
                 if _process[0] is not process:
-                    leave(None)
+                    end_fork(None)
                 # Before the result is done: it depends on what it has imported.
                 if len(modules) != n_modules or n_executed[0] != n_before:
                     self._tell_imports()
@@ -422,7 +422,7 @@ class Work:
     def _end_copy(self) -> None:
         """End this process if an item, or loaded code, has forked it."""
         if _process[0] is not self._process:
-            leave(sys.exception())
+            end_fork(sys.exception())
 
     def _text_of(self, i: int) -> str:
         """Return what messages call an item."""
@@ -448,7 +448,7 @@ class Work:
             self._slot[SLOWEST:REPORTED] = pairs
 
 
-def _await_items(sources: Sequence[Source], fed: FedItems | None, caller: Caller) -> bool:
+def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Caller) -> bool:
     for source in sources:
         source.rest()
     if fed is not None:

@@ -507,7 +507,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
     for number in itertools.count():
         with InterruptAt(number, {warm.__file__, interrupts.__file__}) as interrupt:
             nbshare.share(data)
-        wait_until(lambda: not pool._is_trimming or pool._leases)
+        wait_until(lambda: not pool._is_trimming or pool._lent)
         interrupt.error = None  # in no cycle: views go before what looks after them
         wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
         if not interrupt.came:
@@ -554,7 +554,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
 
     def copy():
-        copying.run(list(copying.copy_jobs(target, source)))
+        copying.copy_all(list(copying.pieces_to_copy(target, source)))
         assert target.all()
 
     for _ in each_interrupt(copy, {copying.__file__, threading.__file__}):
@@ -570,7 +570,7 @@ def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypa
     took_s, start = [], time.monotonic()
 
     def copy():
-        copying.run(list(copying.copy_jobs(target, source)))
+        copying.copy_all(list(copying.pieces_to_copy(target, source)))
 
     for _ in each_interrupt(copy, {copying.__file__}):
         took_s.append(time.monotonic() - start)
@@ -592,5 +592,5 @@ def test_copying_ends_when_all_pieces_are_there(monkeypatch):
             time.sleep(0.2)  # slow memory
         done.append(None)
 
-    copying.run([piece] * 8)
+    copying.copy_all([piece] * 8)
     assert len(done) == 8
