@@ -29,10 +29,8 @@ from nbshare.engine.process import HELD_S, LOOK_S, WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
 from nbshare.wire.board import BEGUN, IMPORTED, LOADED, PRINTED, busy_since
-from nbshare.wire.orders import LONG_LOADING_S
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
-TOLD_S = 0.5  # for a worker to report a slow import
 IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
@@ -218,8 +216,6 @@ class Dispatcher(Engine):
                     self._calls.lose(worker)
                 case "timed out":
                     self._calls.lose(worker, timed_out=True)
-                case "loading":
-                    self._calls.tell_of_loading(worker)
                 case "idle":
                     self._pool.remove(worker)
                 case "held up":
@@ -284,7 +280,6 @@ class Due(NamedTuple):
         ===========  ==========================================================================
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
-        "loading"    loading the function takes long
         "idle"       it has been idle for long
         "held up"    it has not been looked at lately: has a signal stopped or ended it?
         "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
@@ -294,7 +289,7 @@ class Due(NamedTuple):
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "loading", "idle", "held up", "starting"]
+    what: Literal["stuck", "timed out", "idle", "held up", "starting"]
     worker: WorkerProcess
 
 
@@ -320,8 +315,6 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             row = call.board.row(slot)
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
-            if row[BEGUN] and not row[LOADED] and not call.has_told:
-                yield Due(row[BEGUN] / 1e9 + LONG_LOADING_S + TOLD_S, "loading", worker)
     for worker in pool:
         if worker not in pool.idle_since:
             yield Due(worker.look_at, "held up" if worker.is_ready else "starting", worker)
