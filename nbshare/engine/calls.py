@@ -171,7 +171,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, fds)
-        worker.assign(call)
+        worker.call = call
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -207,7 +207,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                worker.mark_ready(pid)
+                self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):
