@@ -64,7 +64,6 @@ class Dispatcher(Engine):
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         self._thread = 0  # that it runs in
-        self.check_files = self._starter.check_files  # from any thread
 
     # ------------------------------------------------------------- from any thread
 
@@ -181,7 +180,6 @@ class Dispatcher(Engine):
         """Wait until something happens, and act on it."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
         events = self._events.wait(until_s)
-        self._stay_if_lost()
         self._hear(events)
         if "posted" in events:
             self._events.do_posted()
@@ -223,18 +221,6 @@ class Dispatcher(Engine):
                 case "starting":
                     self._starter.end_server()  # the workers that it has not started are lost
                     self._calls.lose(worker)
-
-    def _stay_if_lost(self) -> None:
-        """If the program has closed its files, end the calls and stop: it might close other files.
-
-        Workers and server end by themselves, when the life pipe is closed.
-        """
-        try:
-            self.check_files()
-        except RuntimeError as error:
-            for call in list(self._calls.running.values()):
-                call.finish("failed", error)
-            self._closed.acquire()  # for ever
 
     # ----------------------------------------------------------- posted by other threads
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from os.path import dirname, samestat
+from os.path import dirname
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -184,7 +184,6 @@ class WorkerStarter:
     def __init__(self) -> None:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        self._lock_stat = os.fstat(self.lock_fd)
         self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -236,17 +235,6 @@ class WorkerStarter:
             return self._channel.receive(timeout_s=ANSWER_S)[0]  # type: ignore[no-any-return]
         self.end_server()
         return None
-
-    def check_files(self) -> None:
-        """Raise RuntimeError if the program has closed its files: others may have the numbers."""
-        with suppress(OSError):
-            if samestat(os.fstat(self.lock_fd), self._lock_stat):
-                return
-        if self.lock_fd >= 0:
-            raise RuntimeError(
-                "this program has closed the files that nbshare had open, as os.closerange does "
-                "in daemon libraries. Restart Python; call nbshare.shutdown() before closing them"
-            )
 
     def close(self) -> None:
         """End the server and all workers: closing the life pipe kills them."""
