@@ -40,7 +40,7 @@ from nbshare.notebook.environment import front_end, has_server, is_static, surro
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
-VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
+VARIABLES = {"NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
 PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text

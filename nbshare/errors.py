@@ -23,7 +23,6 @@
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
-    SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
     CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
 Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
@@ -651,31 +650,6 @@ class MemoryFallbackWarning(UserWarning):
     >>> logging.captureWarnings(True)
     >>> field = nbshare.zeros((512, 512))
     >>> logging.captureWarnings(False)
-    """
-
-
-class SlowLoadingWarning(UserWarning):
-    """A worker takes more than 30 s to import modules or to run the initializer.
-
-    The message names the file and line. Nothing is stopped; interrupt the run if it hangs.
-
-    Examples
-    --------
-    Hide it for an initializer that is known to be slow:
-
-    >>> import math, warnings
-    >>> import nbshare
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", nbshare.errors.SlowLoadingWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
-
-    Collect it, to see in the end whether loading was slow:
-
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always", nbshare.errors.SlowLoadingWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
-    >>> len(caught)
-    0
     """
 
 

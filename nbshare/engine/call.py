@@ -107,7 +107,6 @@ class Call(OwnRun):
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
-        self.has_told = False  # whether it has warned of a slow import
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
         # Wakes waiting workers.

@@ -20,7 +20,7 @@ from typing import Any
 
 from nbshare import errors
 from nbshare.engine.call import MAX_REPLACED, Call
-from nbshare.engine.prints import WARNING, PrintPipes
+from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.run import State
 from nbshare.engine.workers import WorkerPool
@@ -34,10 +34,8 @@ from nbshare.wire.board import (
     FileLock,
     busy_since,
     give_back,
-    reported,
 )
 from nbshare.wire.failures import Death, Failure
-from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.wire.results import OutputSpec
 
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
@@ -173,7 +171,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, fds)
-        worker.assign(call)
+        worker.call = call
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -209,7 +207,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                worker.mark_ready(pid)
+                self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):
@@ -295,20 +293,6 @@ class Calls:
                 "initializer; or memory may be short, or the number of processes limited."
             )
             self.fail(call, died)
-
-    def tell_of_loading(self, worker: WorkerProcess) -> None:
-        """Warn once that a worker takes long to load the function, which is allowed."""
-        call = worker.call
-        if call is None or call.has_told:
-            return
-        call.has_told = True
-        slot = call.workers[worker]
-        what = reported(call.board.row(slot).tolist())[1] or "loading the function"
-        call.request.prints.add(
-            WARNING,
-            f"worker {slot + 1} has been {what} for {LONG_LOADING_S:g} s. It may take as "
-            "long as it needs; if it never ends, interrupt the run",
-        )
 
     def end(self, error: BaseException | None) -> None:
         """End all calls, with an error if there is one, and all workers."""

@@ -151,13 +151,13 @@ class WorkerPool:
                 # The order was pickled once for all workers.
                 worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
             except OSError as error:
-                is_lost = isinstance(error, ConnectionError | BlockingIOError)
+                is_lost = isinstance(error, ConnectionError)
                 if is_lost and idle is None:
                     return worker, slot  # it is dead already; its death is handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
-                # It died while idle, or was stopped: no call is affected.
+                # It died while idle: no call is affected.
             else:
                 self.idle_since.pop(worker, None)
                 return worker, slot
@@ -173,11 +173,19 @@ class WorkerPool:
         self._events.watch(worker.channel.fileno(), worker)
         return worker
 
+    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
+        """Note that a worker has started; hear of its death, whoever holds its channel."""
+        worker.mark_ready(pid)
+        if worker.pidfd >= 0:
+            self._events.watch(worker.pidfd, worker)
+
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
+        if worker.pidfd >= 0:
+            self._events.unwatch(worker.pidfd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

@@ -224,7 +224,7 @@ class NotebookRow:
         columns: dict[str, list[object]] = {
             "worker": [worker.number for worker in workers],
             "now": [self._doing(worker) for worker in workers],
-            "for": [_short(worker.since_s) if worker.items else "" for worker in workers],
+            "for": [_short(w.since_s) if w.items or w.is_loading else "" for w in workers],
             "reports": [_report(worker) for worker in workers],
             "items done": [worker.n_items for worker in workers],
             "memory": [f"{n / 1e6:.0f} MB" if n else "" for n in memory],
@@ -236,7 +236,7 @@ class NotebookRow:
     def _doing(self, worker: WorkerActivity) -> str:
         items, text = worker.items, worker.text
         if not items:
-            return "loading" if worker.report else "waiting"
+            return "loading" if worker.is_loading else "waiting"
         if len(items) > 1:
             return f"items {items[0]} to {items[-1]}"
         if self._job.stages:  # the items are blocks: the text names the stage

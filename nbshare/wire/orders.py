@@ -5,7 +5,6 @@ Separate from the code that carries them out, which the owner need not import.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,8 +18,6 @@ from nbshare.functions.reference import label_of
 from nbshare.memory import Mode
 from nbshare.wire.failures import safe_repr
 
-# Long imports are allowed: after this time they are shown, with one warning. Tests set less.
-LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
 
 N_WEIGHED = 8  # of many items in a chunk, which are usually alike

@@ -42,7 +42,7 @@ from nbshare.wire.orders import CallOrder
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
-from nbshare.worker.state import WorkerState, look, restore_variables, show_crashes
+from nbshare.worker.state import WorkerState, restore_variables, show_crashes
 from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
@@ -111,7 +111,8 @@ def _set_up(inherited: InheritedFds) -> Channel:
     silence_warnings()  # the owner has warned of the kind of memory
     os.setpgid(0, 0)
     arm(inherited.life_fd)
-    _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
+    if inherited.owner_pidfd >= 0:
+        _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
     # Some containers forbid it; then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
@@ -181,15 +182,13 @@ def keep_freed() -> None:
 
 
 def _kill_after(pidfd: int) -> None:
-    """Kill this process group when the owner ends; until then report slow imports (`look`).
+    """Kill this process group when the owner ends.
 
     For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
     """
     poll = select.poll()
-    if pidfd >= 0:
-        poll.register(pidfd, select.POLLIN)
-    while not poll.poll(look() * 1e3):
-        pass
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
     os.killpg(0, signal.SIGKILL)
 
 

@@ -56,7 +56,7 @@ from nbshare.worker.items import (
 )
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
-from nbshare.worker.state import filter_warnings, initialized, loading
+from nbshare.worker.state import filter_warnings, initialized
 from nbshare.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
@@ -188,17 +188,16 @@ class Work:
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
         """Return the function, with the objects that are the same for all items."""
         try:
-            with loading(self._slot):
-                self._namespaces = initialized(inputs, fixed)
-                with self._namespaces as namespaces:
-                    func: Callable[..., Any] = inputs.load(fixed.func)
+            self._namespaces = initialized(inputs, fixed)
+            with self._namespaces as namespaces:
+                func: Callable[..., Any] = inputs.load(fixed.func)
+                namespaces.keep()
+                if fixed.shared is not None:
+                    with naming_shared():
+                        func = partial(func, **inputs.load(fixed.shared))
                     namespaces.keep()
-                    if fixed.shared is not None:
-                        with naming_shared():
-                            func = partial(func, **inputs.load(fixed.shared))
-                        namespaces.keep()
-                filter_warnings()
-                return func
+            filter_warnings()
+            return func
         finally:
             self._end_copy()
 

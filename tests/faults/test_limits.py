@@ -520,52 +520,15 @@ def test_sixteen_workers(lab):
     assert facts["descriptors"] <= 16 * 4 + 12
 
 
-# ------------------------------------------- X: the owner closes what is not its own to close
-
-
-CLOSING = """
+def test_after_a_shutdown_all_descriptors_may_be_closed(lab):
+    """The next call starts anew, and touches no file that has a number of an earlier one."""
+    lab.run("""
 tasks.check_double()
 kept = quiet(tasks.double, range(100_000))  # large enough to be used again
-helpers_before = set.union(*helpers())
-
-def close_all():
-    os.closerange(3, 4096)
-    return [open(f"file-{i}", "w+") for i in range(60)]  # have the numbers now
-"""
-
-
-def test_x7_the_owner_closes_all_descriptors(lab):
-    """Each call says so in one sentence; no file that has a number of ours is touched."""
-    subject = lab.run(
-        CLOSING
-        + """
-job = nbshare.map_async(functools.partial(tasks.hang, "gil"), range(4, 8), max_workers=2)
-wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
-files = close_all()
-owners = [os.fstat(file.fileno()).st_ino for file in files]
-try:
-    job.result(faultlab.SOON_S)
-except RuntimeError as error:
-    assert "has closed the files" in str(error), error
-for _ in range(3):
-    try:
-        tasks.check_double()
-    except RuntimeError as error:
-        assert "has closed the files" in str(error), error
-    else:
-        raise AssertionError("no error")
-    nbshare.shutdown()
-del job
-gc.collect()
+nbshare.shutdown()
+os.closerange(3, 4096)
+files = [open(f"file-{i}", "w+") for i in range(60)]  # have the numbers now
+tasks.check_double()
 assert kept[-1] == 199_998.0
-wait_until(lambda: not faultlab.tagged() & helpers_before, what="workers live")
-assert [os.fstat(file.fileno()).st_ino for file in files] == owners
 assert {os.fstat(file.fileno()).st_size for file in files} == {0}
-"""
-    )
-    assert subject.stderr == ""
-
-
-def test_x7_after_a_shutdown_all_descriptors_may_be_closed(lab):
-    """The next call starts anew."""
-    lab.run(CLOSING + "nbshare.shutdown()\nfiles = close_all()\ntasks.check_double()")
+""")
