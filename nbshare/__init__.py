@@ -17,7 +17,8 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`                         a `concurrent.futures.Executor` on the same workers
-`open_checkpoint`, `attach`        a run that is stored on disk: how far it is; its job
+`Checkpoint`, `open_checkpoint`    how a run is stored on disk; how far a stored run is
+`attach`                           the job of a run that another process drives
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
 `last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
@@ -60,6 +61,7 @@ _NAMES = {
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",
     "attached": "attach",
+    "checkpoint.options": "Checkpoint",
     "checkup": "doctor",
     "engine.local": "shutdown",
     "engine.results": "MISSING",

@@ -15,6 +15,7 @@ from nbshare.arrays.share import SharedObject as SharedObject
 from nbshare.arrays.share import share as share
 from nbshare.arrays.shared_array import SharedArray as SharedArray
 from nbshare.attached import attach as attach
+from nbshare.checkpoint.options import Checkpoint as Checkpoint
 from nbshare.checkup import doctor as doctor
 from nbshare.engine.local import shutdown as shutdown
 from nbshare.engine.results import MISSING as MISSING

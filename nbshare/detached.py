@@ -64,7 +64,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     check_free(path)
     (path / CALL_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_call(path)
-    _store(path / CALL_FILE, request, options)
+    _store(path / CALL_FILE, request, options._replace(checkpoint=kept))
     n_printed = size_of(path / LOG_FILE)
     _await_beginning(path, _start_driver(path), n_printed)
     return attach(path, progress=progress, plot=plot)

@@ -21,6 +21,7 @@ from nbshare.arrays.inputs import ArrayReference, Inputs
 from nbshare.attached import CALL_FILE, CALL_START, check_call
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.files import damaged, mapped, opened
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.sweep import Sweep
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
@@ -67,7 +68,7 @@ def resume(path: Path, grace: float) -> int:
     set_arithmetic(imports)
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
-    options |= {"shared": shared, "checkpoint": path}
+    options["shared"], options["checkpoint"].path = shared, path  # the folder may have moved
     run = partial(_run_alone, func, list(map(_from_file, columns)))
     code = _drive(run, options, grace)
     with suppress(OSError):
@@ -82,13 +83,20 @@ def _from_file(value: Any) -> Any:
 
 
 def run(
-    func: str, items: list[str], *, shared: Iterable[tuple[str, str]] = (), **options: Any
+    func: str,
+    items: list[str],
+    checkpoint: str,
+    *,
+    shared: Iterable[tuple[str, str]] = (),
+    if_changed: Any = None,
+    grace: float,
+    **options: Any,
 ) -> int:
     """Run a function with items from files; return the exit code."""
-    grace = options.pop("grace")
     # It may import the files next to it, as a script may.
     sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
     options["shared"] = {name: _load(path) for name, path in shared}
+    options["checkpoint"] = Checkpoint(checkpoint, if_changed=if_changed)
     return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
 
 
@@ -146,7 +154,7 @@ def _ended(job: Job) -> Job:
 
 def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace: float) -> int:
     """Run a parallel map; return the exit code."""
-    path = Path(options["checkpoint"]).expanduser().absolute()
+    path = options["checkpoint"].path
     writer.is_driver = True
     notices: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -343,7 +343,8 @@ class CheckpointError(NbshareError, ValueError):
     """A checkpoint of another call or user, a damaged one, or a call that none can be kept of.
 
     The message says what differs: the function, an argument, the items. Pass another path, or
-    ``if_changed="restart"`` to begin anew, ``if_changed="accept"`` to keep the stored results.
+    ``checkpoint=nbshare.Checkpoint(path, if_changed="restart")`` to run the items again, or
+    ``if_changed="accept"`` to keep the stored results.
     If a file is damaged, or not a plain file of yours, the message names it and says what to do.
 
     Examples
@@ -362,7 +363,8 @@ class CheckpointError(NbshareError, ValueError):
 
     The results of the older function are of no use any more:
 
-    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=folder, if_changed="restart")
+    >>> anew = nbshare.Checkpoint(folder, if_changed="restart")
+    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=anew)
     SharedArray([0., 2.])
     """
 
@@ -673,8 +675,8 @@ class CheckpointWarning(UserWarning):
 
     A run that is worth nothing if it is not stored: stop it with the error instead:
 
-    >>> items = [1.0, 4.0, 9.0]
-    >>> nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_full="stop")
+    >>> must_store = nbshare.Checkpoint(folder, on_full="stop")
+    >>> nbshare.parallel_map(math.sqrt, [1.0, 4.0, 9.0], checkpoint=must_store)
     SharedArray([1., 2., 3.])
     """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.call import Call
 from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
@@ -30,9 +31,6 @@ from nbshare.options import (
 )
 from nbshare.running import in_background, run_and_draw
 from nbshare.tracebacks import shown_from_the_call, unwrapped
-
-if TYPE_CHECKING:
-    from nbshare.checkpoint.directory import Checkpoint
 
 KNOWN = MapOptions._fields
 
@@ -135,27 +133,13 @@ def parallel_map(
         and the like. Another initializer gets new workers.
     initargs : sequence, optional
         Positional arguments of the initializer.
-    checkpoint : str or path-like, optional
+    checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call continues: finished items do not run again, also if the
         items were extended, reordered or thinned. Results stay readable without nbshare; a README
         in the folder says how. If the function, a helper, `shared`, `seed` or the initializer has
-        changed, the call is refused with what differs. See the Notes.
-    if_changed : None, "restart" or "accept", optional
-        What to do with stored results that depended on something that has changed since. None
-        (default): refuse the call. ``"restart"``: forget them all, also those of items that are not
-        in this call, and run their items again. ``"accept"``: keep them, as good as new ones from
-        then on, so that a later ``"restart"`` keeps them as well.
-    durability : {"process", "power"}, optional
-        ``"process"`` (default): finished results survive the end of any process, however it ends.
-        ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,
-        Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
-    on_full : {"continue", "stop"}, optional
-        If results cannot be stored, such as on a full disk: warn once, go on in memory and try
-        again every 5 s (default), or stop the run with the error. Stored results stay.
-    version : str, optional
-        A text of yours that results depend on. With it, objects that cannot be compared with those
-        of an earlier run, such as open files, count by their type alone.
+        changed, the call is refused with what differs: see the Notes. Pass a `Checkpoint` to run
+        changed items again, to name a version, or to survive a power failure.
     backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
@@ -322,8 +306,8 @@ def parallel_map(
     do not tell what is used of it, as with ``getattr`` or ``import *``; so does a file that workers
     execute in another way, from then on. If `func` reaches code that looks up or loads anything,
     such as ``import_module`` or ``pickle``, all its files do. Versions of installed packages,
-    programs that `func` starts, and data that it reads from files are not seen: change `version`
-    then. Failed items run again. With `seed` an item
+    programs that `func` starts, and data that it reads from files are not seen: change the
+    `version` of the `Checkpoint` then. Failed items run again. With `seed` an item
     counts with its index. An item that occurs several times runs as often.
 
     **Code** is fresh: workers run a function, method or class of a module file as the file is when

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
 from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
@@ -35,7 +35,6 @@ from nbshare.wire.orders import Policy
 record_imports()
 
 if TYPE_CHECKING:
-    from nbshare.checkpoint.directory import Checkpoint
     from nbshare.hosts.protocol import Hosts
 
 Backend: TypeAlias = 'Literal["local", "serial", "threads"] | Hosts'
@@ -54,6 +53,9 @@ ELSEWHERE = {
     ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
     ("max_retries",): "use retries=",
     ("detach",): "use map_async(..., detach=True)",
+    ("if_changed", "version", "durability", "on_full"): (
+        "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)"
+    ),
     ("ordered", "return_as"): (
         "results are in the order of the items; iterate over map_async(...) to get them as they "
         "arrive"
@@ -64,14 +66,6 @@ ELSEWHERE = {
     ),
 }
 INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
-
-
-CHECKPOINT: dict[str, tuple[Any, ...]] = {  # what its options may be
-    "if_changed": (None, "restart", "accept"),
-    "durability": ("process", "power"),
-    "on_full": ("continue", "stop"),
-    "version": (),  # any text
-}
 
 
 Out = npt.NDArray[Any] | Literal["list", "stack"] | None
@@ -92,11 +86,7 @@ class MapOptions(NamedTuple):
     seed: int | np.random.SeedSequence | None = None
     initializer: Callable[..., Any] | None = None
     initargs: Sequence[Any] = ()
-    checkpoint: str | os.PathLike[str] | None = None
-    if_changed: Literal["restart", "accept"] | None = None
-    durability: Literal["process", "power"] = "process"
-    on_full: Literal["continue", "stop"] = "continue"
-    version: str | None = None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     backend: Any = None
 
 
@@ -113,11 +103,7 @@ class OtherOptions(TypedDict, total=False):
     seed: int | np.random.SeedSequence | None
     initializer: Callable[..., Any] | None
     initargs: Sequence[Any]
-    checkpoint: str | os.PathLike[str] | None
-    if_changed: Literal["restart", "accept"] | None
-    durability: Literal["process", "power"]
-    on_full: Literal["continue", "stop"]
-    version: str | None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None
     backend: Any
 
 
@@ -184,24 +170,12 @@ def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) ->
 
 
 def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
-    """Return where results are kept, and how; raise TypeError or ValueError if that is wrong."""
-    given = {name: getattr(options, name) for name in CHECKPOINT}
-    if options.checkpoint is None:
-        for name, value in given.items():
-            if value != MapOptions._field_defaults[name]:
-                raise ValueError(f"{name}= is about a checkpoint: pass checkpoint= as well")
+    """Return where results are kept, and how; raise TypeError if it is no path."""
+    checkpoint = options.checkpoint
+    if checkpoint is None:
         return None
     need_linux("checkpoint=", "save the results with numpy.save")
-    from nbshare.checkpoint.directory import Checkpoint  # late: most calls do without
-
-    for name, allowed in CHECKPOINT.items():
-        if allowed and given[name] not in allowed:
-            raise ValueError(f"{name}={given[name]!r}: allowed are {', '.join(map(repr, allowed))}")
-    if not isinstance(options.version, str | None):
-        raise TypeError(f"version={options.version!r}: must be a string, such as version='1'")
-    if not isinstance(options.checkpoint, str | os.PathLike):
-        raise TypeError(f"checkpoint={options.checkpoint!r}: must be the path of a directory")
-    return Checkpoint(Path(options.checkpoint).expanduser().absolute(), **given)
+    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from nbshare.checkpoint.writer import (
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
 from nbshare.errors import CheckpointError
-from nbshare.options import MapOptions, checked_request, refuse_others
+from nbshare.options import MapOptions, checked_checkpoint, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
 
@@ -282,7 +282,8 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            As for `parallel_map`. The items of a generator are unknown, so it is refused.
+            As for `parallel_map`; of ``checkpoint=`` the version of a `Checkpoint` counts. The
+            items of a generator are unknown, so it is refused.
 
         Returns
         -------
@@ -290,7 +291,7 @@ class StoredRun:
             A named tuple: ``n_items`` of the call, of which ``n_stored`` have a result, ``n_new``
             have none, and ``n_changed`` have one that depended on something else; ``changes``, a
             list of str that says what has changed. The call is refused if there are any, also if
-            the results of other items depended on it, unless it has ``if_changed=``.
+            the results of other items depended on it, unless its `Checkpoint` has ``if_changed=``.
 
         Raises
         ------
@@ -321,7 +322,8 @@ class StoredRun:
         request, _ = checked_request(func, iterables, checked)
         if request.source is not None:
             raise TypeError("outdated() takes items that have a length: make a list of them")
-        key = key_of(request, checked.version)
+        kept = checked_checkpoint(checked)
+        key = key_of(request, None if kept is None else kept.version)
         n_wanted, whole = request.n_tasks or 0, self._whole(is_read=True)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:

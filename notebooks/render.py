@@ -30,7 +30,7 @@ GROUPS = {
     "Streams of blocks": ["pipeline", "PipelineResult", "RingBuffer"],
     "For other libraries": ["Executor", "import_file"],
     "Looking at results": ["LivePlot", "explore"],
-    "Results on disk": ["open_checkpoint", "StoredRun", "attach"],
+    "Results on disk": ["Checkpoint", "open_checkpoint", "StoredRun", "attach"],
     "Stats": ["WorkerStats", "StageStats", "RingStats", "SlowItem"],
     "This machine": ["doctor"],
 }

@@ -181,8 +181,9 @@ class _Walk:
                 return _of_text("object", name)
             raise CheckpointError(
                 f"{where} is a {name}, which has no stable digest, as it has no values "
-                'that can be compared. Give the run a version="1", which you change when its '
-                "results would change; then such objects count by their type alone."
+                'that can be compared. Pass checkpoint=nbshare.Checkpoint(path, version="1"), and '
+                "another version when results would change: with it such objects count by their "
+                "type alone."
             ) from error
         if isinstance(reduced, str):
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)

@@ -31,7 +31,7 @@ from contextlib import suppress
 from copy import copy
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from numpy.lib import format as npy
 from nbshare.checkpoint import files
 from nbshare.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare.checkpoint.key import Key
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import (
     CRC_BYTES,
     ERRORS_FILE,
@@ -79,16 +80,6 @@ FLUSH_S = 1.5  # between times when the disk has what is stored, and so other ma
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_TEXT = 10_000  # characters of the error that a run has ended with
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
-
-
-class Checkpoint(NamedTuple):
-    """Where a call stores its results, and how: see `parallel_map`."""
-
-    path: Path
-    if_changed: str | None
-    durability: str
-    on_full: str
-    version: str | None
 
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
@@ -270,8 +261,8 @@ class Directory:
             raise CheckpointError(
                 f"{self.path}: {'; '.join(versions.changes_of(words['code'][old]))}. "
                 f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
-                'Use another path, or pass if_changed="restart" to run them again, or '
-                'if_changed="accept" to keep them as they are.'
+                'Use another path, or checkpoint=nbshare.Checkpoint(path, if_changed="restart") to '
+                'run them again, or if_changed="accept" to keep them as they are.'
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():

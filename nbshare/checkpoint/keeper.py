@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.checkpoint import writer
-from nbshare.checkpoint.directory import Checkpoint, Directory, storable
+from nbshare.checkpoint.directory import Directory, storable
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.loaded import check_loaded
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, Rows, copy_rows
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory

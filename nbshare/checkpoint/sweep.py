@@ -33,10 +33,11 @@ import numpy as np
 
 from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
-from nbshare.checkpoint.directory import Checkpoint, Directory, check_place
+from nbshare.checkpoint.directory import Directory, check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.keeper import Keeper
 from nbshare.checkpoint.key import differences, key_of
+from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
@@ -238,7 +239,9 @@ class Sweep(Supply):
     def _begin(self, make: Callable[[], Call]) -> Call:
         """Return a call with a part of its own."""
         part = self._folder / secrets.token_hex(8)
-        options = Checkpoint(part, None, "power", "stop", None)  # so that other machines see it
+        options = Checkpoint(
+            part, durability="power", on_full="stop"
+        )  # so that other machines see it
 
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge

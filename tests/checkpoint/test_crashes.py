@@ -26,7 +26,7 @@ import sweeps
 from faultlab import wait_until
 from grids import thinned
 
-from nbshare import map_async, open_checkpoint, parallel_map, shutdown
+from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map, shutdown
 from nbshare.checkpoint import directory, files, keeper, writer
 from nbshare.checkpoint.reader import RowReader
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
@@ -40,7 +40,7 @@ MOST_QUICK = 90  # states in the quick suite
 FUNCTIONS = [small_sweeps.values, small_sweeps.objects, small_sweeps.twos]
 
 
-def run(func, path, n=N, **options):
+def run(func, path, n=N, **stored):
     """Run a sweep here, in this process; returns its results and what has run."""
     small_sweeps.CALLS.clear()
     with warnings.catch_warnings():
@@ -48,11 +48,9 @@ def run(func, path, n=N, **options):
         results = parallel_map(
             func,
             range(n),
-            checkpoint=path,
+            checkpoint=Checkpoint(path, version="", **stored),
             backend="serial",
             progress=False,
-            version="",
-            **options,
         )
     return results, list(small_sweeps.CALLS)
 
@@ -254,10 +252,10 @@ def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
     monkeypatch.setattr(disk_calls, "system", disk)
 
     def call():
+        stored = Checkpoint(path, version="", on_full=on_full)
         return parallel_map(
-            small_sweeps.values, range(40), checkpoint=path, version="",
-            backend="serial", progress=False, on_full=on_full,
-        )  # fmt: skip
+            small_sweeps.values, range(40), checkpoint=stored, backend="serial", progress=False
+        )
 
     if on_full == "stop" or is_driver:
         with pytest.raises(OSError, match="No space left") as told:
@@ -283,8 +281,9 @@ def test_an_error_of_the_thread_that_stores_ends_the_run(tmp_path, monkeypatch, 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", refuse)
+        stored = Checkpoint(tmp_path / "run", version="")
         job = map_async(
-            small_sweeps.objects, range(40), checkpoint=tmp_path / "run", version="",
+            small_sweeps.objects, range(40), checkpoint=stored,
             backend="threads", progress=False, max_workers=1,
         )  # fmt: skip
         wait_until(lambda: job.n_done > 2)  # later, only that thread says that the disk fails
@@ -300,7 +299,8 @@ def test_a_disk_that_refuses_a_workers_rows(durability, tmp_path):
     path = tmp_path / "run"
 
     def call():
-        return parallel_map(refused, range(20), checkpoint=path, durability=durability)
+        stored = Checkpoint(path, durability=durability)
+        return parallel_map(refused, range(20), checkpoint=stored)
 
     expected = np.arange(20.0)[:, None] + np.zeros(12_500)
     assert (call() == expected).all()
@@ -406,7 +406,7 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     small_sweeps.CALLS.clear()
     with pytest.warns(CheckpointWarning, match="their items run again"):
         results = parallel_map(
-            small_sweeps.values, range(N), checkpoint=path, backend="serial", version=""
+            small_sweeps.values, range(N), checkpoint=Checkpoint(path, version=""), backend="serial"
         )
     assert plain(results) == expected
     assert {"a byte": [3], "cut off": [3, 4, 5]}.get(damage, list(range(N))) == small_sweeps.CALLS
@@ -455,7 +455,10 @@ def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
         log.unlink()
     with pytest.warns(CheckpointWarning, match="their items run again"):
         results = parallel_map(
-            small_sweeps.objects, range(N), checkpoint=path, backend="serial", version=""
+            small_sweeps.objects,
+            range(N),
+            checkpoint=Checkpoint(path, version=""),
+            backend="serial",
         )
     assert plain(results) == expected
     assert run(small_sweeps.objects, path)[1] == []
@@ -590,8 +593,8 @@ if kind == "reordered":
                          checkpoint=path, progress=False)
     items = items[::-1]
 job = nbshare.map_async(getattr(sweeps, func), (x for x in items) if kind == "generator" else items,
-                        shared={"log": log}, seed=seed, checkpoint=path, durability=durability,
-                        progress=False)
+                        shared={"log": log}, seed=seed, progress=False,
+                        checkpoint=nbshare.Checkpoint(path, durability=durability))
 while job.n_done < 40:
     pass
 print(np.flatnonzero(job.present).tolist(), flush=True)

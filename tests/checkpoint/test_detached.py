@@ -18,7 +18,7 @@ from faultlab import PREAMBLE, wait_until
 from kernels import Page
 
 import nbshare
-from nbshare import attach, detached, map_async, parallel_map
+from nbshare import Checkpoint, attach, detached, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 
@@ -317,6 +317,15 @@ def test_what_its_driver_refuses_is_raised_by_the_call(sweep, tmp_path):
     with pytest.raises(CheckpointError, match="12 of 12 results are of the older version"):
         map_async(sweeps.number, range(12), checkpoint=tmp_path / "run", detach=True,
                   shared={"log": str(tmp_path / "log")})  # fmt: skip
+
+
+def test_the_options_of_its_checkpoint_reach_its_driver(tmp_path):
+    """Results of another function are run again there, if that is what they say."""
+    call = {"shared": {"log": str(tmp_path / "log")}, "detach": True}
+    map_async(sweeps.number, range(4), checkpoint=tmp_path / "run", **call).wait()
+    again = Checkpoint(tmp_path / "run", if_changed="restart")
+    job = map_async(sweeps.integer, range(4), checkpoint=again, **call)
+    assert job.result().tolist() == [0, 3, 6, 9]
 
 
 def column(i, plain, shared, mapped, gate):

@@ -13,7 +13,7 @@ import pytest
 from faultlab import wait_until
 
 import nbshare
-from nbshare import map_async, open_checkpoint, parallel_map
+from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map
 from nbshare.checkpoint.files import read_json
 from nbshare.engine.local import dispatcher
 from nbshare.errors import CheckpointError
@@ -66,9 +66,10 @@ def project(tmp_path, monkeypatch):
     (folder / "stranger.py").write_text("k = 1")
     monkeypatch.syspath_prepend(str(folder))
 
-    def run(name, items=range(8), **options):
+    def run(name, items=range(8), if_changed=None, **options):
         func = f"{folder / options.pop('file', 'sim.py')}:{name}"
-        options = {"checkpoint": tmp_path / "run", "progress": False, "max_workers": 2} | options
+        stored = Checkpoint(tmp_path / "run", if_changed=if_changed)
+        options = {"checkpoint": stored, "progress": False, "max_workers": 2} | options
         return parallel_map(func, items, **options)
 
     run.folder, run.path = folder, tmp_path / "run"
@@ -163,7 +164,8 @@ def test_a_function_with_a_cache_runs_and_counts_as_its_file_is_now(project):
         path.write_text(path.read_text().replace("2.0", "3.0"))
         with pytest.raises(CheckpointError, match=r"cached\.k changed"):
             parallel_map(func, range(4), **run)
-        results = parallel_map(func, range(4), **run, if_changed="restart")
+        run["checkpoint"] = Checkpoint(project.path, if_changed="restart")
+        results = parallel_map(func, range(4), **run)
         assert results.tolist() == [0.0, 3.0, 6.0, 9.0]
     finally:
         del sys.modules["cached"]

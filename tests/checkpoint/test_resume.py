@@ -17,7 +17,7 @@ from faultlab import wait_until
 from grids import thinned
 
 import nbshare
-from nbshare import MapInterrupted, map_async, parallel_map
+from nbshare import Checkpoint, MapInterrupted, map_async, parallel_map
 from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
 
 BACKENDS = [None, "serial", "threads"]
@@ -32,8 +32,9 @@ def log(tmp_path):
 def sweep(tmp_path, log):
     """Give a function that runs a sweep, and says what has run."""
 
-    def run(func, items, **options):
-        options = {"checkpoint": tmp_path / "run", "progress": False} | options
+    def run(func, items, if_changed=None, version=None, **options):
+        stored = Checkpoint(tmp_path / "run", if_changed=if_changed, version=version)
+        options = {"checkpoint": stored, "progress": False} | options
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MixedResultsWarning)
             results = parallel_map(func, items, shared={"log": log}, **options)
@@ -294,14 +295,24 @@ def power(x, k):
     return x**k
 
 
-@pytest.mark.parametrize("argument", ["if_changed", "durability", "on_full", "version"])
-def test_options_of_a_checkpoint_are_checked(argument, tmp_path):
-    """A wrong value, and one without a checkpoint."""
-    with pytest.raises((ValueError, TypeError), match=f"{argument}="):
-        parallel_map(power, [1], shared={"k": 1}, checkpoint=tmp_path / "c", **{argument: 7})
-    with pytest.raises(ValueError, match="pass checkpoint= as well"):
-        parallel_map(power, [1], shared={"k": 1}, **{argument: "accept"})
+@pytest.mark.parametrize("option", ["if_changed", "durability", "on_full", "version"])
+def test_options_of_a_checkpoint_are_checked(option, tmp_path):
+    """A wrong value, and one that is passed without the path."""
+    with pytest.raises((ValueError, TypeError), match=f"{option}=7"):
+        Checkpoint(tmp_path / "c", **{option: 7})
+    with pytest.raises(TypeError, match=rf"no argument {option}=: .*Checkpoint\(path"):
+        parallel_map(power, [1], shared={"k": 1}, checkpoint=tmp_path / "c", **{option: "accept"})
     assert not (tmp_path / "c").exists()
+
+
+def test_a_checkpoint_keeps_its_folder(tmp_path, monkeypatch):
+    """A relative path is one of the directory in which the checkpoint was described."""
+    monkeypatch.chdir(tmp_path)
+    stored = Checkpoint("run", version="1")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    parallel_map(power, [1, 2], shared={"k": 1}, checkpoint=stored)
+    assert nbshare.open_checkpoint(tmp_path / "run").results().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("what", ["a file", "mine.txt", "results.npy", "README.txt", "meta.json"])

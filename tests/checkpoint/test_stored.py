@@ -15,7 +15,7 @@ import sweeps
 from faultlab import wait_until
 
 import nbshare
-from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
+from nbshare import MISSING, Checkpoint, attach, map_async, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError
 
 
@@ -179,6 +179,15 @@ def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
     assert run.n_done == 10
     with pytest.raises(TypeError, match="make a list"):
         run.outdated(func, iter([1]))
+
+
+def test_what_a_call_with_another_version_would_run_is_said(tmp_path):
+    """The options of its checkpoint are passed to `outdated` as to the call."""
+    parallel_map(abs, [1, 2], checkpoint=Checkpoint(tmp_path / "run", version="1"))
+    run = open_checkpoint(tmp_path / "run")
+    assert run.outdated(abs, [1, 2], checkpoint=Checkpoint(run.path, version="1")).n_stored == 2
+    outdated = run.outdated(abs, [1, 2], checkpoint=Checkpoint(run.path, version="2"))
+    assert (outdated.n_stored, outdated.n_changed) == (0, 2)
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path):

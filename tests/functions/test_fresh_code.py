@@ -344,5 +344,6 @@ def test_an_edit_of_a_file_that_is_executed_by_its_path_is_seen(way, is_late, mo
     assert parallel_map(f, [1, 2]).tolist() == [30, 60]
     with pytest.raises(nbshare.errors.CheckpointError, match=r"executed\.py changed"):
         parallel_map(f, [1, 2], checkpoint=path)
-    results = parallel_map(f, [1, 2], checkpoint=path, if_changed="restart")
+    again = nbshare.Checkpoint(path, if_changed="restart")
+    results = parallel_map(f, [1, 2], checkpoint=again)
     assert results.tolist() == [30, 60]

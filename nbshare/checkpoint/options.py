@@ -1,0 +1,96 @@
+"""Where a run stores its results, and how: what users pass as ``checkpoint=``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """A folder in which a run stores its results, with options; for ``checkpoint=``.
+
+    A path alone, ``checkpoint="sweep.ckpt"``, has the defaults.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder, which is made if it does not exist.
+    if_changed : None, "restart" or "accept", optional
+        What to do with stored results that depended on something that has changed since. None
+        (default): refuse the call. ``"restart"``: forget them all, also those of items that are not
+        in this call, and run their items again. ``"accept"``: keep them, as good as new ones from
+        then on, so that a later ``"restart"`` keeps them as well.
+    version : str, optional
+        A text of yours that results depend on. With it, objects that cannot be compared with those
+        of an earlier run, such as open files, count by their type alone.
+    durability : {"process", "power"}, optional
+        ``"process"`` (default): finished results survive the end of any process, however it ends.
+        ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,
+        Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
+    on_full : {"continue", "stop"}, optional
+        If results cannot be stored, such as on a full disk: warn once, go on in memory and try
+        again every 5 s (default), or stop the run with the error. Stored results stay.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is none of these.
+
+    See Also
+    --------
+    parallel_map : **A checkpoint** in its Notes tells what results depend on.
+    open_checkpoint : how far a stored run is.
+
+    Examples
+    --------
+    Run all items again after a change of the function:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> again = nbshare.Checkpoint(folder, if_changed="restart")
+    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=again)
+    SharedArray([0., 2.])
+
+    Results that depend on a file that the function reads, and should survive a power failure:
+
+    >>> stored = nbshare.Checkpoint(folder, version="survey of May", durability="power")
+    """
+
+    __module__ = "nbshare"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        if_changed: Literal["restart", "accept"] | None = None,
+        version: str | None = None,
+        durability: Literal["process", "power"] = "process",
+        on_full: Literal["continue", "stop"] = "continue",
+    ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint={path!r}: must be the path of a folder")
+        _check("if_changed", if_changed, (None, "restart", "accept"))
+        _check("durability", durability, ("process", "power"))
+        _check("on_full", on_full, ("continue", "stop"))
+        if not isinstance(version, str | None):
+            raise TypeError(f"version={version!r}: must be a string, such as version='1'")
+        self.path = Path(path).expanduser().absolute()
+        self.if_changed = if_changed
+        self.version = version
+        self.durability = durability
+        self.on_full = on_full
+
+    def __repr__(self) -> str:
+        options = {name: value for name, value in vars(self).items() if name != "path"}
+        texts = [f"{name}={value!r}" for name, value in options.items()]
+        return f"Checkpoint({', '.join([repr(str(self.path)), *texts])})"
+
+
+def _check(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
