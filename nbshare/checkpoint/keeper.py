@@ -92,6 +92,7 @@ class Keeper:
         self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
+        self._error: BaseException | None = None  # that ends the run
         self._line = users_line()
         self._noted = set[int]()  # items whose failures are stored
 
@@ -251,11 +252,8 @@ class Keeper:
             )
 
     def _fail(self, error: BaseException) -> None:
-        call = self._call
-        call.error = call.error or error.with_traceback(None)
-        if call.results.is_over:
-            call.state = "failed"
-        call.stop()
+        self._error = self._error or error.with_traceback(None)
+        self._call.stop(self._error)
 
     def _save_page(self, page: Page) -> None:
         """Write what workers have not."""
@@ -293,8 +291,8 @@ class Keeper:
 
     # ------------------------------------------------------------------------ in the end
 
-    def end(self, then: Callable[[], None]) -> None:
-        """Store the last results, close, and call back."""
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the last results, close, and call back, with the error if that fails."""
         self._then = then
         if self._has_thread:
             self._is_over.release()
@@ -311,8 +309,8 @@ class Keeper:
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
             close, is_whole = self._directory.close, not self._is_lost
-            self._attempt(partial(close, is_whole=is_whole, error=self._call.error))
+            self._attempt(partial(close, is_whole=is_whole, error=self._call.error or self._error))
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
-            self._then()
+            self._then(self._error)

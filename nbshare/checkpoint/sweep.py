@@ -269,7 +269,9 @@ class Sweep(Supply):
         """Claim items, if workers will soon have none; look whether all is to end."""
         call, board, pace = self._call, self._call.board, self._pace
         try:
-            while board.n_there < board.n_tasks and not (board.stopped or call.is_over):
+            while board.n_there < board.n_tasks and not (
+                board.stopped or call.is_over or self.error is not None
+            ):
                 pace.look(call)
                 per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
@@ -287,5 +289,5 @@ class Sweep(Supply):
             if self.is_stopped():
                 call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
-            call.error = call.error or error.with_traceback(None)
-            call.stop()
+            self.error = error.with_traceback(None)
+            call.stop(self.error)

@@ -47,6 +47,7 @@ class Supply:
     """Brings items while a call runs."""
 
     _event: OwnerEvent | None = None  # wakes the thread that brings them
+    error: BaseException | None = None  # for the call to fail with when all items are done
 
     def start(self) -> None:
         """Begin."""
@@ -115,7 +116,6 @@ class Call(OwnRun):
             self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None
-        self.error_at_end: BaseException | None = None  # to fail with when all items are done
         self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
         self._texts: dict[int, str] = {}  # of items that are not kept
 
@@ -279,9 +279,9 @@ class Call(OwnRun):
                 self.results.drop_page(page)
                 self.board.drop_page(page)
 
-    def stop(self) -> None:
-        """End it early."""
-        self.engine.stop(self)
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error if there is one."""
+        self.engine.stop(self, error)
 
     # ------------------------------------------------------------------ for the dispatcher
 
@@ -331,6 +331,10 @@ class Call(OwnRun):
         if (event := self.items_event) is not None:
             event.set(self.request.max_workers)
 
+    def note_failure(self, error: BaseException | None) -> None:
+        """Keep the first error, if it is one, to end with."""
+        self.error = self.error or error
+
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
@@ -340,8 +344,8 @@ class Call(OwnRun):
         if self.results.is_over:  # the last of them are being stored
             return
         self.results.is_over = True
-        if state == "done" and self.error_at_end is not None:
-            state, error = "failed", self.error_at_end
+        if state == "done" and self.supply is not None and self.supply.error is not None:
+            state, error = "failed", self.supply.error
         self.state, self.error = state, error
         try:
             if state != "done" or self.results.errors:
@@ -356,8 +360,15 @@ class Call(OwnRun):
         self.items_event = None
         self.code = NO_CODE
         if self.keeper is not None:
-            self.keeper.end(self._end)
+            self.keeper.end(self._end_stored)
         else:
             self._end()
         self.wake_supply()
         self.supply = None
+
+    def _end_stored(self, error: BaseException | None) -> None:
+        """End when all is stored; `error`: or cannot be."""
+        if error is not None:
+            self.state = "failed"
+            self.note_failure(error)
+        self._end()

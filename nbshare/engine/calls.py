@@ -101,8 +101,8 @@ class Calls:
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Note the first failure and stop the rest."""
-        if call.error is None:
-            call.error = error
+        if call.error is None and not call.results.is_over:
+            call.note_failure(error)
             self.stop(call)
 
     def lock_of(self, call: Call) -> FileLock:
@@ -297,7 +297,7 @@ class Calls:
     def end(self, error: BaseException | None) -> None:
         """End all calls, with an error if there is one, and all workers."""
         for call in self.running.values():
-            call.error = call.error or error
+            call.note_failure(error)
             call.halt()
         try:
             for worker in self._pool:

@@ -105,8 +105,11 @@ class Dispatcher(Engine):
         self._events.post(attend)
         return done.acquire(timeout=timeout_s)
 
-    def stop(self, call: Call) -> None:
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
         """End a call early: after 20 ms no worker runs its items any more."""
+        if error is not None:
+            self._events.post(lambda: self._calls.fail(call, error))
+            return
         call.halt()  # here: the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 

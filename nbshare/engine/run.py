@@ -69,8 +69,8 @@ class Keeper(Protocol):
     def save(self) -> None:
         """Store the finished results."""
 
-    def end(self, then: Callable[[], None]) -> None:
-        """Store the rest when all writers have ended, then call back."""
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the rest when all writers have ended, then call back, with the error if any."""
 
 
 class Engine:
@@ -111,8 +111,9 @@ class Engine:
         """Wait for the end of a call; return whether it is over."""
         return call.await_end(timeout_s)
 
-    def stop(self, call: Call) -> None:
-        """End a call early."""
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one; for any thread."""
+        call.note_failure(error)
         call.board.stop()
 
 

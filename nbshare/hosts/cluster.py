@@ -140,9 +140,9 @@ class Cluster(Engine):
         """See that items have come, or that no more will."""
         self._news.put(None)
 
-    def stop(self, call: Call) -> None:
-        """End a call early."""
-        call.board.stop()
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one."""
+        super().stop(call, error)
         self._news.put(None)
         if call.state == "starting":  # it was never submitted
             self._leave()
@@ -246,7 +246,7 @@ class Cluster(Engine):
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._call.error = self._call.error or without_frames(error)
+        self._call.note_failure(without_frames(error))
         self._news.put(None)
 
     # ------------------------------------------------------------------ threads of hosts
