@@ -259,7 +259,7 @@ class WorkerStarter:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except (ConnectionError, BlockingIOError):  # it has died, or reads nothing
+        except ConnectionError:  # it has died
             self._end_server()
             self._running_server().send(*message, wait=False)
 
