@@ -431,8 +431,7 @@ def map_async(
 
     Notes
     -----
-    Several jobs may run at the same time, each with workers of its own. While the others have 64
-    workers, or four times as many as a job may have, it gets one. A job continues without a
+    Several jobs may run at the same time, each with workers of its own. A job continues without a
     reference to it, and ends with the process, unless it is detached. Prints of its workers appear
     as they come, in a notebook below the cell that started it.
 

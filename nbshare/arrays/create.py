@@ -42,8 +42,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
         The dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
         This machine or its container has less memory left. A `MemoryError`.
-    nbshare.errors.TooManyFilesError
-        This process has as many files open as it may. An `OSError`.
+    OSError
+        This process has as many files open as it may; large arrays take one each.
 
     See Also
     --------

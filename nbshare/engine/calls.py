@@ -41,9 +41,8 @@ from nbshare.wire.results import OutputSpec
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
 # call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
-# While other calls have so many workers, or so many times those that a call may have, it has one:
-# fifty jobs on 64 CPUs would start 3,200, and the first of them be late.
-LEAST_CROWD, CROWD = 64, 4
+# Workers that are starting at the same time: the server's channel holds some hundred requests.
+MOST_STARTING = 32
 
 
 class Calls:
@@ -156,10 +155,10 @@ class Calls:
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [w for w in busy if w.call is None and w.generation == generation]
         n_own, n_wanted = len(call.workers), call.request.max_workers
+        if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
+            return False
         if not n_own:
             return all(worker.late_at <= time.monotonic() for worker in detached)
-        if self._pool.n_busy - n_own >= max(LEAST_CROWD, CROWD * n_wanted):
-            return False
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call) -> None:

@@ -221,9 +221,6 @@ class Dispatcher(Engine):
                     self._calls.lose(worker, timed_out=True)
                 case "idle":
                     self._pool.remove(worker)
-                case "starting":
-                    self._starter.end_server()  # the workers that it has not started are lost
-                    self._calls.lose(worker)
 
     # ----------------------------------------------------------- posted by other threads
 
@@ -263,7 +260,6 @@ class Due(NamedTuple):
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
         "idle"       it has been idle for long
-        "starting"   it should have been ready by now
         "late"       it has not noticed that its call is over: no call waits for it any longer
         ===========  ==========================================================================
     worker : WorkerProcess
@@ -271,7 +267,7 @@ class Due(NamedTuple):
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "idle", "starting", "late"]
+    what: Literal["stuck", "timed out", "idle", "late"]
     worker: WorkerProcess
 
 
@@ -298,8 +294,6 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
     for worker in pool:
-        if not worker.is_ready:
-            yield Due(worker.ready_by, "starting", worker)
         if worker.late_at > now and worker not in pool.idle_since:
             yield Due(worker.late_at, "late", worker)
     for worker, since in pool.idle_since.items():

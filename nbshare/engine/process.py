@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nbshare.engine.call import Call, CodeVersion
     from nbshare.functions.freshness import Stamp
 
-START_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 LATE_S = 0.02  # starting a new worker takes as long, without its imports
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
@@ -68,8 +67,6 @@ class WorkerProcess:
         What it works on; None also while it has not noticed yet that its call is over.
     late_at : float
         Until when to wait for it to notice that its call is over, on the monotonic clock.
-    ready_by : float
-        When its start counts as failed.
     borrowed : list of Segment
         What it was sent and has not confirmed.
     imported : dict
@@ -94,7 +91,6 @@ class WorkerProcess:
         self.pid = 0
         self.pidfd = -1
         self.has_closed = False
-        self.ready_by = time.monotonic() + START_S
         self._starter = starter
         self.borrowed: list[Segment] = []
 
@@ -233,13 +229,13 @@ class WorkerStarter:
         with suppress(OSError, EOFError):  # it is gone
             self._channel.send(("reap", pid), wait=False)
             return self._channel.receive(timeout_s=ANSWER_S)[0]  # type: ignore[no-any-return]
-        self.end_server()
+        self._end_server()
         return None
 
     def close(self) -> None:
         """End the server and all workers: closing the life pipe kills them."""
         self._life_write.close()
-        self.end_server()
+        self._end_server()
         self._life_read.close()
         self.lock_fd = -1  # first: other threads may look at it
         self._lock.close()
@@ -263,13 +259,13 @@ class WorkerStarter:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except (ConnectionError, BlockingIOError):  # it has died, or reads nothing
-            self.end_server()
+        except ConnectionError:  # it has died
+            self._end_server()
             self._running_server().send(*message, wait=False)
 
     def _running_server(self) -> Channel:
         if self._server is not None and self._server.poll() is not None:
-            self.end_server()
+            self._end_server()
         if self._channel is None:
             self._channel, server_end = channel_pair()
             with closing(server_end):
@@ -277,11 +273,11 @@ class WorkerStarter:
                 try:
                     self._server = with_room(lambda: _start_server(*fds))
                 except BaseException:
-                    self.end_server()
+                    self._end_server()
                     raise
         return self._channel
 
-    def end_server(self) -> None:
+    def _end_server(self) -> None:
         """End the server; the next worker starts a new one."""
         if self._channel is not None:
             self._channel.close()

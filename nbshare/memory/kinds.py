@@ -36,7 +36,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
+from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
 from nbshare.memory.descriptors import Descriptor, opened
@@ -199,7 +199,7 @@ def _chosen(setting: str, temporary: str) -> Shared:
                     f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
                     "slower. To choose it yourself, without this warning, set "
                     f"{SETTING}={kind.setting}.",
-                    MemoryFallbackWarning,
+                    UserWarning,
                 )
             return kind
     remedy = "Unset it to use one that works, or set it" if setting else f"Set {SETTING}"
