@@ -17,7 +17,7 @@ import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,6 @@ class _Pthread:
         self._c = c
         self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
         self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
-        # Three more: the exception that a with block adds, at which a C function does not look.
-        self.unlock.argtypes = (ctypes.c_void_p, *[ctypes.py_object] * 3)
         self.unlock.errcheck = _check_unlocked
         # A reference that is never given up.
         self.keep = ctypes.PyDLL(None).Py_IncRef
@@ -98,23 +96,6 @@ def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
             "this thread does not hold the SharedLock, and cannot release it: only the thread "
             "that has taken it can, and once"
         )
-
-
-class EndOfBlock:
-    """What ends a with block: not a method, but what `make` returns before the block begins.
-
-    An interrupt at the first line of a method in Python would end the block with the lock held.
-    """
-
-    def __init__(self, make: Callable[[Any], Callable[..., object]]) -> None:
-        self._make = make
-
-    def __get__(self, held: Any, cls: type) -> Callable[..., object]:
-        return _end if held is None else self._make(held)
-
-
-def _end(held: Any, *error: object) -> None:
-    held.__exit__(*error)  # for contextlib.ExitStack, which asks the class
 
 
 class SharedLock(ByReference):
@@ -177,7 +158,8 @@ class SharedLock(ByReference):
     its parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
-    not served in order.
+    not served in order. An interrupt in the last line of a block can leave the lock held, as with
+    `multiprocessing.Lock`: then `release` it.
 
     Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
     """
@@ -286,7 +268,7 @@ class SharedLock(ByReference):
         RuntimeError
             If this thread does not hold it.
         """
-        self._pthread.unlock(self, None, None, None)
+        self._pthread.unlock(self)
 
     def locked(self) -> bool:
         """Return whether a living thread of any process holds the lock."""
@@ -294,7 +276,8 @@ class SharedLock(ByReference):
 
     __enter__ = acquire
 
-    __exit__ = EndOfBlock(lambda lock: partial(lock._pthread.unlock, lock))
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
