@@ -101,7 +101,7 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
     An error that has ended the run comes as itself if it is one of Python's or nbshare's own, else
     as a `TaskError` with its text. What each worker does is not stored, so ``job.stats`` is empty;
-    ``open_checkpoint(path).stats`` tells what each item took.
+    ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
@@ -165,8 +165,8 @@ class AttachedRun(Run):
     @property
     def age_s(self) -> float:
         """Seconds since it began, or until its end."""
-        state, writer = self.stored._writer()
-        until = time.time() if state == "running" else writer.get("ended")
+        is_running, writer = self.stored._writer()
+        until = time.time() if is_running else writer.get("ended")
         if not until:  # it was killed
             until = self.stored._whole().words["stored_at"].max(initial=0.0)
         return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
@@ -174,24 +174,23 @@ class AttachedRun(Run):
     @property
     def n_tasks(self) -> int | None:
         """Number of items."""
-        return self.stored.n_tasks
+        return self.stored.n_items
 
     @property
     def n_done(self) -> int:
         """Number of items that are finished."""
-        return self.stored.n_done + len(self.errors)
+        return self.stored.n_done
 
     @property
     def n_restored(self) -> int:
         """Number of items that were done before it began."""
-        is_old = self.stored.stats["stored_at"] < self._began_at
+        is_old = self.stored.item_stats["stored_at"] < self._began_at
         return int((is_old & self.stored.present).sum())
 
     @property
     def errors(self) -> dict[int, BaseException]:
         """Failures by item, as texts: they come from another process."""
-        found = self.stored._failures(self._began_at).items()
-        return {i: TaskError(f"{x['type']}: {x['text']}", i, "", x["type"]) for i, x in found}
+        return {**self.stored._failures(self._began_at)}
 
     def present(self) -> npt.NDArray[np.bool_]:
         """Return which results are stored."""
@@ -199,7 +198,7 @@ class AttachedRun(Run):
 
     def partial(self) -> Any:
         """Return the results that are stored."""
-        return as_masked(self.stored.results()) if self.stored.n_done else None
+        return as_masked(self.stored.results()) if self.stored.present.any() else None
 
     def final(self) -> Any:
         """Return all results."""
@@ -238,7 +237,7 @@ class AttachedRun(Run):
 
     def start(self) -> None:
         """Begin to look."""
-        if self.stored.state == "running":
+        if self.stored._writer()[0]:
             _thread.start_new_thread(self._watch, ())
         else:
             self._finish()
@@ -255,8 +254,8 @@ class AttachedRun(Run):
         with suppress(FileNotFoundError):
             write(self._path / PARTS / STOP, b"")  # those that share the run look for it
             return
-        state, writer = self.stored._writer()
-        if state != "running":
+        is_running, writer = self.stored._writer()
+        if not is_running:
             return
         if not (writer.get("is_driver") and is_here(writer)):
             raise RuntimeError(
@@ -274,7 +273,7 @@ class AttachedRun(Run):
         try:
             while not self._is_left:
                 n_printed = size_of(self._path / LOG_FILE)  # first: after the end its driver prints
-                if self.stored.state != "running":
+                if not self.stored._writer()[0]:
                     break
                 self._show_prints(n_printed)
                 time.sleep(LOOK_S)
@@ -304,17 +303,17 @@ class AttachedRun(Run):
         """Return how the run has ended."""
         if not (self._path / "meta.json").exists():
             return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
-        state, writer = self.stored._writer()
+        _, writer = self.stored._writer()
         if not writer:
             why = "what tells how this run ended is gone"
             remedy = "Make the same call again; partial() returns the results that are there."
             return "failed", damaged(self._path / LEASE, why, remedy)
-        if state == "ended":
+        if (state := self.stored.state) == "ended":
             return "failed", self._death()
         self._show_prints(writer.get("n_printed", 0))
         if "error" in writer:
             return "failed", _error_of(writer["error"])
-        return "done" if self.n_done == self.n_tasks else "stopped", None
+        return cast("State", state), None
 
     def _death(self) -> WorkerDiedError:
         resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"

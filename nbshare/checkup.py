@@ -72,7 +72,7 @@ class CheckStep:
         What the step does.
     state : {"ok", "failed", "not run"}
         The outcome. After a failed step only the last one is run.
-    seconds : float
+    elapsed_s : float
         Duration in seconds.
     detail : str
         What was found, or what went wrong.
@@ -82,7 +82,7 @@ class CheckStep:
 
     name: str
     state: str = "not run"
-    seconds: float = 0.0
+    elapsed_s: float = 0.0
     detail: str = ""
     remedy: str = ""
 
@@ -95,8 +95,8 @@ class Report:
     ----------
     found : dict of str to str
         CPUs, memory, versions and other facts.
-    steps : list of CheckStep
-        The self-test: `name`, `state`, `seconds`, `detail` and `remedy` of each step.
+    steps : list of Step
+        The self-test: `name`, `state`, `elapsed_s`, `detail` and `remedy` of each step.
     """
 
     found: dict[str, str]
@@ -239,7 +239,7 @@ def _entry(name: str, text: str) -> str:
 
 
 def _outcome(step: CheckStep) -> str:
-    seconds = f"{step.seconds:.2f} s" if step.state == "ok" else ""
+    seconds = f"{step.elapsed_s:.2f} s" if step.state == "ok" else ""
     remedy = f"To do: {step.remedy}" if step.remedy else ""
     return "  ".join(filter(None, [seconds, step.detail, remedy]))
 
@@ -330,7 +330,7 @@ def run() -> None:
                 step = _failed(name, f"{type(error).__name__}: {error}")
             detail = " ".join([step.detail, *(str(each.message) for each in said)])
             said.clear()
-            step = replace(step, seconds=time.perf_counter() - began, detail=detail)
+            step = replace(step, elapsed_s=time.perf_counter() - began, detail=detail)
             print(json.dumps(asdict(step)), flush=True)  # noqa: T201
             if step.state != "ok":
                 return

@@ -119,7 +119,7 @@ def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
     job = _ended(map_async(func, *items, **options))
     if job._error is not None:
         raise job._error
-    return job.state != "stopped" or job.n_done == job.n_tasks
+    return job.state != "stopped" or job.n_done == job.n_items
 
 
 def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:

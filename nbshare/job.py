@@ -143,7 +143,7 @@ class Job:
         return self._owners_run
 
     @property
-    def n_tasks(self) -> int | None:
+    def n_items(self) -> int | None:
         """Number of items (int); None as long as a generator has not ended."""
         return self._run.n_tasks
 
@@ -180,7 +180,7 @@ class Job:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are finished: a bool array of shape ``(n_tasks,)``.
+        """Which results are finished: a bool array of shape ``(n_items,)``.
 
         Examples
         --------
@@ -235,7 +235,7 @@ class Job:
         Returns
         -------
         numpy.ma.MaskedArray, list or None
-            If the results form an array, a masked array of shape ``(n_tasks, *shape)`` over the
+            If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
             shared output, not a copy; missing rows are masked. Otherwise a list with
             `nbshare.MISSING` in its gaps. None before the first result.
 
@@ -284,7 +284,7 @@ class Job:
         Which item took longest?
 
         >>> items = [item for worker in job.stats for item in worker.slowest]
-        >>> slowest = max(items, key=lambda item: item.seconds)
+        >>> slowest = max(items, key=lambda item: item.elapsed_s)
         >>> slowest.item == str(slowest.index)
         True
         """
@@ -357,9 +357,9 @@ class Job:
         """
         request = self._run.request
         try:
-            index = i if self.n_tasks is None else range(self.n_tasks)[i]
+            index = i if self.n_items is None else range(self.n_items)[i]
         except IndexError:
-            raise IndexError(f"there is no item {i}: the run has {self.n_tasks}") from None
+            raise IndexError(f"there is no item {i}: the run has {self.n_items}") from None
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
@@ -787,7 +787,7 @@ class Job:
         out, with_errors = request.out, request.policy.returns_errors
         if isinstance(out, np.ndarray):
             return masked(out, ~self.present) if with_errors else out
-        if self.n_tasks == 0:
+        if self.n_items == 0:
             none: Any = np.empty(0) if out is None else []
             return as_masked(none) if with_errors else none
         results = self._run.final()
@@ -798,11 +798,11 @@ class Job:
         return tuple(map(as_masked, stacked)) if is_tuple else stacked
 
     def _count(self, *, kept_in: str = "") -> str:
-        n_tasks = "" if self.n_tasks is None else f" of {self.n_tasks}"
+        n_items = "" if self.n_items is None else f" of {self.n_items}"
         if self._stored_in:
             kept_in = kept_in and "the checkpoint: the same call continues"
         kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
-        return f"{self.n_done}{n_tasks} items done{kept}"
+        return f"{self.n_done}{n_items} items done{kept}"
 
     def _ipython_display_(self) -> None:
         """Show the present state in a notebook; it continues to change."""
@@ -853,7 +853,9 @@ def html_table(
 
 def _figure(name: str, value: Any) -> str:
     if isinstance(value, tuple):  # the slowest items
-        items = (f"item {slow.index}: {cut(slow.item, 60)}, {slow.seconds:.3g} s" for slow in value)
+        items = (
+            f"item {slow.index}: {cut(slow.item, 60)}, {slow.elapsed_s:.3g} s" for slow in value
+        )
         return "<br>".join(map(html.escape, items))
     if name.endswith("_bytes"):
         return f"{value / 1e6:.0f} MB"

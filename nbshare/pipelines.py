@@ -19,6 +19,7 @@ from nbshare.engine.run import Request
 from nbshare.engine.stats import StageStats
 from nbshare.errors import counted
 from nbshare.functions.reference import label_of, resolve
+from nbshare.job import StatsTable
 from nbshare.memory import file_of, segment_of
 from nbshare.notebook import check_display
 from nbshare.notebook.live_plot import Plot
@@ -59,7 +60,7 @@ class PipelineResult:
     ----------
     results : SharedArray or list
         Results of the last stage in the order of the blocks, in the form of `parallel_map`.
-    stages : tuple of StageStats
+    stages : list of StageStats
         For each stage, the loader first: blocks, seconds of work, seconds of waiting.
 
     Examples
@@ -85,7 +86,7 @@ class PipelineResult:
     __module__ = "nbshare"
 
     results: Any
-    stages: tuple[StageStats, ...]
+    stages: StatsTable[StageStats]
 
     def __repr__(self) -> str:
         kind = type(self.results).__name__
@@ -261,7 +262,7 @@ def pipeline(
 
     label = progress if isinstance(progress, str) else " → ".join(map(label_of, functions))
     outcome = run_and_draw(make, label, progress, plot)
-    figures = tuple(made.pop().stages()) if made else ()
+    figures = StatsTable(made.pop().stages() if made else ())
     try:
         return PipelineResult(unwrapped(*outcome), figures)
     finally:

@@ -27,7 +27,7 @@ from nbshare.checkpoint.writer import (
 )
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
-from nbshare.errors import CheckpointError
+from nbshare.errors import CheckpointError, TaskError
 from nbshare.options import MapOptions, checked_checkpoint, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
@@ -95,8 +95,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     In another process, how far is it?
 
     >>> stored = nbshare.open_checkpoint(folder)
-    >>> f"{stored.n_done} of {stored.n_tasks} items, {stored.state}"
-    '2 of 2 items, over'
+    >>> f"{stored.n_done} of {stored.n_items} items, {stored.state}"
+    '2 of 2 items, done'
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 
@@ -121,14 +121,15 @@ class StoredRun:
     >>> items = [1.0, -4.0, 9.0]
     >>> roots = nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_error="return")
     >>> stored = nbshare.open_checkpoint(folder)
-    >>> stored.n_done, stored.n_tasks, stored.errors
-    (2, 3, {1: 'ValueError: math domain error'})
+    >>> stored.n_done, stored.n_items, stored.errors
+    (3, 3, {1: TaskError('ValueError: math domain error')})
 
     Which items are missing, and how long did the others take?
 
     >>> [items[i] for i in (~stored.present).nonzero()[0]]
     [-4.0]
-    >>> stored.stats["seconds"].shape, bool(stored.stats["seconds"].max() < 60)
+    >>> elapsed_s = stored.item_stats["elapsed_s"]
+    >>> elapsed_s.shape, bool(elapsed_s.max() < 60)
     ((3,), True)
     """
 
@@ -149,18 +150,31 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """State (str): "running", "over", or "ended" if it was killed or its machine is gone."""
-        return self._writer()[0]
+        """State: that of its job, "running", "done", "stopped" or "failed"; or "ended".
 
-    def _writer(self) -> tuple[str, dict[str, Any]]:
-        """Return the state, and what the lease of a running writer tells, or of the last one."""
+        "ended" is a run whose process is gone: it was killed, or its machine is off. The same call
+        continues it. A run that was interrupted is "stopped".
+        """
+        is_running, writer = self._writer()
+        if is_running:
+            return "running"
+        if not writer.get("ended"):
+            return "ended"
+        if "error" in writer:
+            return "failed"
+        return "done" if self.n_done == self.n_items else "stopped"
+
+    def _writer(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether it runs, and what the lease of the process that runs it tells.
+
+        If none runs it, the lease of the last one.
+        """
         parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
         folders = [self.path, *parts][::-1]  # the last one first
         for folder in folders:
             if (writer := running_writer_of(folder)) is not None:
-                return "running", writer
-        writer = writer_of(folders[0])
-        return "over" if writer is not None and writer["ended"] else "ended", writer or {}
+                return True, writer
+        return False, writer_of(folders[0]) or {}
 
     def _whole(self, *, is_read: bool = False) -> Whole:
         """Return what is stored.
@@ -173,18 +187,19 @@ class StoredRun:
         return whole_of(self.path, self._checked if is_read or not is_sure else None)
 
     @property
-    def n_tasks(self) -> int:
+    def n_items(self) -> int:
         """Number of items of the last call (int); of a generator those that were read."""
         return len(self._reader.order())
 
     @property
     def n_done(self) -> int:
-        """Number of its results that are stored (int)."""
-        return int(self.present.sum())
+        """Number of its items that are done (int), those that failed in the last run included."""
+        _, writer = self._writer()
+        return int(self.present.sum()) + len(self._failures(writer.get("began_at", 0.0)))
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which of its results are stored: a bool array of shape (n_tasks,)."""
+        """Which of its results are stored: a bool array of shape ``(n_items,)``."""
         return np.isin(self._whole().states, STORED)
 
     @property
@@ -202,24 +217,28 @@ class StoredRun:
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 
     @property
-    def stats(self) -> dict[str, npt.NDArray[Any]]:
-        """What each item of the last call took: a dict of arrays of shape ``(n_tasks,)``.
+    def item_stats(self) -> dict[str, npt.NDArray[Any]]:
+        """What each item of the last call took: a dict of arrays of shape ``(n_items,)``.
 
-        ``seconds``, ``attempts``, and ``stored_at`` in seconds since 1970; 0 where that is unknown.
-        Tiny items that run together have the mean of their seconds. With pandas installed,
-        ``pandas.DataFrame(run.stats)`` makes a table.
+        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970; 0 where that is
+        unknown. Tiny items that run together have their mean time. With pandas installed,
+        ``pandas.DataFrame(run.item_stats)`` makes a table.
         """
         whole = self._whole()
         words = whole.words[whole.order]
-        return {name: words[name] for name in ("seconds", "attempts", "stored_at")}
+        others = {name: words[name] for name in ("attempts", "stored_at")}
+        return {"elapsed_s": words["seconds"], **others}
 
     @property
-    def errors(self) -> dict[int, str]:
-        """Last failure of each item without a result: a dict of index to type and text (str)."""
-        return {i: f"{each['type']}: {each['text']}" for i, each in self._failures().items()}
+    def errors(self) -> dict[int, TaskError]:
+        """Last failure of each item without a result: a dict of index to exception.
 
-    def _failures(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
-        """Return the records of these failures; `since`: seconds since 1970."""
+        Each is a `TaskError` with type and text of the exception, which is not stored itself.
+        """
+        return self._failures()
+
+    def _failures(self, since: float = 0.0) -> dict[int, TaskError]:
+        """Return these failures; `since`: seconds since 1970."""
         folders = self.path, *parts_of(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
             return {}  # quickly: every look at a job asks for them
@@ -232,7 +251,8 @@ class StoredRun:
             for each in reader.errors():  # in a part, rows are in the order of the items
                 row = each["row"] if k == 0 else whole.order[each["row"]]
                 if each["time"] >= since and (item_of[row : row + 1] >= 0).any():
-                    found[int(item_of[row])] = each
+                    i, kind = int(item_of[row]), each["type"]
+                    found[i] = TaskError(f"{kind}: {each['text']}", i, type_name=kind)
         return found
 
     def results(self) -> Any:
@@ -342,15 +362,15 @@ class StoredRun:
         failed = f", {len(self.errors)} failed" if self.errors else ""
         rate = f", {self.rate:.3g} a second" if self.state == "running" and self.rate else ""
         return (
-            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_tasks} results"
+            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_items} items done"
             f"{failed}{rate}, {self.path}>"
         )
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a bar, and the line of text."""
         line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
-        n_tasks = max(self.n_tasks, 1)
-        return f'<progress value="{self.n_done}" max="{n_tasks}"></progress> {line}'
+        n_items = max(self.n_items, 1)
+        return f'<progress value="{self.n_done}" max="{n_items}"></progress> {line}'
 
 
 def _together(whole: Whole) -> Any:

@@ -64,7 +64,7 @@ def test_starting_does_not_wait(long_job):
     """`map_async` returns while items run, and says how far it is."""
     assert long_job.running()
     assert not long_job.done()
-    assert (long_job.n_done, long_job.n_tasks) == (2, 5)
+    assert (long_job.n_done, long_job.n_items) == (2, 5)
     assert long_job.present.tolist() == [True, True, False, False, False]
     assert long_job.partial().mask.tolist() == [False, False, True, True, True]
 

@@ -32,8 +32,8 @@ def test_a_shared_object_tells_its_type_and_size():
 
 def test_a_plot_tells_what_was_given():
     """The call that makes it, without what is the default."""
-    plot = nbshare.LivePlot("image", label="height", unit="m", interval=1)
-    assert repr(plot) == "LivePlot('image', label='height', unit='m', interval=1.0)"
+    plot = nbshare.LivePlot("image", label="height", unit="m", interval_s=1)
+    assert repr(plot) == "LivePlot('image', label='height', unit='m', interval_s=1.0)"
     assert repr(nbshare.LivePlot()) == "LivePlot('line')"
 
 
@@ -45,7 +45,7 @@ def test_completion_offers_the_public_names_only():
 
 JOB = """
 add_done_callback cancel cancelled debug done elapsed_s errors exception explore label last_prints
-n_done n_tasks n_workers partial present result running stages state stats wait
+n_done n_items n_workers partial present result running stages state stats wait
 """
 
 

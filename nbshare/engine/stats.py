@@ -32,7 +32,7 @@ class SlowItem:
     ----------
     index : int
         Index of the item.
-    seconds : float
+    elapsed_s : float
         Seconds that it took; the mean of its batch if it is a very short item.
     item : str
         The item's `repr`, cut at 200 characters.
@@ -52,15 +52,15 @@ class SlowItem:
     The slowest item of all workers:
 
     >>> items = [item for worker in job.stats for item in worker.slowest]
-    >>> slowest = max(items, key=lambda item: item.seconds)
-    >>> slowest.index, slowest.seconds > 0.02
+    >>> slowest = max(items, key=lambda item: item.elapsed_s)
+    >>> slowest.index, slowest.elapsed_s > 0.02
     (1, True)
     """
 
     __module__ = "nbshare"
 
     index: int
-    seconds: float
+    elapsed_s: float
     item: str
 
 

@@ -63,9 +63,9 @@ class Pace:
         """
         job, now = self._job, time.monotonic()
         is_early = self._counted < job.n_workers and now - self._first_at < _EARLY_S
-        if job.n_tasks is None or is_early or not self.rate:
+        if job.n_items is None or is_early or not self.rate:
             return None
-        return (job.n_tasks - self._counted) / self.rate
+        return (job.n_items - self._counted) / self.rate
 
 
 class Words(NamedTuple):
@@ -90,7 +90,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         False: leave out what differs from run to run (seconds, rates).
     """
     n_done, state, n_failed = pace.count(), job.state, len(job.errors)
-    n = job.n_tasks
+    n = job.n_items
     count = str(n_done) if n is None else f"{n_done}/{n}"
     if state == "done":
         words = f"done with {n_failed} failed" if n_failed else "done"
@@ -154,7 +154,7 @@ class Bar:
     def draw(self, *, final: bool) -> float:
         """Update the bar with new results; close it at the end."""
         if self._bar is None:
-            self._bar = self._bar_class(total=self._job.n_tasks, desc=self._job.label or None)
+            self._bar = self._bar_class(total=self._job.n_items, desc=self._job.label or None)
         new = self._job.n_done - self._told
         if new:
             self._told += new
@@ -206,7 +206,7 @@ class LogLines:
     def draw(self, *, final: bool) -> float:
         """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
         n_done, since_s = self._pace.count(), time.monotonic() - self._told_at
-        step = max(1, (self._job.n_tasks or 0) / 10)
+        step = max(1, (self._job.n_items or 0) / 10)
         a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
             state, _, more = str(describe(self._job, self._pace)).partition("  ")

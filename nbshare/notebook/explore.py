@@ -141,7 +141,7 @@ def finished(results: Any) -> Any:
     n = len(np.atleast_1d(results))
     missing = np.ma.getmaskarray(results).reshape(n, -1)
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
-    job = SimpleNamespace(label="result", state="done", n_tasks=n, present=present)
+    job = SimpleNamespace(label="result", state="done", n_items=n, present=present)
     job.n_done = int(np.count_nonzero(present))
     job.partial, job.running = lambda: results, lambda: False
     return job
@@ -173,15 +173,15 @@ class ResultGrid:
         self._limits, self._n_seen = (math.inf, -math.inf), 0
         self.axes = {name: np.ravel(np.asarray(values)) for name, values in axes.items()}
         self.shape = tuple(len(values) for values in self.axes.values())
-        if axes and math.prod(self.shape) != source.n_tasks:
+        if axes and math.prod(self.shape) != source.n_items:
             lengths = " × ".join(map(str, self.shape))
-            n = "an unknown number of" if source.n_tasks is None else source.n_tasks
+            n = "an unknown number of" if source.n_items is None else source.n_items
             raise ValueError(f"axes= has {lengths} values, but there are {n} results.")
 
     @property
     def n(self) -> int:
         """Number of items, for a generator the number so far; at least 1."""
-        return max(1, self.source.n_tasks or len(self.source.present))
+        return max(1, self.source.n_items or len(self.source.present))
 
     @property
     def first(self) -> int:
@@ -365,7 +365,7 @@ class Panel:
             self._draw(sharp=False)
         words = self._view.name(item)
         if source.state != "done":
-            words += f" · {source.n_done} of {source.n_tasks or '?'} done, {source.state}"
+            words += f" · {source.n_done} of {source.n_items or '?'} done, {source.state}"
         self._words.value = words  # last: the plot is ready
         return is_new
 

@@ -126,7 +126,7 @@ class LiveFigure:
             self._build(partial, present)
         shown = [painter.paint(partial, present, final=final) for painter in self._painters]
         n_shown = min(n for n, _ in shown)
-        of = f"{n_shown} of {self._n}" if self._job.n_tasks is not None else str(n_shown)
+        of = f"{n_shown} of {self._n}" if self._job.n_items is not None else str(n_shown)
         what = shown[0][1] if len(shown) == 1 else "{}"
         if len(shown) > 1:
             for painter, (_, each) in zip(self._painters, shown, strict=True):
@@ -135,7 +135,7 @@ class LiveFigure:
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
         # While it runs, the progress display counts: a plot is always late.
-        is_part = final and self._job.n_tasks is not None and n_shown < self._n
+        is_part = final and self._job.n_items is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
 

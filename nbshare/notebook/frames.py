@@ -36,7 +36,7 @@ class LiveFrames:
     def __init__(self, job: Job, plot: Plot, *, in_background: bool) -> None:
         self._job, self._plot, self._in_background = job, plot, in_background
         self.output = kernel_output("picture")
-        self._interval_s = max(each.interval for each in as_plots(plot))
+        self._interval_s = max(each.interval_s for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame; -1: it did not show all of them
 

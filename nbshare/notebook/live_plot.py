@@ -74,7 +74,7 @@ class LivePlot:
         arrow at an end that cuts results; the title of a line or histogram counts those outside.
     bins : int, optional
         Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
-    interval : float, default 0.25
+    interval_s : float, default 0.25
         Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time (5 %
         if the workers use all CPUs), so frames that are slow to draw are further apart.
 
@@ -151,7 +151,7 @@ class LivePlot:
         reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
         limits: tuple[Any, Any] | Literal["robust"] | None = None,
         bins: int | None = None,
-        interval: float = 0.25,
+        interval_s: float = 0.25,
     ) -> None:
         self.kind = _checked_kind(kind)
         self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
@@ -168,9 +168,11 @@ class LivePlot:
         if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
             raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
         self.bins = bins
-        if not (isinstance(interval, int | float) and 0 < interval < math.inf):
-            raise ValueError(f"interval={interval!r} is not allowed: pass seconds, more than 0.")
-        self.interval = float(interval)
+        if not (isinstance(interval_s, int | float) and 0 < interval_s < math.inf):
+            raise ValueError(
+                f"interval_s={interval_s!r} is not allowed: pass seconds, more than 0."
+            )
+        self.interval_s = float(interval_s)
 
     def __repr__(self) -> str:
         parts = {name: repr(value) for name, value in vars(self).items()}

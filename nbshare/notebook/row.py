@@ -183,12 +183,12 @@ class NotebookRow:
     def _bar(self, colour: tuple[str, str], activity: Sequence[WorkerActivity]) -> str:
         job, shape = self._job, f"height:{_BAR}px;border-radius:2px"
         inside = values = ""
-        if job.n_tasks:
+        if job.n_items:
             under_way = sum(worker.fraction or 0.0 for worker in activity)  # as they reported
-            part = min(1.0, (job.n_done + under_way) / job.n_tasks)
+            part = min(1.0, (job.n_done + under_way) / job.n_items)
             inside = f'<div style="width:{part:.1%};{shape};{_css("background", colour)}"></div>'
             values = (
-                f' aria-valuenow="{job.n_done}" aria-valuemin="0" aria-valuemax="{job.n_tasks}"'
+                f' aria-valuenow="{job.n_done}" aria-valuemin="0" aria-valuemax="{job.n_items}"'
             )
         return (
             f'<div role="progressbar" aria-label="{html.escape(self._job.label)}"{values}'

@@ -168,10 +168,10 @@ def use(run, path, name):
         assert_right(stored.results(), run)
     with refused_by_name(name):
         stored = open_checkpoint(path)
-        assert stored.n_tasks == len(run.expected)
-        assert stored.n_done == stored.present.sum() <= len(run.expected)
+        assert stored.n_items == len(run.expected)
+        assert stored.present.sum() <= stored.n_done <= len(run.expected)
         assert set(stored.errors) <= set(run.errors)
-        assert set(stored.stats) == {"seconds", "attempts", "stored_at"}
+        assert set(stored.item_stats) == {"elapsed_s", "attempts", "stored_at"}
         assert stored.rate >= 0
         assert repr(stored)
     with refused_by_name(name):

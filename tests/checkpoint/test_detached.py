@@ -178,7 +178,7 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     began = time.monotonic()
     second = attach(tmp_path / "run")
     assert time.monotonic() - began < 1
-    assert (second.state, second.n_done, second.n_tasks) == ("running", 4, 12)
+    assert (second.state, second.n_done, second.n_items) == ("running", 4, 12)
     assert second.present.tolist() == 4 * [True] + 8 * [False]
     assert second.partial().compressed().tolist() == TWICE[:4]
     (tmp_path / "gate").touch()

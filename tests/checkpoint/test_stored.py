@@ -60,7 +60,7 @@ def test_a_run_that_is_on_can_be_looked_at(tmp_path):
     run = open_checkpoint(path)
     wait_until(lambda: run.n_done > 60)
     assert run.state == "running"
-    assert run.n_tasks == 400
+    assert run.n_items == 400
     assert run.rate > 1
     partial = run.results()
     assert partial.count() < 400
@@ -68,9 +68,22 @@ def test_a_run_that_is_on_can_be_looked_at(tmp_path):
     assert "running" in repr(run)
     job.cancel()
     job.wait()
-    assert run.state == "over"
+    assert run.state == "stopped"
     assert run.n_done == job.n_done
     assert f"{job.n_done} of 400" in run._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("items", "on_error", "state"),
+    [([1, 2], "raise", "done"), ([1, 3], "return", "done"), ([1, 3], "raise", "failed")],
+)
+def test_a_run_that_is_over_has_the_state_of_its_job(tmp_path, items, on_error, state):
+    """Failed items are done, too, if the run went on without them."""
+    (tmp_path / "broken").touch()
+    options = {"shared": {"log": str(tmp_path / "log")}, "on_error": on_error}
+    job = map_async(sweeps.fragile, items, checkpoint=tmp_path / "run", **options)
+    job.wait()
+    assert (job.state, open_checkpoint(tmp_path / "run").state) == (state, state)
 
 
 @pytest.mark.parametrize("func", [sweeps.slow, sweeps.slow_record], ids=lambda f: f.__name__)
@@ -79,8 +92,8 @@ def test_stats_tell_what_each_item_took(tmp_path, func):
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
     parallel_map(func, [1, 2], shared=shared, checkpoint=path)
     parallel_map(func, [3, 2, 1], shared=shared, checkpoint=path)
-    stats = open_checkpoint(path).stats
-    assert ((stats["seconds"] >= 0.009) & (stats["seconds"] < 10)).all()
+    stats = open_checkpoint(path).item_stats
+    assert ((stats["elapsed_s"] >= 0.009) & (stats["elapsed_s"] < 10)).all()
     assert stats["attempts"].tolist() == [1, 1, 1]
     assert np.argmax(stats["stored_at"]) == 0
 
@@ -90,7 +103,7 @@ def test_the_rate_is_that_of_all_workers(tmp_path):
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
     parallel_map(sweeps.napping, range(2), shared=shared, max_workers=2, checkpoint=path)
     run = open_checkpoint(path)
-    assert 0 < run.rate <= 2 / run.stats["seconds"].min()
+    assert 0 < run.rate <= 2 / run.item_stats["elapsed_s"].min()
 
 
 def test_outdated_names_an_argument_that_it_does_not_have(tmp_path):
@@ -104,7 +117,7 @@ def test_stats_count_attempts(tmp_path):
     """An item whose worker died the first time has two."""
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
     parallel_map(sweeps.deadly, range(5), shared=shared, checkpoint=path, retries=1)
-    assert open_checkpoint(path).stats["attempts"].tolist() == [1, 1, 1, 2, 1]
+    assert open_checkpoint(path).item_stats["attempts"].tolist() == [1, 1, 1, 2, 1]
 
 
 def test_objects_that_are_missing_are_gaps(tmp_path):
@@ -120,17 +133,22 @@ def test_objects_that_are_missing_are_gaps(tmp_path):
     assert results[0] == [0, "text"]
 
 
+def texts(errors):
+    return {i: str(error) for i, error in errors.items()}
+
+
 def test_failures_are_told_until_their_items_have_results(tmp_path):
     """By index, with type and text."""
     (tmp_path / "broken").touch()
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
     parallel_map(sweeps.fragile, range(10), shared=shared, checkpoint=path, on_error="return")
     run = open_checkpoint(path)
-    assert run.errors == {3: "ValueError: no 3", 8: "ValueError: no 8"}
+    assert texts(run.errors) == {3: "ValueError: no 3", 8: "ValueError: no 8"}
+    assert (run.errors[3].index, run.errors[3].type_name) == (3, "ValueError")
     assert "2 failed" in repr(run)
     with pytest.raises(ValueError, match="no 8"):
         parallel_map(sweeps.fragile, [8, 20, 3], shared=shared, checkpoint=path, max_workers=1)
-    assert run.errors == {0: "ValueError: no 8", 2: "ValueError: no 3"}
+    assert texts(run.errors) == {0: "ValueError: no 8", 2: "ValueError: no 3"}
     (tmp_path / "broken").unlink()
     parallel_map(sweeps.fragile, range(10), shared=shared, checkpoint=path, on_error="return")
     assert run.errors == {}
@@ -144,8 +162,8 @@ def test_failures_are_told_while_the_run_is_on(tmp_path):
     )
     run = open_checkpoint(path)
     wait_until(lambda: len(run.errors) == 4)
-    assert run.errors[3] == "ValueError: no 3"
-    assert (run.state, run.n_done, attach(path).n_done) == ("running", 0, 4)
+    assert str(run.errors[3]) == "ValueError: no 3"
+    assert (run.state, run.n_done, attach(path).n_done) == ("running", 4, 4)
     (tmp_path / "gate").touch()
     job.wait()
     assert len(run.errors) == 12
@@ -158,7 +176,7 @@ def test_failures_are_those_of_the_last_calls_items(tmp_path):
     for items in ([1, 3, 5, 8], [8, 1, 3], [3, 1]):
         parallel_map(sweeps.fragile, items, shared=shared, checkpoint=path, on_error="return")
         failed = {i: f"ValueError: no {x}" for i, x in enumerate(items) if x in {3, 8}}
-        assert open_checkpoint(path).errors == failed
+        assert texts(open_checkpoint(path).errors) == failed
 
 
 def test_what_a_call_would_run_is_said_without_running_it(tmp_path):
@@ -227,5 +245,5 @@ def test_a_file_that_another_machine_has_replaced_is_read_again(tmp_path, monkey
     monkeypatch.setattr("os.open", refusing)
     stored = open_checkpoint(tmp_path / "run")
     assert stored.results().tolist() == [0, 1, 2, 3, 4]
-    assert "5 of 5 results" in repr(stored)
+    assert "5 of 5 items" in repr(stored)
     assert was_refused

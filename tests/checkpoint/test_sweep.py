@@ -126,7 +126,7 @@ def test_processes_share_the_items(shared):
         assert code == 0, text
     assert sweep.ran().tolist() == [1] * 400
     assert open_checkpoint(sweep.path).results().tolist() == [2.0 * i for i in range(400)]
-    assert open_checkpoint(sweep.path).state == "over"
+    assert open_checkpoint(sweep.path).state == "done"
     assert not list(sweep.path.glob("*parts*"))
     assert np.load(sweep.path / "results.npy").tolist() == [2.0 * i for i in range(400)]
     code, text = sweep.ended(sweep.start())
@@ -333,7 +333,7 @@ def test_an_attached_job_stops_all(shared):
     both = [sweep.start()]
     sweep.await_done(4)
     job = attach(sweep.path)
-    assert (job.state, job.n_done, job.n_tasks) == ("running", 4, 1000)
+    assert (job.state, job.n_done, job.n_items) == ("running", 4, 1000)
     assert job.partial().compressed().tolist() == TWICE[:4]
     both.append(sweep.start())
     parts = sweep.path / "parts"
@@ -364,7 +364,10 @@ def test_failed_items_run_again_in_the_next_run(shared, tmp_path):
     for process in [sweep.start(), sweep.start()]:
         code, text = sweep.ended(process)
         assert code == 0, text
-    assert open_checkpoint(sweep.path).errors == {i: f"ValueError: no {i}" for i in (3, 8, 13, 18)}
+    errors = open_checkpoint(sweep.path).errors
+    assert {i: str(x) for i, x in errors.items()} == {
+        i: f"ValueError: no {i}" for i in (3, 8, 13, 18)
+    }
     (tmp_path / "broken").unlink()
     assert sweep.ended(sweep.start())[0] == 0
     assert open_checkpoint(sweep.path).results().tolist() == [float(i) for i in range(20)]

@@ -385,11 +385,11 @@ def test_stats_say_what_workers_did(jobs):
     assert sum(s.n_items for s in stats) == len(durations)
     worked = sum(s.working_s for s in stats)
     assert sum(durations) <= worked < sum(durations) + 1
-    slowest = max((item for s in stats for item in s.slowest), key=lambda item: item.seconds)
+    slowest = max((item for s in stats for item in s.slowest), key=lambda item: item.elapsed_s)
     assert (slowest.index, slowest.item) == (1, "0.2")
-    assert slowest.seconds >= 0.2
+    assert slowest.elapsed_s >= 0.2
     for s in stats:
-        assert s.slowest[0].seconds >= s.slowest[-1].seconds
+        assert s.slowest[0].elapsed_s >= s.slowest[-1].elapsed_s
         assert s.starting_s >= 0
         assert s.waiting_s >= 0
         assert 1 << 20 < s.peak_bytes < 1 << 34

@@ -369,7 +369,7 @@ def test_statistics_count_what_was_done_before_a_failure():
         )
     (stats,) = last_job().stats
     assert stats.n_items == last_job().n_done == 20
-    seconds = [slow.seconds for slow in stats.slowest]
+    seconds = [slow.elapsed_s for slow in stats.slowest]
     assert seconds == sorted(seconds, reverse=True)
     assert 1e-3 < seconds[0] < 0.2  # tiny items may have been measured together
 
@@ -462,7 +462,7 @@ def test_an_item_fails(n_before):
     assert "item 1" in caught.value.__notes__[0]
     job = last_job()
     assert job.partial()[0] == 0.0
-    assert job.n_tasks == 3
+    assert job.n_items == 3
     assert sum(each.n_items for each in job.stats) <= 2
     assert all(each.starting_s >= 0 for each in job.stats)
     assert again(give(4, 5, 6)).tolist() == [4, 5, 6]

@@ -18,7 +18,7 @@ class PlayedJob:
 
     def __init__(self, results, label="horizon"):
         self.results, self.label = results, label
-        self.n_tasks, self.state = len(results), "starting"
+        self.n_items, self.state = len(results), "starting"
         self.flags = np.zeros(len(results), bool)
         self.began_s = time.monotonic()
 
@@ -57,7 +57,7 @@ def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
     display = open_display(job, progress=progress, plot=plot)
     display.update()
     job.state = "running"
-    until = job.n_tasks if until is None else until
+    until = job.n_items if until is None else until
     for i in range(until):
         job.flags[i] = True
         display.update()

@@ -195,7 +195,7 @@ def test_an_endless_job_shows_a_count(page, go):
     """Neither a percentage nor a time left; its partial results may be asked for at any time."""
     _, row = begin(page, "itertools.count(), max_workers=1", "tasks.double")
     await_state(page, row, r"● double running  [1-9]\d* · ")
-    assert page.run("print(job.partial()[0], job.n_tasks)").stdout == "0.0 None\n"
+    assert page.run("print(job.partial()[0], job.n_items)").stdout == "0.0 None\n"
     page.run("job.cancel()")
     await_state(page, row, r"■ double stopped  \d+ · after")
     assert not [state for state in states(page, row) if "%" in state or "left" in state]

@@ -867,10 +867,10 @@ def test_one_live_plot_serves_several_maps_at_once():
 def test_a_map_of_unknown_length_is_laid_out_anew_as_it_grows(plot):
     """Items of a generator come by and by, and so do the rows of the results."""
     job = PlayedJob(np.arange(5.0))
-    job.n_tasks, job.flags[:3] = None, True
+    job.n_items, job.flags[:3] = None, True
     figure = LiveFigure(job, plot)
     assert figure.frame(final=False).title == "horizon: 3"
     job.results, job.flags = np.arange(9.0), np.ones(9, bool)
     assert figure.frame(final=False).title == "horizon: 9"
-    job.n_tasks = 9
+    job.n_items = 9
     assert figure.frame(final=True).title == "horizon: 9 of 9"

@@ -69,7 +69,7 @@ CELLS = {
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
     "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.2)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
-    "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval=1), seconds=1.5)",
+    "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval_s=1), seconds=1.5)",
     "loop": ("for i in range(15): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
     "many at once": (
         "from threading import Thread\n"
@@ -88,7 +88,7 @@ CELLS = {
         "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
         "                     plot='line')"
     ),
-    "endless": "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, until=40, seconds=0.6)",
+    "endless": "job = PlayedJob(images())\njob.n_items = None\nplay(job, until=40, seconds=0.6)",
     "static": (
         "import os; os.environ['NBSHARE_STATIC'] = '1'\n"
         "play(PlayedJob(images()), plot='image', seconds=0.2)"
@@ -372,7 +372,7 @@ def test_a_job_writes_a_line_to_a_log_if_it_is_asked_for():
 
 
 def test_a_terminal_and_a_log_count_without_an_end():
-    line = "job = PlayedJob(images())\njob.n_tasks = None\nplay(job, {}until=40, seconds=0.3)"
+    line = "job = PlayedJob(images())\njob.n_items = None\nplay(job, {}until=40, seconds=0.3)"
     last = at_a_terminal(line.format("")).rstrip().split("\r")[-1]
     assert re.match(r"horizon: 40it \[", last)
     done = subprocess.run(
@@ -550,8 +550,8 @@ def test_other_plots_are_refused(plot, error, message):
         ({"value": 3}, TypeError, "a function of one result"),
         ({"reduction": "median"}, ValueError, "'median': allowed are mean, sum, min, max, last"),
         ({"bins": 0}, ValueError, "from 1 to 1000"),
-        ({"interval": 0}, ValueError, "more than 0"),
-        ({"interval": float("nan")}, ValueError, "more than 0"),
+        ({"interval_s": 0}, ValueError, "more than 0"),
+        ({"interval_s": float("nan")}, ValueError, "more than 0"),
     ],
 )
 def test_a_live_plot_refuses_what_it_cannot_draw_at_once(arguments, error, message):
