@@ -53,7 +53,6 @@ HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entrie
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
-IMPORTS = ast.Import | ast.ImportFrom | ast.Pass  # what does nothing else
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
 ALL = "*"  # as a name: all of a module
 
@@ -168,7 +167,6 @@ class Module:
         self.statements: list[ast.stmt] = []
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
         self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
-        self._others = set[str]()  # names that statements bind which do more
         self.source = Path(path).read_bytes()
         for statement in parsed(self.source).body:
             if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
@@ -176,20 +174,14 @@ class Module:
             else:
                 self.statements.append(statement)
         for statement in self.statements:
-            for name in (bound := bound_by(statement)):
+            for name in bound_by(statement):
                 self.named[name].append(statement)
             for name, target in imports_in(statement, self.package):
                 self.targets[name].append(target)
-            for part in () if bound else run_by_import(statement):
-                match part:
-                    case ast.Name(id=name, ctx=ast.Store()):
-                        self._others.add(name)
-                    case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                        self._others.add(part.name)
 
     def has(self, name: str) -> bool:
-        """Whether a statement of the file binds a name."""
-        return name in self.named or name in self.targets or name in self._others
+        """Whether a definition or an import of the file binds a name."""
+        return name in self.named or name in self.targets
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
@@ -338,6 +330,8 @@ class Sources:
         steps = [step_to(target) for target in module.targets[ALL]]
         found, names = list[ast.stmt](), list[str]()
         for statement in module.statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                steps += [(target, "") for _, target in imports_in(statement, module.package)]
             if self._acts(module, statement):
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
@@ -346,11 +340,13 @@ class Sources:
 
     def _acts(self, module: Module, statement: ast.stmt) -> bool:
         """Whether running a statement may do more than bind names to what it defines."""
-        if not bound_by(statement):
-            return not (
-                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            )
-        return any(self._does_more(module, part) for part in run_by_import(statement))
+        match statement:
+            case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                return False
+            case ast.ImportFrom(module=name, names=names):
+                return name == "__future__" or names[0].name == ALL
+        parts = run_by_import(statement)
+        return not bound_by(statement) or any(self._does_more(module, part) for part in parts)
 
     def _does_more(self, module: Module, part: ast.AST) -> bool:
         """Whether a part of a statement may have an effect elsewhere, when it runs."""
@@ -368,8 +364,7 @@ class Sources:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 used = part.decorator_list
             case ast.ClassDef(bases=bases, keywords=keywords):
-                is_known = [self._is_own_class(module, base) for base in bases]
-                used = [base for base, known in zip(bases, is_known, strict=True) if not known]
+                used = [base for base in bases if not self._is_own_class(module, base)]
                 used += [*part.decorator_list, *(each.value for each in keywords)]
             case _:
                 return False
@@ -429,10 +424,9 @@ class Sources:
             self.looks_up |= not words.isdisjoint(ANYWHERE | LOADING)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
                 steps.append((module.name, ALL))
-        done = [each for each in found if not isinstance(each, IMPORTS) or _says_more(each)]
-        if done or more:
-            self.parts[label] = _digest_of(done, f"{sorted(bindings.items())}{more}")
-            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(done)}"
+        if found or more:
+            self.parts[label] = _digest_of(found, f"{sorted(bindings.items())}{more}")
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return steps
 
 
@@ -445,10 +439,3 @@ def step_to(target: str, rest: str = "") -> Step:
 def asked_for(step: Step) -> str:
     """Return a module with the attribute that it is asked for, as in `ANYWHERE`."""
     return f"{step[0]}.{step[1].partition('.')[0]}"
-
-
-def _says_more(statement: ast.stmt) -> bool:
-    """Whether an import does more than bind the names that it has."""
-    if not isinstance(statement, ast.ImportFrom):
-        return False
-    return statement.module == "__future__" or statement.names[0].name == ALL
