@@ -73,6 +73,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """The call is over: no more of its items run."""
+
+
 class Caller:
     """What a worker tells its caller, and asks it. Defaults: nothing to tell."""
 
@@ -240,7 +244,7 @@ class Work:
         try:
             while position < chunk.stop:
                 if self._board.stopped:
-                    return False
+                    raise _Stopped
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
@@ -255,13 +259,12 @@ class Work:
                     if len(items) > 1:  # find out which one it is
                         alone_until = items.stop
                         continue
-                    n = self._overcome(position, error)
+                    position += self._counts_as_done(position, error)
                 else:
                     run = self._run_together if n_together else self._run_singly
-                    n = run(items, columns)
-                if n is None:
-                    return False
-                position += n
+                    position += run(items, columns)
+        except _Stopped:
+            return False
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
@@ -291,63 +294,58 @@ class Work:
         # Items that have failed run one by one, so that the cause is known.
         return 0 if self._board.has_failed(position, position + n) else n
 
-    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run items one by one; return how many are done, None to stop."""
+    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run items one by one; return how many are done."""
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
         self._tell_imports()  # of loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
-        n_failed, slowest = 0, self._slowest
+        slowest = self._slowest
         slow_ns = slowest[0][0]
-        began = since = clock()
-        for i, args in zip(items, zip(*columns, strict=True), strict=True):
-            if header[STOP]:
-                self._note(i - items.start, since - began)
-                return None
-            slot[SINCE] = since
-            slot[ITEM] = i
-            try:
-                value = func(*args)
-                if _process[0] is not process:
-                    end_fork(None)
-                # Before the result is done: it depends on what it has imported.
-                if len(modules) != n_modules or n_executed[0] != n_before:
-                    self._tell_imports()
-                    n_modules, n_before = len(modules), n_executed[0]
-                put(i, value)
-                value = None  # frees an array's memory for the next one
-            except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
-                overcome = self._overcome(i, error)
-                if overcome is None:
-                    self._note(i - items.start, since - began)
-                    return None
-                n_failed = overcome
-                break
-            now = clock()
-            if now - since > slow_ns:
-                heapreplace(slowest, (now - since, i))
-                slow_ns = slowest[0][0]
-            since = now
-        else:
-            i = items.stop
-        n = i - items.start
-        self._note(n, since - began)
-        return n + n_failed
-
-    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run tiny items, store their results together; return how many are done, or None."""
-        since = self._begin(items)
-        n = self._run_and_store(items, columns)
-        took_ns = time.monotonic_ns() - since
-        n_done = self._board.n_done_in(items.start, items.stop) if n is None else n
-        if n_done:
-            heappushpop(self._slowest, (took_ns // n_done, items.start))
-            self._note(n_done, took_ns)
+        n, began = 0, clock()
+        since = began
+        try:
+            for i, args in zip(items, zip(*columns, strict=True), strict=True):
+                if header[STOP]:
+                    raise _Stopped
+                slot[SINCE] = since
+                slot[ITEM] = i
+                try:
+                    value = func(*args)
+                    if _process[0] is not process:
+                        end_fork(None)
+                    # Before the result is done: it depends on what it has imported.
+                    if len(modules) != n_modules or n_executed[0] != n_before:
+                        self._tell_imports()
+                        n_modules, n_before = len(modules), n_executed[0]
+                    put(i, value)
+                    value = None  # frees an array's memory for the next one
+                except BaseException as error:  # noqa: BLE001 - SystemExit too is its failure
+                    return n + self._counts_as_done(i, error)
+                n += 1
+                now = clock()
+                if now - since > slow_ns:
+                    heapreplace(slowest, (now - since, i))
+                    slow_ns = slowest[0][0]
+                since = now
+        finally:
+            self._note(n, since - began)
         return n
 
-    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
+    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run tiny items, store their results together; return how many are done."""
+        since = self._begin(items)
+        try:
+            return self._run_and_store(items, columns)
+        finally:
+            took_ns = time.monotonic_ns() - since
+            if n_done := self._board.n_done_in(items.start, items.stop):
+                heappushpop(self._slowest, (took_ns // n_done, items.start))
+                self._note(n_done, took_ns)
+
+    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
         values: list[Any] = []  # numbers, or frozen objects
         odd: list[Any] = []
         store, header, clock = self._store, self._board.header, time.monotonic
@@ -371,17 +369,17 @@ class Work:
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
-            n_more = self._overcome(items[n], error)
+            n_more: int = self._counts_as_done(items[n], error)
         else:
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
             self._is_odd = are_objects and bool(odd) and n < MOST_UNSEEN
             n_more = self._store_singly(items[n:], odd, store.put)
-        return None if n_more is None else n + n_more
+        return n + n_more
 
-    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int | None:
-        """Store results; returns how many are done, None to stop."""
+    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
+        """Store results; return how many are done."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -390,33 +388,36 @@ class Work:
 
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
-    ) -> int | None:
-        """Store results; returns how many are done, None to stop."""
+    ) -> int:
+        """Store results; return how many are done."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
             except BaseException as error:  # noqa: BLE001 - pickling runs users' code
-                n_more = self._overcome(items[n], error)
-                if n_more is None:
-                    return None
-                if n_more == 0:
+                if not self._counts_as_done(items[n], error):
                     return n
         return len(values)
 
-    def _overcome(self, i: int, error: BaseException) -> int | None:
-        """Handle a failure: 0 to try the item again, 1 if it may fail, None to stop."""
+    def _counts_as_done(self, i: int, error: BaseException) -> bool:
+        """Return whether an item that has failed is done, or tried again.
+
+        Raises
+        ------
+        _Stopped
+            If the failure ends the call.
+        """
         self._end_copy()
         if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
-            return None
+            raise _Stopped
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
-            return 0
+            return False
         self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
-            return None
+            raise _Stopped
         self._board.fail(i)
-        return 1
+        return True
 
     def _end_copy(self) -> None:
         """End this process if an item, or loaded code, has forked it."""
