@@ -32,7 +32,7 @@ from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.freshness import own_modules, stamp_of
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
 from nbshare.wire.rows import FilePlace, RowSource, RowWriter, index_of
@@ -126,7 +126,7 @@ class Keeper:
             call.results.decide(spec)
         if has_all:
             self._restore(0, rows)
-            call.board.header[NEXT] = call.board.next_claim()
+            call.board.next_item = call.board.next_claim()
 
     def _allocate(self, spec: OutputSpec, n: int) -> Output:
         """Return the file as the output, if it can be; called with the first result."""
@@ -181,12 +181,12 @@ class Keeper:
                 words = reader.words()[page.rows[logged]]
                 page.index[:, logged] = np.transpose(reader.entries(words))
             page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
-        board.header[RESTORED] += int(np.isin(states, STORED).sum())
+        board.n_skipped += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results: other processes run them."""
         board = self._call.board
-        board.header[RESTORED] += stop - start
+        board.n_skipped += stop - start
         for page, low, high in board.parts(start, stop):
             page.rows[low:high] = -1  # first: nothing is stored of what has no row
             page.done[low:high] = FAILED

@@ -45,7 +45,7 @@ from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
-from nbshare.wire.board import FAILED, LOW, N_THERE
+from nbshare.wire.board import FAILED
 from nbshare.wire.rows import runs_of
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -254,7 +254,7 @@ class Sweep(Supply):
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, WorkerEvent()
-        call.board.header[N_THERE] = 0  # workers see no item that is not claimed
+        call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call
 
@@ -275,7 +275,7 @@ class Sweep(Supply):
                 pace.look(call)
                 per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
-                board.header[LOW] = board.n_tasks - board.n_there + ahead
+                board.few = board.n_tasks - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
                 if per_s:
@@ -284,7 +284,7 @@ class Sweep(Supply):
                 runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
                 for start, stop in runs or [[board.n_tasks, board.n_tasks]]:  # or the call ends
                     self._keeper.leave_out(board.n_there, start)
-                    board.header[N_THERE] = stop
+                    board.n_there = stop
                 call.engine.notify(call)
             if self.is_stopped():
                 call.stop()

@@ -28,7 +28,6 @@ from nbshare.memory import Segment
 from nbshare.wire.board import (
     ATTEMPTS,
     LOADED,
-    PRINTED,
     SINCE,
     SUSPECT,
     FileLock,
@@ -258,9 +257,9 @@ class Calls:
 
     def read_prints(self, call: Call) -> None:
         """Read the output of workers before they report that they have finished."""
-        if call.board.header[PRINTED]:  # there may be unread output of a worker
+        if call.board.has_printed:  # there may be unread output of a worker
             call.request.prints.is_any = True  # first: other threads read both
-            call.board.header[PRINTED] = 0  # before: later output may not be read
+            call.board.has_printed = 0  # before: later output may not be read
             self._pipes.read_all()
 
     # ------------------------------------------------------------- what happens to workers

@@ -28,7 +28,7 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
-from nbshare.wire.board import IMPORTED, PRINTED, busy_since
+from nbshare.wire.board import busy_since
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
 IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
@@ -90,7 +90,7 @@ class Dispatcher(Engine):
             if are_all:
                 self._pipes.end_lines(call.request.prints)
 
-        if call.board.header[PRINTED] or call.request.prints.is_any:
+        if call.board.has_printed or call.request.prints.is_any:
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
@@ -149,7 +149,7 @@ class Dispatcher(Engine):
             for worker in list(call.workers):
                 self._calls.hear_all(worker)
 
-        has_imported, call.board.header[IMPORTED] = call.board.header[IMPORTED], 0
+        has_imported, call.board.has_imported = call.board.has_imported, 0
         # Workers report imports before their item is done; the report may not have been read yet.
         if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
             return False

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
-from nbshare.wire.board import RESTORED
 from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
 
@@ -238,7 +237,7 @@ class OwnRun(Run):
     @property
     def n_restored(self) -> int:
         """Number of items that were done before it began."""
-        return self.board.header[RESTORED]
+        return self.board.n_skipped
 
     @property
     def errors(self) -> Mapping[int, BaseException]:

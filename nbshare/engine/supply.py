@@ -24,7 +24,7 @@ from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
 from nbshare.interrupts import start_thread
-from nbshare.wire.board import LOW, N_ITEMS, RESTORED, WORKED
+from nbshare.wire.board import N_ITEMS, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
 
@@ -176,7 +176,7 @@ class SourceSupply(Supply):
     def _are_all_done(self) -> bool:
         """Whether all workers are idle with items unclaimed: the items are stored ones."""
         board = self._call.board
-        return bool(board.header[RESTORED]) and board.n_done() == board.n_there
+        return bool(board.n_skipped) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
         """Whether unfinished items take much memory."""
@@ -199,7 +199,7 @@ class SourceSupply(Supply):
         elif self._are_all_done():
             pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)
         self._intake.want(2 * pace.size)
-        self._call.board.header[LOW] = pace.size // 2
+        self._call.board.few = pace.size // 2
         return pace.size
 
     def _append(self, items: list[Item]) -> None:

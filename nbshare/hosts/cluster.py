@@ -41,7 +41,7 @@ from nbshare.hosts.line import lines_at, receive, send
 from nbshare.hosts.protocol import Block, Common, Hosts, Reply, Task
 from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
-from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
+from nbshare.wire.board import ATTEMPTS, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare.wire.rows import runs_of
 
 BLOCK_S = 0.5  # of work
@@ -304,7 +304,7 @@ class Cluster(Engine):
         """Return claimed items as a block."""
         board, arena = self._call.board, Arena(by_value=True)
         attempts = None
-        if board.header[HURT]:
+        if board.has_failures:
             attempts = board.attempts_to_count(items.start, items.stop).copy()
         return Block(
             first=items.start,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor
-from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import ALONE, Entry, LogReader
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
@@ -99,7 +99,7 @@ def index_of(
     index["seconds"] = took_s
     index["code"] = code
     index["attempts"] = 1
-    if board.header[HURT]:
+    if board.has_failures:
         index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
     return index
 

@@ -20,17 +20,14 @@ from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
     ENDED,
-    IMPORTED,
     ITEM,
     ITEM_STOP,
     LOADED,
-    LOW,
     N_ITEMS,
     NO_ITEM,
     ONE,
     PEAK,
     PID,
-    PRINTED,
     REPORTED,
     ROUND,
     SINCE,
@@ -229,13 +226,13 @@ class Work:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
-        if self._board.n_unclaimed <= self._board.header[LOW]:
+        if self._board.n_unclaimed <= self._board.few:
             self._caller.tell_news()
         return goes_on
 
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
-            self._board.header[IMPORTED] = 1
+            self._board.has_imported = 1
             self._store.forget_code()
 
     def _run_chunk(self, chunk: range) -> bool:
@@ -268,7 +265,7 @@ class Work:
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
-                self._board.header[PRINTED] = 1
+                self._board.has_printed = 1
             self._slot[ITEM] = NO_ITEM
         return True
 
