@@ -72,10 +72,10 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
 
-    An array of more than 32 KiB takes one file descriptor. Smaller arrays share blocks of 256 KiB,
-    which are freed as a whole. When the descriptors of a process run out, nbshare raises its soft
-    limit (``ulimit -n``) to the hard one; processes that it starts later inherit that. Only
-    `select.select` cannot take descriptors above 1023: use `select.poll`.
+    An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
+    share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
+    nbshare raises its soft limit (``ulimit -n``) to the hard one; processes that it starts later
+    inherit that. Only `select.select` cannot take descriptors above 1023: use `select.poll`.
     """
     lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):

@@ -7,7 +7,6 @@ or a mapping ends, however it ends. Private memory has no file, and only this pr
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -33,11 +32,8 @@ from nbshare.memory.kinds import (
     reserve,
 )
 
-# Without it, a mapping holds a duplicate of its descriptor.
+# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-# CPython 3.11 and 3.12 keep its number only at this byte of the object, on 64 bits.
-_IS_KNOWN = sys.implementation.name == "cpython" and mmap.mmap.__basicsize__ == 80
-_NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
 # Not shared with forked processes: then it may have huge pages. Windows knows no flags.
 _PRIVATE: dict[str, Any] = (
@@ -145,10 +141,6 @@ class Segment(mmap.mmap):
                 "the limit of its address space (ulimit -v)"
             ) from None
         self._file, self.fd = file, -1 if file is None else file.fileno()
-        if _NUMBER_AT and file is not None:  # the mapping's own descriptor is enough
-            number = ctypes.c_int.from_address(id(self) + _NUMBER_AT).value
-            if os.path.sameopenfile(number, self.fd):
-                self._file, self.fd = None, number
         self.nbytes = nbytes
         self.mode = mode
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]

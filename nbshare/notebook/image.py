@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
-from PIL import Image
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare.notebook.values import (
@@ -34,7 +33,6 @@ _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut 
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
 # Names for the key, and colours that the map does not have, for the colour-blind neither.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
-_N_COLOURS = 221  # of the map, in the palette of the last frame
 _MAX_SIDE = 1024  # pixels per side: a screen shows no more
 _MAX_SCALARS = 2**16
 _MAX_RATIO = 4  # of the sides, if both axes have the same scale; beyond, it is a strip
@@ -179,13 +177,8 @@ class ImagePainter(Painter):
         for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
             if coordinates is not None and coordinates.dtype.kind == "M":
                 write_dates(axis)
-        if self._is_coloured:
-            return
-        self._draw_bar("neither")
-        colours = mpl.colormaps["viridis"](np.linspace(0, 1, _N_COLOURS))[:, :3]
-        colours = 255 * np.concatenate([colours, to_rgba_array([*_ODD.values()])[:, :3]])
-        self.palette = Image.new("P", (1, 1))
-        self.palette.putpalette([*colours.ravel().round().astype(int).tolist(), *96 * [0x77]])
+        if not self._is_coloured:
+            self._draw_bar("neither")
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at an end that cuts data."""

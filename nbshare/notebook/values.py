@@ -14,7 +14,6 @@ from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from PIL.Image import Image
 
 from nbshare.interrupts import uninterrupted
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
@@ -46,7 +45,6 @@ class Painter:
         The results so far, an array or a list with gaps; and a flag for each that has arrived.
     """
 
-    palette: Image | None = None  # all colours of the plot, if they are known
     limits: tuple[float, float] | None = None  # of the values; None: from these results
     _has_large_integers = False  # which float64 may round
 

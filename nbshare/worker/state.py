@@ -91,7 +91,8 @@ class WorkerState:
 
             multiprocessing.process.current_process().authkey = values["authkey"]
         sys.argv = [*values["argv"]]
-        os.umask(values["umask"])
+        if values["umask"] is not None:
+            os.umask(values["umask"])
         context.set_arithmetic(values)
         context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:

@@ -41,7 +41,7 @@ def take_all_but(n_free, limit=256):
 @pytest.mark.parametrize(
     "n_free",
     [
-        (0, 3, 5, 8, 10, 12, 18, 21),
+        (0, 3, 5, 8, 10, 12, 18, 21, 26, 32),
         pytest.param((1, 6, 7, 9, 11, 14, 16, 20), marks=pytest.mark.slow),
     ],
     ids=["some", "others"],
@@ -145,8 +145,8 @@ assert quiet(np.sum, given).tolist() == [10.0 * i for i in range(1000)]
 """)
 
 
-def test_r1_a_segment_takes_one_descriptor(lab):
-    """Made, shared, attached or a result: for each large array that is kept there is one."""
+def test_r1_a_segment_takes_one_descriptor_or_two(lab):
+    """Made, shared, attached or a result: for each large array; two before Python 3.13."""
     lab.run("""
 def n_held(make):
     gc.collect()
@@ -164,7 +164,7 @@ for make in (
     lambda: quiet(np.sqrt, large.reshape(4, -1)),
 ):
     n = n_held(make)
-    assert n <= 12, n  # what a map keeps for the next one
+    assert n <= (12 if sys.version_info >= (3, 13) else 24), n  # a map keeps some for the next
 """)
 
 
@@ -197,7 +197,7 @@ except OSError as error:
     assert error.errno == errno.EMFILE
     for words in ("128", "ulimit -n", "32 KiB", "SharedBuffer", "raise the limit"):
         assert words in str(error), error
-assert 90 < len(arrays) < 128, len(arrays)
+assert len(arrays) > (90 if sys.version_info >= (3, 13) else 45), len(arrays)
 del arrays[:40]
 tasks.check_double()
 assert (quiet(np.sqrt, np.ones((4, 100_000))) == 1).all()
