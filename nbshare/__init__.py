@@ -16,14 +16,14 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
-`Executor`                         a `concurrent.futures.Executor` on the same workers
+`Executor`, `register_joblib`      a `concurrent.futures.Executor` on the same workers; for joblib
 `Checkpoint`, `open_checkpoint`    how a run is stored on disk; how far a stored run is
 `attach`                           the job of a run that another process drives
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
 `last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
 `doctor`                           what nbshare finds on this machine, and a self-test
-`errors`                           all exceptions and warnings
+`errors`, `types`                  all exceptions and warnings; types of what calls return
 =================================  ================================================================
 
 In a notebook, ``%load_ext nbshare`` adds ``%%workerfile workers.py``, which writes a cell to a
@@ -57,7 +57,6 @@ _NAMES = {
     "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
     "arrays.lock": "SharedLock",
     "arrays.ring": "RingBuffer",
-    "arrays.ring_slots": "RingStats",
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",
     "attached": "attach",
@@ -65,23 +64,23 @@ _NAMES = {
     "checkup": "doctor",
     "engine.local": "shutdown",
     "engine.results": "MISSING",
-    "engine.stats": "SlowItem StageStats WorkerStats",
     "errors": "MapInterrupted",
     "executor": "Executor",
+    "for_joblib": "register_joblib",
     "functions.files": "import_file",
     "job": "Job jobs last_job",
     "mapping": "map_async parallel_map",
     "notebook.explore": "explore",
     "notebook.live_plot": "LivePlot",
-    "pipelines": "PipelineResult pipeline",
-    "stored": "StoredRun open_checkpoint",
+    "pipelines": "pipeline",
+    "stored": "open_checkpoint",
     "worker.reports": "report",
 }
 _HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 # Constants first, then classes, then functions.
 __all__ = sorted(
-    ["errors", *_HOME_OF], key=lambda name: (not name.isupper(), name[0].islower(), name)
+    ["errors", "types", *_HOME_OF], key=lambda name: (not name.isupper(), name[0].islower(), name)
 )
 
 # IPython's hooks.
@@ -91,6 +90,8 @@ _HOME_OF |= dict.fromkeys(("load_ipython_extension", "unload_ipython_extension")
 def __getattr__(name: str) -> object:
     import importlib
 
+    if name == "types":  # it has parts of most modules
+        return importlib.import_module("nbshare.types")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The package first: two threads that import two of its modules at the same time would wait for

@@ -1,4 +1,5 @@
 from nbshare import errors as errors
+from nbshare import types as types
 from nbshare.arrays.buffer import SharedBuffer as SharedBuffer
 from nbshare.arrays.create import empty as empty
 from nbshare.arrays.create import empty_like as empty_like
@@ -10,7 +11,6 @@ from nbshare.arrays.create import zeros as zeros
 from nbshare.arrays.create import zeros_like as zeros_like
 from nbshare.arrays.lock import SharedLock as SharedLock
 from nbshare.arrays.ring import RingBuffer as RingBuffer
-from nbshare.arrays.ring_slots import RingStats as RingStats
 from nbshare.arrays.share import SharedObject as SharedObject
 from nbshare.arrays.share import share as share
 from nbshare.arrays.shared_array import SharedArray as SharedArray
@@ -19,11 +19,9 @@ from nbshare.checkpoint.options import Checkpoint as Checkpoint
 from nbshare.checkup import doctor as doctor
 from nbshare.engine.local import shutdown as shutdown
 from nbshare.engine.results import MISSING as MISSING
-from nbshare.engine.stats import SlowItem as SlowItem
-from nbshare.engine.stats import StageStats as StageStats
-from nbshare.engine.stats import WorkerStats as WorkerStats
 from nbshare.errors import MapInterrupted as MapInterrupted
 from nbshare.executor import Executor as Executor
+from nbshare.for_joblib import register_joblib as register_joblib
 from nbshare.functions.files import import_file as import_file
 from nbshare.job import Job as Job
 from nbshare.job import jobs as jobs
@@ -32,9 +30,7 @@ from nbshare.mapping import map_async as map_async
 from nbshare.mapping import parallel_map as parallel_map
 from nbshare.notebook.explore import explore as explore
 from nbshare.notebook.live_plot import LivePlot as LivePlot
-from nbshare.pipelines import PipelineResult as PipelineResult
 from nbshare.pipelines import pipeline as pipeline
-from nbshare.stored import StoredRun as StoredRun
 from nbshare.stored import open_checkpoint as open_checkpoint
 from nbshare.worker.reports import report as report
 

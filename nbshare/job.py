@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import fields
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,13 @@ from nbshare.wire.orders import generator
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
 
+    T = TypeVar("T", default=Any)  # what the function returns; of one named by a text, anything
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 S = TypeVar("S", bound="DataclassInstance")
 State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
@@ -49,7 +55,7 @@ _starting = _thread.allocate_lock()  # for changes of that list
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
-class Job:
+class Job(Generic[T]):
     """A run of `map_async` or `parallel_map`: how far it is, its results, and how to stop it.
 
     Returned by `map_async`, `attach`, `last_job` and `jobs`; not made by hand. It has the methods
@@ -125,9 +131,11 @@ class Job:
         self.n_workers = run.request.max_workers
         self._shown = shown  # a `nbshare.notebook.Showing`, which draws it
         self._is_shown = False  # in a row that says how it ends
-        self._new_results: Iterator[tuple[int, Any]] = iter(())  # for all that iterate
+        self._new_results: Iterator[tuple[int, T]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
-        self._forsaken: weakref.finalize[[], Job] | None = None  # tells the run that this is gone
+        self._forsaken: weakref.finalize[[], Job[T]] | None = (
+            None  # tells the run that this is gone
+        )
 
     # ------------------------------------------------------------ what can be read
 
@@ -312,7 +320,7 @@ class Job:
         return iterables[0] if len(iterables) == 1 else None
 
     @shown_from_the_call
-    def debug(self, i: int) -> Any:
+    def debug(self, i: int) -> T:
         """Run item `i` in this process, with the same inputs and seed, for the debugger.
 
         Set a breakpoint in the function before the call, or use ``%debug`` after an error.
@@ -364,7 +372,8 @@ class Job:
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
         with running_items():
-            return request.func(*self._run.item(index), **keywords)
+            result: T = request.func(*self._run.item(index), **keywords)
+        return result
 
     @property
     def _error(self) -> BaseException | None:
@@ -551,7 +560,7 @@ class Job:
         if not self.wait(timeout):
             raise TimeoutError(f"{self!r} is not over after {timeout} s")
 
-    def add_done_callback(self, function: Callable[[Job], object]) -> None:
+    def add_done_callback(self, function: Callable[[Job[T]], object]) -> None:
         """Call a function when the run is over, or immediately if it is.
 
         Parameters
@@ -609,7 +618,7 @@ class Job:
             raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
         return self.result()
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Iterator[tuple[int, T]]:
         """Iterate over (index, result) in order of completion, during the run.
 
         A failure is raised after the results that were done before it. With
@@ -642,7 +651,7 @@ class Job:
         if self.state != "done":
             unwrapped(*self._outcome())
 
-    def _next_result(self) -> tuple[int, Any] | None:
+    def _next_result(self) -> tuple[int, T] | None:
         """Return a result that no loop has taken; None if there is none at this moment."""
         with self._giving:
             new = next(self._new_results, None)

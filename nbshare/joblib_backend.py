@@ -21,48 +21,19 @@ from nbshare.memory import usable_cpus
 from nbshare.wire import is_worker
 from nbshare.wire.context import limit_threads, thread_variables
 
-__all__ = ["NbshareBackend", "register_joblib"]
+__all__ = ["NbshareBackend", "register"]
 
 LARGE = 1 << 20  # bytes of an array that is copied once for all tasks; joblib's own `max_nbytes`
 
 
-def register_joblib() -> None:
-    """Register the joblib backend ``"nbshare"``, for `joblib.parallel_config`.
-
-    Raises
-    ------
-    ImportError
-        joblib is not installed.
-
-    Examples
-    --------
-    >>> import math
-    >>> import joblib
-    >>> from nbshare.joblib_backend import register_joblib
-    >>> register_joblib()
-    >>> with joblib.parallel_config("nbshare", n_jobs=2):
-    ...     joblib.Parallel()(joblib.delayed(math.sqrt)(i) for i in [1, 4, 9])
-    [1.0, 2.0, 3.0]
-
-    Notes
-    -----
-    Array arguments of 1 MiB and more are copied to shared memory once per `joblib.Parallel` call.
-    Arrays are read-only in the workers, whatever their size; joblib's own processes get writable
-    copies of small ones. A `numpy.memmap` that is open for writing stays writable. Nested calls of
-    Parallel run their tasks one after the other. Without ``n_jobs=`` all CPUs are used, as with
-    joblib's Dask backend. ``initializer=``, ``initargs=`` and ``inner_max_num_threads=`` work as
-    with joblib's own processes.
-
-    References
-    ----------
-    `joblib: custom backends <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
-    """
+def register() -> None:
+    """Make joblib know the backend, in this process."""
     register_parallel_backend("nbshare", NbshareBackend)
 
 
 def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
     """Run a batch of calls; in a worker."""
-    register_joblib()  # a call of Parallel within a task may name the backend
+    register()  # a call of Parallel within a task may name the backend
     if n_threads is not None:
         os.environ.update(thread_variables(n_threads))
         limit_threads(n_threads)

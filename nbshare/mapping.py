@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Never, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-import numpy.typing as npt
+import numpy as np
 
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.checkpoint.options import Checkpoint
@@ -17,8 +18,9 @@ from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Request
 from nbshare.engine.supply import SourceSupply
 from nbshare.functions.reference import label_of
-from nbshare.job import Job
+from nbshare.job import Job, T
 from nbshare.notebook import check_display
+from nbshare.notebook.live_plot import Plot
 from nbshare.options import (
     Backend,
     MapOptions,
@@ -34,25 +36,32 @@ from nbshare.tracebacks import shown_from_the_call, unwrapped
 
 KNOWN = MapOptions._fields
 
-A = TypeVar("A", bound=npt.NDArray[Any])
-Function = Callable[..., Any] | str
+Function: TypeAlias = Callable[..., T] | str
+R_co = TypeVar("R_co", covariant=True)
+
+
+class NoSuchOption(Protocol[R_co]):
+    """What no value is, if `R_co` is Never.
+
+    The last overload takes an option of any name as this, so that type checkers tell of a misspelt
+    option in one message that names it, and not in a list of all overloads.
+    """
+
+    def __ne__(self, other: object, /) -> R_co: ...  # type: ignore[override]
 
 
 @overload
 def parallel_map(
-    func: Function, /, *iterables: Iterable[Any], out: Literal["list"], **options: Unpack[Options]
-) -> list[Any]: ...
+    func: Function[T],
+    /,
+    *iterables: Iterable[Any],
+    out: Literal["list"],
+    on_error: Literal["raise"] = ...,
+    **options: Unpack[OtherOptions],
+) -> list[T]: ...
 @overload
 def parallel_map(
-    func: Function, /, *iterables: Iterable[Any], out: Literal["stack"], **options: Unpack[Options]
-) -> tuple[Any, ...]: ...
-@overload
-def parallel_map(
-    func: Function, /, *iterables: Iterable[Any], out: A, **options: Unpack[Options]
-) -> A: ...
-@overload
-def parallel_map(
-    func: Function,
+    func: Function[T],
     /,
     *iterables: Iterable[Any],
     out: None = ...,
@@ -61,11 +70,28 @@ def parallel_map(
 ) -> SharedArray | Any: ...  # a list if results fit no array; Any lets both be used unchecked
 @overload
 def parallel_map(
-    func: Function, /, *iterables: Iterable[Any], out: None = ..., **options: Unpack[Options]
+    func: Function[T],
+    /,
+    *iterables: Iterable[Any],
+    shared: Mapping[str, Any] | None = ...,
+    out: Out = ...,
+    max_workers: int | None = ...,
+    chunksize: int | None = ...,
+    progress: bool | str | type | None = ...,
+    plot: Plot = ...,
+    on_error: Literal["raise", "return"] = ...,
+    retries: int = ...,
+    timeout: float | None = ...,
+    seed: int | np.random.SeedSequence | None = ...,
+    initializer: Callable[..., Any] | None = ...,
+    initargs: Sequence[Any] = ...,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = ...,
+    backend: Any = ...,
+    **misspelt: NoSuchOption[Never],
 ) -> Any: ...
 @shown_from_the_call
 def parallel_map(
-    func: Function, /, *iterables: Iterable[Any], out: Any = None, **options: Unpack[Options]
+    func: Function[T], /, *iterables: Iterable[Any], out: Out = None, **options: Any
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
@@ -371,13 +397,13 @@ def parallel_map(
 
 @shown_from_the_call
 def map_async(
-    func: Function,
+    func: Function[T],
     /,
     *iterables: Iterable[Any],
     out: Out = None,
     detach: bool = False,
     **options: Unpack[Options],
-) -> Job:
+) -> Job[T]:
     """Start a run in the background; see `parallel_map` for the arguments.
 
     Parameters
@@ -450,7 +476,7 @@ def map_async(
 
 
 def _checked(
-    name: str, func: Function, iterables: tuple[Iterable[Any], ...], out: Any, options: Options
+    name: str, func: Function[Any], iterables: tuple[Iterable[Any], ...], out: Any, options: Any
 ) -> tuple[MapOptions, Request, Backend, str]:
     """Check the arguments of `parallel_map` or `map_async`; return the label of the run, too."""
     known = (*KNOWN, "detach") if name == "map_async" else KNOWN

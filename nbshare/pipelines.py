@@ -83,7 +83,7 @@ class PipelineResult:
     True
     """
 
-    __module__ = "nbshare"
+    __module__ = "nbshare.types"
 
     results: Any
     stages: StatsTable[StageStats]

@@ -52,6 +52,22 @@ class Outdated(NamedTuple):
         Number of items whose results depended on something that has changed.
     changes : list of str
         What changed, one sentence each.
+
+    Examples
+    --------
+    How much of a longer call is stored?
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> nbshare.open_checkpoint(folder).outdated(math.sqrt, [1.0, 4.0, 9.0])
+    Outdated(n_items=3, n_stored=2, n_new=1, n_changed=0, changes=[])
+
+    Would a call be refused, because something has changed?
+
+    >>> bool(nbshare.open_checkpoint(folder).outdated(math.log2, [1.0, 4.0]).changes)
+    True
     """
 
     n_items: int
@@ -59,6 +75,9 @@ class Outdated(NamedTuple):
     n_new: int
     n_changed: int
     changes: list[str]
+
+
+Outdated.__module__ = "nbshare.types"
 
 
 @shown_from_the_call
@@ -133,7 +152,7 @@ class StoredRun:
     ((3,), True)
     """
 
-    __module__ = "nbshare"
+    __module__ = "nbshare.types"
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -27,12 +27,12 @@ GROUPS = {
         *("empty_like", "zeros_like", "ones_like", "full_like"),
         *("SharedArray", "SharedObject", "SharedBuffer", "SharedLock"),
     ],
-    "Streams of blocks": ["pipeline", "PipelineResult", "RingBuffer"],
-    "For other libraries": ["Executor", "import_file"],
+    "Streams of blocks": ["pipeline", "RingBuffer"],
+    "For other libraries": ["Executor", "register_joblib", "import_file"],
     "Looking at results": ["LivePlot", "explore"],
-    "Results on disk": ["Checkpoint", "open_checkpoint", "StoredRun", "attach"],
-    "Stats": ["WorkerStats", "StageStats", "RingStats", "SlowItem"],
+    "Results on disk": ["Checkpoint", "open_checkpoint", "attach"],
     "This machine": ["doctor"],
+    "Types of what calls return": nbshare.types.__all__,
 }
 LISTS = ("Parameters", "Other Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
 TEXTS = ("Notes", "References", "Examples")
@@ -41,7 +41,7 @@ TEXTS = ("Notes", "References", "Examples")
 def reference() -> str:
     """Return the reference of all public names, grouped, with links between them."""
     grouped = [name for names in GROUPS.values() for name in names]
-    others = sorted(set(nbshare.__all__) - set(grouped) - {"errors", "MapInterrupted"})
+    others = sorted(set(nbshare.__all__) - set(grouped) - {"errors", "types", "MapInterrupted"})
     assert not others, f"in no group: {others}"
     lines = ["# Reference", "", "Made from the docstrings by `notebooks/rebuild.py`.", ""]
     for title, names in GROUPS.items():
@@ -51,7 +51,8 @@ def reference() -> str:
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]
         for name in names:
-            lines += [f"### {name}", "", *entry(name, getattr(nbshare, name)), ""]
+            home = nbshare.types if name in nbshare.types.__all__ else nbshare
+            lines += [f"### {name}", "", *entry(name, getattr(home, name)), ""]
     lines += ["## Errors and warnings", "", *markdown(inspect.getdoc(nbshare.errors) or ""), ""]
     for name in nbshare.errors.__all__:
         lines += [f"### {name}", "", *entry(name, getattr(nbshare.errors, name)), ""]
@@ -182,6 +183,7 @@ def inline(text: str) -> str:
 
 def linked(name: str) -> str:
     """Return a name as code, linked to its entry if it has one."""
-    short = name.removeprefix("nbshare.").removeprefix("errors.")
-    is_ours = short in nbshare.__all__ or short in nbshare.errors.__all__
+    short = name.removeprefix("nbshare.").removeprefix("errors.").removeprefix("types.")
+    homes = nbshare, nbshare.errors, nbshare.types
+    is_ours = any(short in home.__all__ for home in homes)
     return f"[`{name}`](#{short.lower()})" if is_ours else f"`{name}`"

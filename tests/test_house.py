@@ -37,6 +37,10 @@ import sys, nbshare, pytest
 for name, home in nbshare._HOME_OF.items():
     if isinstance(found := getattr(nbshare, name), type):
         found.__module__ = f"nbshare.{home}"
+for home in ("engine.stats", "arrays.ring_slots", "pipelines", "stored"):
+    for found in vars(sys.modules[f"nbshare.{home}"]).values():
+        if getattr(found, "__module__", "") == "nbshare.types":
+            found.__module__ = f"nbshare.{home}"
 nbshare.errors.NbshareError.__module__ = "nbshare.base_error"
 nbshare.errors.WorkerDiedError.__module__ = "nbshare.died"
 sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovider"]))
@@ -67,6 +71,26 @@ def test_type_checkers_know_what_comes_back():
 def test_type_checkers_know_all_options():
     """The options for type checkers are those that are checked when a call begins."""
     assert {"out", *Options.__annotations__} == set(MapOptions._fields)
+    *_, last = typing.get_overloads(nbshare.parallel_map)
+    assert set(inspect.signature(last).parameters) == {
+        *("func", "iterables", "misspelt"),
+        *MapOptions._fields,
+    }
+
+
+def test_type_checkers_tell_of_a_misspelt_option_in_one_line(tmp_path):
+    """The line names the option."""
+    script = tmp_path / "misspelt.py"
+    script.write_text(
+        "from nbshare import parallel_map\nparallel_map(abs, [1], max_worker=2, retries=1)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)],
+        cwd=ROOT, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    (line,) = ended.stdout.splitlines()
+    assert "max_worker" in line
+    assert "NoSuchOption" in line
 
 
 def test_import_loads_numpy_and_the_standard_library_only():
@@ -100,11 +124,14 @@ print(sorted(optional & {name.split(".")[0] for name in sys.modules}))
 # ------------------------------------------------------------------------- public face
 
 
+PUBLIC_MODULES = [nbshare, nbshare.errors, nbshare.types]
+
+
 def _rank(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
-@pytest.mark.parametrize("module", [nbshare, nbshare.errors], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", PUBLIC_MODULES, ids=lambda m: m.__name__)
 def test_the_public_names_are_sorted_and_there(module):
     """``__all__`` is sorted (constants, classes, functions), without doubles, and all exist."""
     assert module.__all__ == sorted(set(module.__all__), key=_rank)
@@ -130,18 +157,19 @@ print(sorted(name for name in others if not inspect.ismodule(getattr(nbshare, na
 def test_no_public_name_is_a_module_s_too():
     """An import of the module would put it in the place of the function."""
     modules = {path.stem for path in (ROOT / "nbshare").iterdir()}
-    assert modules & set(nbshare.__all__) == {"errors"}
+    assert modules & set(nbshare.__all__) == {"errors", "types"}
 
 
 FUNCTIONS = [name for name in nbshare.__all__ if inspect.isfunction(getattr(nbshare, name))]
 CLASSES = [
     getattr(module, name)
-    for module in (nbshare, nbshare.errors)
+    for module in PUBLIC_MODULES
     for name in module.__all__
     if inspect.isclass(getattr(module, name))
 ]
-NAMES = [name for name in nbshare.__all__ if name != "errors"]
+NAMES = [name for name in nbshare.__all__ if name not in {"errors", "types"}]
 NAMES += [f"errors.{name}" for name in nbshare.errors.__all__]
+NAMES += [f"types.{name}" for name in nbshare.types.__all__]
 
 
 def sections(text: str) -> dict[str, str]:
@@ -196,8 +224,8 @@ def test_the_stub_has_the_public_names():
     stub = ast.parse((ROOT / "nbshare" / "__init__.pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.name: node.module for node in imports for alias in node.names}
-    assert homes.pop("errors") == "nbshare"
-    assert sorted([*homes, "errors"]) == sorted(nbshare.__all__)
+    assert homes.pop("errors") == homes.pop("types") == "nbshare"
+    assert sorted([*homes, "errors", "types"]) == sorted(nbshare.__all__)
     for name, home in homes.items():
         assert f"nbshare.{nbshare._HOME_OF[name]}" == home
 
@@ -241,13 +269,13 @@ def test_the_annotations_of_public_functions_can_be_evaluated(name):
     assert typing.get_type_hints(getattr(nbshare, name))
 
 
-@pytest.mark.parametrize("module", [nbshare, nbshare.errors], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", PUBLIC_MODULES, ids=lambda m: m.__name__)
 def test_public_classes_say_where_users_find_them(module):
     """Their module is the public one, by which they are pickled."""
     for name in module.__all__:
         cls = getattr(module, name)
         if inspect.isclass(cls):
-            home = "nbshare.errors" if issubclass(cls, BaseException) else "nbshare"
+            home = "nbshare.errors" if issubclass(cls, BaseException) else module.__name__
             assert cls.__module__ == home
             assert pickle.loads(pickle.dumps(cls)) is cls
 

@@ -93,7 +93,7 @@ class RingStats(NamedTuple):
     consumers_waited_s: float
 
 
-RingStats.__module__ = "nbshare"
+RingStats.__module__ = "nbshare.types"
 
 
 class Holder:

@@ -57,7 +57,7 @@ class SlowItem:
     (1, True)
     """
 
-    __module__ = "nbshare"
+    __module__ = "nbshare.types"
 
     index: int
     elapsed_s: float
@@ -107,7 +107,7 @@ class WorkerStats:
     True
     """
 
-    __module__ = "nbshare"
+    __module__ = "nbshare.types"
 
     pid: int
     n_items: int
@@ -204,7 +204,7 @@ class StageStats:
     True
     """
 
-    __module__ = "nbshare"
+    __module__ = "nbshare.types"
 
     name: str
     workers: int

@@ -253,9 +253,8 @@ class LivePlot:
         return callable(self.kind) or type(self).draw is not LivePlot.draw
 
 
-Plot: TypeAlias = (
-    str | LivePlot | Callable[..., Any] | Sequence[str | LivePlot | Callable[..., Any]] | None
-)
+OnePlot: TypeAlias = Literal["line", "image", "hist"] | LivePlot | Callable[..., Any]
+Plot: TypeAlias = OnePlot | Sequence[OnePlot] | None
 
 
 def as_plots(plot: Any) -> list[LivePlot]:

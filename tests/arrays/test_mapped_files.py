@@ -16,9 +16,8 @@ from faultlab import wait_until
 from numpy.lib.stride_tricks import as_strided
 
 import nbshare
-from nbshare import Executor, parallel_map, pipeline
+from nbshare import Executor, parallel_map, pipeline, register_joblib
 from nbshare.errors import StaleReferenceError
-from nbshare.joblib_backend import register_joblib
 
 register_joblib()
 

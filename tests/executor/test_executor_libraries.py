@@ -15,8 +15,7 @@ import pytest
 from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
-from nbshare import Executor
-from nbshare.joblib_backend import register_joblib
+from nbshare import Executor, register_joblib
 from nbshare.memory import usable_cpus
 
 register_joblib()
