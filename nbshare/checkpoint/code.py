@@ -30,7 +30,7 @@ from nbshare.checkpoint.sources import (
     asked_for,
     step_to,
 )
-from nbshare.functions.pickling import MAINS
+from nbshare.functions.pickling import MAINS, is_by_value
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
@@ -79,8 +79,8 @@ class Code:
             self.sources.reach(name := self.sources.name_of(obj))
             return f"module {self.sources.label(name)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
-        has_no_name = module in MAINS or "<" in qualname
-        has_no_name |= isinstance(obj, FunctionType) and module in UNNAMED
+        is_made = isinstance(obj, FunctionType) and module in UNNAMED
+        has_no_name = is_by_value(obj) or is_made
         if not has_no_name and _is_named(obj):
             self.sources.reach(module, qualname.partition(".")[0])
             if _is_older(obj):

@@ -22,11 +22,11 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 
 from nbshare.checkpoint.digests import digest
+from nbshare.functions.definitions import imports_in
 from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
@@ -72,24 +72,6 @@ def parsed(source: bytes) -> ast.Module:
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
     return tree
-
-
-def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """Yield the names that imports bind, and to what, such as ``module.name``.
-
-    The name is ``*`` for all names of a module, and empty for a module that is imported only.
-    """
-    for part in ast.walk(node):
-        if isinstance(part, ast.Import):
-            for alias in part.names:
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or whole, whole
-                yield "", alias.name
-        elif isinstance(part, ast.ImportFrom):
-            name = "." * part.level + (part.module or "")
-            module = resolve_name(name, package) if part.level and package else name
-            for alias in part.names:
-                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
@@ -176,7 +158,7 @@ class Module:
         for statement in self.statements:
             for name in bound_by(statement):
                 self.named[name].append(statement)
-            for name, target in imports_in(statement, self.package):
+            for name, target in imports_in(ast.walk(statement), self.package):
                 self.targets[name].append(target)
 
     def has(self, name: str) -> bool:
@@ -331,7 +313,7 @@ class Sources:
         found, names = list[ast.stmt](), list[str]()
         for statement in module.statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
-                steps += [(target, "") for _, target in imports_in(statement, module.package)]
+                steps += [(target, "") for _, target in imports_in([statement], module.package)]
             if self._acts(module, statement):
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
@@ -409,8 +391,8 @@ class Sources:
             return []
         steps, bindings = list[Step](), dict[str, list[str]]()
         for statement in found:
-            steps += [(target, "") for _, target in imports_in(statement, module.package)]
             parts = [*ast.walk(statement)]
+            steps += [(target, "") for _, target in imports_in(parts, module.package)]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
             for use in {*uses_in(statement)}:

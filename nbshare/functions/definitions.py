@@ -15,6 +15,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -182,6 +183,24 @@ def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
                 ):
                     changed.update({name} if _path(owner) != {"self"} else ())
     return changed
+
+
+def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, and to what, such as ``module.name``.
+
+    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    """
+    for part in parts:
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+                yield "", alias.name
+        elif isinstance(part, ast.ImportFrom):
+            name = "." * part.level + (part.module or "")
+            module = resolve_name(name, package) if part.level and package else name
+            for alias in part.names:
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
