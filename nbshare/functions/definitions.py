@@ -7,6 +7,7 @@ and sets of them). These may have any value, and are not compared:
 - A name that code changes later, such as a counter or a cache: see `changed_by`.
 - A name that other statements bind as well, such as a loop or ``try``.
 - A list, dict or set that is empty in the file, such as a registry.
+- A member of a class whose name begins with two underscores.
 """
 
 from __future__ import annotations
@@ -91,13 +92,10 @@ def definitions(
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
-    owner = where.rstrip(".").rpartition(".")[2].lstrip("_")
     for name, nodes in given.items():
-        is_private = owner and name.startswith("__") and not name.endswith("__")
-        key = f"_{owner}{name}" if is_private else name
-        yield Definition(where + name, key, names, nodes)
+        yield Definition(where + name, name, names, nodes)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-        cls = names.get(key)
+        cls = names.get(name)
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             yield from definitions(classes[-1].body, vars(cls), f"{where}{name}.")
 
