@@ -273,7 +273,7 @@ class Table(NamedTuple):
         return mapped(file, self.dtype, mode, self.start, (n, *self.shape))
 
 
-class Column:
+class TableWriter:
     """A table, open for writing.
 
     Parameters

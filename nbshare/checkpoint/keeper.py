@@ -26,7 +26,7 @@ from nbshare.checkpoint.directory import Directory, storable
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.loaded import check_loaded
 from nbshare.checkpoint.options import Checkpoint
-from nbshare.checkpoint.reader import STORED, Rows, copy_rows
+from nbshare.checkpoint.reader import STORED, copy_rows
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
 from nbshare.engine.run import Request
@@ -35,7 +35,7 @@ from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
-from nbshare.wire.rows import FilePlace, RowSource, RowWriter, index_of
+from nbshare.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -83,7 +83,7 @@ class Keeper:
         self._directory = Directory(options, key, request, began_at, "part" if part else "run")
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
-        self._order: list[Rows] = []
+        self._order: list[RowNumbers] = []
         # By page: the states that the index had at the last look.
         self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
@@ -150,7 +150,7 @@ class Keeper:
             self._call.board.extend(len(columns[0]))
             self._restore(first, self._find(columns, first))
 
-    def _find(self, columns: Sequence[Any], first: int) -> Rows:
+    def _find(self, columns: Sequence[Any], first: int) -> RowNumbers:
         """Return the rows of the next items, from item `first` on."""
         board, rows = self._call.board, np.full(len(columns[0]), -1)
         pairs = self._items.next(columns, first)
@@ -163,7 +163,7 @@ class Keeper:
         self._order.append(rows)
         return rows
 
-    def _restore(self, first: int, rows: Rows) -> None:
+    def _restore(self, first: int, rows: RowNumbers) -> None:
         """Place stored results of items, from item `first` on, where workers would put theirs."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
         states = self._directory.states(rows)
@@ -269,7 +269,7 @@ class Keeper:
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        source = RowSource(
+        source = TransferSource(
             lambda start, stop: results.rows(page.first + start, stop - start),
             lambda places: list(map(tuple, page.index[:, places].T.tolist())),
             results.logs,

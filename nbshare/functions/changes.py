@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import resolve_name
 from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -34,6 +33,7 @@ from nbshare.functions.definitions import (
     changed_by,
     codes_in,
     definitions,
+    imports_in,
 )
 from nbshare.functions.freshness import (
     Stamp,
@@ -45,7 +45,7 @@ from nbshare.functions.freshness import (
     stamp_of,
 )
 from nbshare.functions.imports import FreshLoader
-from nbshare.functions.pickling import MAINS
+from nbshare.functions.pickling import MAINS, is_by_value
 
 MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
 MOST_NAMED = 5  # changes in a message
@@ -135,10 +135,9 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
         elif isinstance(value, FunctionType | type):
             yield value.__module__ or ""
             todo.append(vars(value).get("__wrapped__"))
-            is_by_value = value.__module__ in MAINS or "<" in value.__qualname__
             if isinstance(value, type) and value.__module__ in MAINS:
                 todo += [*value.__bases__, *vars(value).values()]
-            elif isinstance(value, FunctionType) and is_by_value:
+            elif isinstance(value, FunctionType) and is_by_value(value):
                 used = {name for code in codes_in(value.__code__) for name in code.co_names}
                 found = [value.__globals__[name] for name in used & value.__globals__.keys()]
                 packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
@@ -174,8 +173,8 @@ class _File:
         is_package = os.path.basename(path) == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
         self.imports = [package]
-        for each in _statements_in(self.statements):
-            self.imports += _imported_by(each, package)
+        for _, target in imports_in(_statements_in(self.statements), package):
+            self.imports += [target, target.rpartition(".")[0]]
 
     @cached_property
     def changed(self) -> set[str]:
@@ -198,16 +197,6 @@ def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield each
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             yield from _statements_in(getattr(each, name, ()))
-
-
-def _imported_by(statement: ast.stmt, package: str) -> Iterator[str]:
-    if isinstance(statement, ast.Import):
-        yield from (alias.name for alias in statement.names)
-    elif isinstance(statement, ast.ImportFrom):
-        name = "." * statement.level + (statement.module or "")
-        name = resolve_name(name, package) if statement.level and package else name
-        yield name
-        yield from (f"{name}.{alias.name}" for alias in statement.names)
 
 
 class _Seen:

@@ -7,6 +7,7 @@ and sets of them). These may have any value, and are not compared:
 - A name that code changes later, such as a counter or a cache: see `changed_by`.
 - A name that other statements bind as well, such as a loop or ``try``.
 - A list, dict or set that is empty in the file, such as a registry.
+- A member of a class whose name begins with two underscores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -90,13 +92,10 @@ def definitions(
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
-    owner = where.rstrip(".").rpartition(".")[2].lstrip("_")
     for name, nodes in given.items():
-        is_private = owner and name.startswith("__") and not name.endswith("__")
-        key = f"_{owner}{name}" if is_private else name
-        yield Definition(where + name, key, names, nodes)
+        yield Definition(where + name, name, names, nodes)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-        cls = names.get(key)
+        cls = names.get(name)
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             yield from definitions(classes[-1].body, vars(cls), f"{where}{name}.")
 
@@ -182,6 +181,24 @@ def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
                 ):
                     changed.update({name} if _path(owner) != {"self"} else ())
     return changed
+
+
+def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, and to what, such as ``module.name``.
+
+    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    """
+    for part in parts:
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+                yield "", alias.name
+        elif isinstance(part, ast.ImportFrom):
+            name = "." * part.level + (part.module or "")
+            module = resolve_name(name, package) if part.level and package else name
+            for alias in part.names:
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

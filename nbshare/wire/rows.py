@@ -46,7 +46,7 @@ class FilePlace(NamedTuple):
     log: int  # which log is its own
 
 
-class RowSource(NamedTuple):
+class TransferSource(NamedTuple):
     """Where results are that become rows: in the memory of a call, or in a part of a run."""
 
     values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
@@ -151,13 +151,13 @@ class RowWriter:
         self.commit(rows, index)
 
     def transfer(
-        self, source: RowSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
+        self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
     ) -> None:
         """Write results that are elsewhere.
 
         Parameters
         ----------
-        source : RowSource
+        source : TransferSource
             Where they are.
         places, rows, index : ndarray
             The place of each result there, the row that it gets, and what the index tells of it.

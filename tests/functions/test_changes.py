@@ -195,7 +195,6 @@ WARNED = {
     "an imported module": "class Fake: pass\nlib.time = Fake()",
     "a function of another module": "def g(x): return x\nconsts.g = g",
     "a class attribute": "lib.Model.rate = 3",
-    "a private one": "lib.Model._Model__secret = 4",
     "of an abstract class": "lib.Base.size = 6",
     "of a dataclass": "lib.Point.x = 6.0",
     "a method": "def apply(self, x): return 0\nlib.Model.apply = apply",
