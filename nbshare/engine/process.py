@@ -237,8 +237,8 @@ class WorkerStarter:
         self._life_write.close()
         self._end_server()
         self._life_read.close()
-        self.lock_fd = -1  # first: other threads may look at it
         self._lock.close()
+        self.lock_fd = -1
 
     def forget(self) -> None:
         """Close what a forked child of the owner has inherited."""
