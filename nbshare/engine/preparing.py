@@ -23,7 +23,6 @@ from nbshare.functions.reference import assigned_around, label_of
 from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
 from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
-from nbshare.wire.failures import SharedName
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Fixed, Order, Stage
 
@@ -87,7 +86,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
     try:
-        return arena.pack({SharedName(name): value for name, value in shared.items()}, "shared=")
+        return arena.pack(shared, "shared=")
     except Exception:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")

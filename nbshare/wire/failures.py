@@ -7,10 +7,9 @@ import pickle
 import re
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
@@ -117,36 +116,6 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         text=cut(_text(error), n),
         traceback=_format(error, with_notes=pickled is None),
     )
-
-
-class SharedName(str):
-    """A name in ``shared=`` whose pickle tells which object is loaded next."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> Any:
-        return _load_next, (str(self),)
-
-
-_loading = threading.local()
-
-
-def _load_next(name: str) -> str:
-    _loading.name = name
-    return name
-
-
-@contextmanager
-def naming_shared() -> Iterator[None]:
-    """Name the object of ``shared=`` that cannot be loaded in its error."""
-    _loading.name = None
-    try:
-        yield
-    except Exception as error:
-        if _loading.name is not None:
-            what = f"raised while shared[{_loading.name!r}] was loaded"
-            noted(error, f"{what}: pass what it is made from, and make it in initializer=")
-        raise
 
 
 def raised_by_source(

@@ -13,7 +13,8 @@ from heapq import heappushpop, heapreplace
 from itertools import chain
 from typing import Any
 
-from nbshare.arrays.inputs import Inputs
+from nbshare.arrays.inputs import Inputs, Packed
+from nbshare.errors import noted
 from nbshare.functions.freshness import n_executed
 from nbshare.memory import Segment
 from nbshare.wire.board import (
@@ -40,7 +41,7 @@ from nbshare.wire.board import (
     Board,
     Claims,
 )
-from nbshare.wire.failures import leave, naming_shared, text_of
+from nbshare.wire.failures import leave, text_of
 from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import Fixed, Order
 from nbshare.wire.results import LogKey, OutputSpec
@@ -194,8 +195,7 @@ class Work:
                     func: Callable[..., Any] = inputs.load(fixed.func)
                     namespaces.keep()
                     if fixed.shared is not None:
-                        with naming_shared():
-                            func = partial(func, **inputs.load(fixed.shared))
+                        func = partial(func, **_loaded_shared(inputs, fixed.shared))
                         namespaces.keep()
                 filter_warnings()
                 return func
@@ -446,6 +446,15 @@ class Work:
             self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
             pairs = array("q", chain.from_iterable(self._slowest))
             self._slot[SLOWEST:REPORTED] = pairs
+
+
+def _loaded_shared(inputs: Inputs, packed: Packed) -> dict[str, Any]:
+    try:
+        return inputs.load(packed)  # type: ignore[no-any-return]
+    except Exception as error:
+        remedy = "pass what the objects are made from, and make them in initializer="
+        noted(error, f"raised while shared= was loaded: {remedy}")
+        raise
 
 
 def _await_items(sources: Sequence[Source], fed: FedItems | None, caller: Caller) -> bool:
