@@ -218,7 +218,7 @@ class SourceSupply(Supply):
                 f"out= has {len(out)} rows, but the iterable gave {n} items"
             )
         elif self._intake.error is not None:
-            call.error_at_end = raised_by_source(self._intake.error, n, by_other_thread=True)
+            call.error_at_end = raised_by_source(self._intake.error, n)
         self._intake.close()
         call.close()
 

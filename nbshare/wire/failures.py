@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import signal
 import sys
 import traceback
@@ -21,8 +20,6 @@ from nbshare.wire import is_worker
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
-# What objects say that work in their own thread only: database cursors, thread-local values.
-_OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
 MAX_LINES = 40  # of the beginning and the end of a traceback, each
 
 
@@ -118,13 +115,9 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
     )
 
 
-def raised_by_source(
-    error: BaseException, index: int, *, by_other_thread: bool = False
-) -> BaseException:
+def raised_by_source(error: BaseException, index: int) -> BaseException:
     """Return the error of a run whose iterable raised one."""
     where = f"when item {index} was taken from the iterable"
-    if by_other_thread and _OF_A_THREAD.search(f"{type(error).__name__}: {error}"):
-        where += " by another thread than yours: pass list(...) of it instead"
     if not isinstance(error, Exception):  # SystemExit must not end the caller
         return _task_error(describe(error, index, ""), where)
     noted(error, f"raised {where}")

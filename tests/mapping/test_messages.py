@@ -369,25 +369,6 @@ def test_an_object_of_shared_that_does_not_load_is_its_own_error(backend):
     assert "initializer=" in notes
 
 
-def test_a_source_that_works_in_its_own_thread_only_says_to_pass_a_list():
-    connection = sqlite3.connect(":memory:")
-    connection.execute("create table t(k)")
-    connection.executemany("insert into t values (?)", [(1,), (2,)])
-    with pytest.raises(sqlite3.ProgrammingError) as caught:
-        parallel_map(one, connection.execute("select k from t"), progress=False)
-    assert "pass list(...)" in "\n".join(caught.value.__notes__)
-    assert parallel_map(one, list(connection.execute("select k from t"))) == [(1,), (2,)]
-    connection.close()
-    local = threading.local()
-    local.value = 1
-    with pytest.raises(AttributeError) as caught:
-        parallel_map(one, (local.value for _ in range(2)), progress=False)
-    assert "pass list(...)" in "\n".join(caught.value.__notes__)
-    with pytest.raises(ZeroDivisionError) as caught:
-        parallel_map(one, (1 // k for k in (1, 0)), progress=False)
-    assert caught.value.__notes__ == ["raised when item 1 was taken from the iterable"]
-
-
 def test_gevents_monkey_patching_is_refused_in_one_sentence(monkeypatch):
     """Under it worker processes cannot be started, nor waited for."""
     patched = {"select"}
