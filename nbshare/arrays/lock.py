@@ -28,7 +28,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NotBuiltYetError
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
-UNTOLD = 56  # offset of a byte: a dead process held the lock, and no holder was told yet
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
 
 # From pthread.h: the same in glibc and musl.
@@ -180,7 +179,6 @@ class SharedLock(ByReference):
         address = place.ctypes.data
         self._as_parameter_ = ctypes.c_void_p(address)  # so that C functions take the lock itself
         self._word = ctypes.c_uint32.from_address(address + self._pthread.holder_offset)
-        self._untold = ctypes.c_ubyte.from_address(address + UNTOLD)
         self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -243,20 +241,16 @@ class SharedLock(ByReference):
             if code in (errno.EBUSY, errno.ETIMEDOUT):
                 return False
             if code == errno.EOWNERDEAD:
-                # Noted in the memory, first: if an interrupt ends this acquire, the next is told.
-                self._untold.value = 1
                 self._pthread.consistent(self)
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
-            self.was_abandoned = bool(self._untold.value)
-            self._untold.value = 0
+            self.was_abandoned = code == errno.EOWNERDEAD
             # No call follows, and so no interrupt, until the caller has the lock.
             return True
         except BaseException:
             # It was not ours above. An interrupt may have come between success and our knowing it.
             if self._is_mine():
-                if self._pthread.consistent(self) == 0:  # taken over from the dead, as above
-                    self._untold.value = 1
+                self._pthread.consistent(self)  # if it was taken over from the dead
                 self.release()
             raise
 

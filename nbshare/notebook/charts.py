@@ -10,7 +10,17 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import GREY, Floats, Painter, as_floats, calm, named, write_dates
+from nbshare.notebook.values import (
+    GREY,
+    MAX_EXACT,
+    Floats,
+    Painter,
+    as_floats,
+    calm,
+    named,
+    remark_on,
+    write_dates,
+)
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
@@ -111,7 +121,7 @@ class LinePainter(Painter):
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd = int(np.count_nonzero(~is_finite[there]))
-        return "{}" + self._remark(finite, n_odd, n_outside)
+        return "{}" + remark_on(n_odd, n_outside)
 
 
 def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
@@ -188,10 +198,10 @@ class HistPainter(Painter):
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, counts.max()), margin=0.03)[1])
         n_outside = finite.size - inside.size
-        return "{}" + self._remark(finite, numbers.size - finite.size, n_outside)
+        return "{}" + remark_on(numbers.size - finite.size, n_outside)
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
-        is_whole = self._dtype.kind in "biu" and not self._has_large_integers
+        is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
         if is_whole and inside.size and not isinstance(self._plot.limits, tuple):
             low, high = inside.min(), inside.max()
         if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:

@@ -21,6 +21,7 @@ from nbshare.notebook.values import (
     as_floats,
     dress,
     named,
+    remark_on,
     write_dates,
 )
 
@@ -239,7 +240,7 @@ class ImagePainter(Painter):
         if self._is_coloured:
             pixels /= 255 if self._dtype.kind in "iu" else 1
             n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
-            remark = self._sampled + self._remark(np.empty(0), 0, int(n_outside))
+            remark = self._sampled + remark_on(0, int(n_outside))
         elif (finite := pixels[np.isfinite(pixels)]).size:
             low, high = self._ends(*self._range(finite))
             self._image.set_clim(low, high)
@@ -247,7 +248,6 @@ class ImagePainter(Painter):
             if self._bar.extend != extend:
                 self._bar.remove()
                 self._draw_bar(extend)
-            remark = self._remark(finite, 0, 0)
         self._show_odd(pixels)
         self._image.set_data(opaque(pixels) if self._is_coloured else pixels)
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:

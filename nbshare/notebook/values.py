@@ -21,7 +21,7 @@ from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 _BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
-_MAX_EXACT = 2**53  # larger integers are rounded by float64
+MAX_EXACT = 2**53  # larger integers are rounded by float64
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -46,7 +46,6 @@ class Painter:
     """
 
     limits: tuple[float, float] | None = None  # of the values; None: from these results
-    _has_large_integers = False  # which float64 may round
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -116,15 +115,6 @@ class Painter:
         """Return the ends of the scale for a range: exactly the user's, or round ones."""
         return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
 
-    def _remark(self, finite: Floats, n_odd: int, n_outside: int) -> str:
-        """Return what the title says of the values that are not where they should be."""
-        remark = f", {n_odd} not finite" if n_odd else ""
-        remark += f", {n_outside} outside" if n_outside else ""
-        if self._has_large_integers and finite.size:
-            step = np.spacing(np.abs(finite).max())
-            remark += ", rounded to 16 digits" if np.ptp(finite) < 1000 * step else ""
-        return remark
-
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
         name = "|result|" if self._dtype.kind == "c" else "result"
@@ -142,8 +132,6 @@ class Painter:
             part = self._stacked(results if value is None else list(map(value, results)))
         if part.dtype.kind not in "biufcMm":
             raise self._refusal(f"arrays of dtype {part.dtype}")
-        if part.dtype.kind in "iu" and part.size:
-            self._has_large_integers |= max(int(part.max()), -int(part.min())) > _MAX_EXACT
         return part
 
     def _stacked(self, results: list[Any]) -> NDArray[Any]:
@@ -158,7 +146,6 @@ class Painter:
             array = np.asarray(results)
             if array.dtype != object:
                 return array
-            self._has_large_integers |= isinstance(first, int)
             return array.astype(float)  # of several kinds, or too large for NumPy's integers
         except (TypeError, ValueError):
             raise self._refusal("arrays of several shapes or kinds") from None
@@ -194,6 +181,12 @@ def write_dates(axis: Axis) -> None:
     locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
     axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def remark_on(n_odd: int, n_outside: int) -> str:
+    """Return what a title says of the values that are not where they should be."""
+    remark = f", {n_odd} not finite" if n_odd else ""
+    return remark + (f", {n_outside} outside" if n_outside else "")
 
 
 def dress(axes: Axes) -> None:

@@ -568,26 +568,22 @@ def test_only_the_end_of_a_with_block_can_leave_it_held(lock, other):
     other(check)  # in a thread of its own: the tracing is
 
 
-def test_no_moment_of_a_takeover_keeps_the_news_from_the_next(lock, other):
-    """An interrupted heir of a dead holder is told before, or the next one is told."""
-    told = []
+def test_no_moment_of_a_takeover_makes_the_lock_useless(lock, other):
+    """Wherever an interrupt comes while a dead holder's lock is taken, others can take it."""
 
     def block():
         thread = threading.Thread(target=lock.acquire)
         thread.start()
         thread.join()
         with lock:
-            told.append(lock.was_abandoned)
+            pass
 
     def check():
         for _ in each_interrupt(block, FILES):
             with contextlib.suppress(RuntimeError):
                 lock.release()  # that of a block at whose end it came
-            assert lock.acquire(timeout=20)
-            told.append(lock.was_abandoned)
-            lock.release()
-            assert sum(told) == 1
-            told.clear()
+            with lock:
+                pass
 
     other(check)
 

@@ -366,14 +366,6 @@ def test_every_point_of_a_long_line_is_a_result_at_its_place(seed, n):
 
 
 @pytest.mark.parametrize("kind", ["line", "hist", "image"])
-def test_integers_that_float64_cannot_tell_apart_are_said_to_be_rounded(kind):
-    title = LiveFigure(played(2**60 + np.arange(90), 1), kind).frame(final=True).title
-    assert title == "horizon: 90 of 90, rounded to 16 digits"
-    title = LiveFigure(played(2**60 * np.arange(4), 1), kind).frame(final=True).title
-    assert title == "horizon: 4 of 4"
-
-
-@pytest.mark.parametrize("kind", ["line", "hist", "image"])
 @pytest.mark.parametrize(
     "results",
     [
