@@ -34,6 +34,7 @@ from nbshare.wire.results import (
 from nbshare.wire.rows import FilePlace
 
 LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
+MOST_ERRORS = 10_000  # kept of items whose results have been taken
 
 
 def _n_together(index: npt.NDArray[np.int64]) -> int:
@@ -461,6 +462,10 @@ class Results:
     def drop_page(self, page: Page) -> None:
         """Keep the results of a page no longer, which have all been given."""
         self._given.pop(page.first, None)
+        errors = list(self.errors)  # first: the dispatcher adds more
+        for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end
+            if page.first <= i < page.first + page.n:
+                del self.errors[i]
         if self._rows is not None:
             self._rows.drop(max(page.first, self._n_shown), page.first + page.n)
 
