@@ -59,7 +59,6 @@ _NAMES = {
     "arrays.ring": "RingBuffer",
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",
-    "attached": "attach",
     "checkpoint.options": "Checkpoint",
     "checkup": "doctor",
     "engine.local": "shutdown",
@@ -73,7 +72,8 @@ _NAMES = {
     "notebook.explore": "explore",
     "notebook.live_plot": "LivePlot",
     "pipelines": "pipeline",
-    "stored": "open_checkpoint",
+    "runs.attached": "attach",
+    "runs.stored": "open_checkpoint",
     "worker.reports": "report",
 }
 _HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}

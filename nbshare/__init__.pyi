@@ -14,7 +14,6 @@ from nbshare.arrays.ring import RingBuffer as RingBuffer
 from nbshare.arrays.share import SharedObject as SharedObject
 from nbshare.arrays.share import share as share
 from nbshare.arrays.shared_array import SharedArray as SharedArray
-from nbshare.attached import attach as attach
 from nbshare.checkpoint.options import Checkpoint as Checkpoint
 from nbshare.checkup import doctor as doctor
 from nbshare.engine.local import shutdown as shutdown
@@ -31,7 +30,8 @@ from nbshare.mapping import parallel_map as parallel_map
 from nbshare.notebook.explore import explore as explore
 from nbshare.notebook.live_plot import LivePlot as LivePlot
 from nbshare.pipelines import pipeline as pipeline
-from nbshare.stored import open_checkpoint as open_checkpoint
+from nbshare.runs.attached import attach as attach
+from nbshare.runs.stored import open_checkpoint as open_checkpoint
 from nbshare.worker.reports import report as report
 
 __all__: list[str]

@@ -154,7 +154,7 @@ def _seconds(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from nbshare import driver
+    from nbshare.runs import driver
 
     given = {name: value for name, value in vars(options).items() if name != "command"}
     return (driver.run if options.command == "run" else driver.resume)(**given)

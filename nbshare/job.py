@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.engine.call import Call
 from nbshare.engine.collect import as_masked, masked, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
-from nbshare.engine.pipe import Pipe
 from nbshare.engine.results import MISSING
+from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, cut, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
@@ -123,7 +122,7 @@ class Job(Generic[T]):
 
     __module__ = "nbshare"
 
-    def __init__(self, run: Call | Pipe, label: str, shown: Any) -> None:
+    def __init__(self, run: Run, label: str, shown: Any) -> None:
         self._owners_run, self._pid = run, os.getpid()
         self._begun_at = self._ended_at = math.nan  # on the monotonic clock
         self._was_interrupted = False
@@ -140,7 +139,7 @@ class Job(Generic[T]):
     # ------------------------------------------------------------ what can be read
 
     @property
-    def _run(self) -> Call | Pipe:
+    def _run(self) -> Run:
         """What this is about; in a forked child only if it was over before."""
         # The child has its memory, but none of the threads that bring it to an end.
         if os.getpid() != self._pid and not self._owners_run.is_over:
@@ -153,7 +152,7 @@ class Job(Generic[T]):
     @property
     def n_items(self) -> int | None:
         """Number of items (int); None as long as a generator has not ended."""
-        return self._run.n_tasks
+        return self._run.n_items
 
     @property
     def state(self) -> str:  # completion by jedi gives up at a Literal

@@ -468,7 +468,7 @@ def map_async(
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
-        from nbshare.detached import begin  # late: few calls need it
+        from nbshare.runs.attached import begin  # late: few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)
     call = _prepared(request, where, checked_checkpoint(checked), in_background=True)

@@ -14,14 +14,13 @@ from nbshare.notebook import Display, Showing, open_display
 from nbshare.notebook.environment import surroundings
 
 if TYPE_CHECKING:
-    from nbshare.engine.call import Call
-    from nbshare.engine.pipe import Pipe
+    from nbshare.engine.run import Run
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
 MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
 
 
-def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job:
+def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
     """Start a run without waiting for it, and show it."""
     remember(None)
     shown = Showing(plot)
@@ -36,7 +35,7 @@ def in_background(run: Call | Pipe, label: str, progress: Any, plot: Any) -> Job
 
 
 def run_and_draw(
-    make: Callable[[], Call | Pipe], label: str, progress: Any, plot: Any
+    make: Callable[[], Run], label: str, progress: Any, plot: Any
 ) -> tuple[Any, BaseException | None]:
     """Run a call and draw while waiting.
 

@@ -3,7 +3,7 @@
 from nbshare.arrays.ring_slots import RingStats
 from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare.pipelines import PipelineResult
-from nbshare.stored import Outdated, StoredRun
+from nbshare.runs.stored import Outdated, StoredRun
 
 __all__ = [
     "Outdated",

@@ -37,7 +37,7 @@ import sys, nbshare, pytest
 for name, home in nbshare._HOME_OF.items():
     if isinstance(found := getattr(nbshare, name), type):
         found.__module__ = f"nbshare.{home}"
-for home in ("engine.stats", "arrays.ring_slots", "pipelines", "stored"):
+for home in ("engine.stats", "arrays.ring_slots", "pipelines", "runs.stored"):
     for found in vars(sys.modules[f"nbshare.{home}"]).values():
         if getattr(found, "__module__", "") == "nbshare.types":
             found.__module__ = f"nbshare.{home}"

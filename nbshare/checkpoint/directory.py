@@ -13,7 +13,7 @@
     order.npy     per item of the last call: its row; then a checksum. There from the beginning
     errors.jsonl  what items have failed with, by row
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
-    driver        of a run that a process of its own drives: see `nbshare.detached`
+    driver        of a run that a process of its own drives: see `nbshare.runs`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
 
 Rows are written by `nbshare.wire.rows`.

@@ -42,8 +42,8 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Job._outcome
         Results.final                 the output array, or a list; or the error is raised
 
-A detached run is such a `parallel_map` in a process of its own, the driver (`nbshare.driver`).
-Other processes follow it by its files (`nbshare.attached`).
+A detached run is such a `parallel_map` in a process of its own, the driver (`nbshare.runs.driver`).
+Other processes follow it by its files (`nbshare.runs.attached`).
 
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
@@ -104,7 +104,7 @@ detached
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
-    A process that owns a single run, which therefore outlives the notebook (`nbshare.driver`).
+    A process that owns a single run, which therefore outlives the notebook (`nbshare.runs.driver`).
 engine
     Runs calls: in worker processes, in threads, or in the thread that waits.
 event

@@ -85,6 +85,8 @@ class Call(OwnRun):
         The feed of items that arrive while it runs.
     """
 
+    state: State = "starting"
+
     def __init__(
         self,
         request: Request,
@@ -99,7 +101,6 @@ class Call(OwnRun):
         self.initializer_key = order.fixed.initializer_key
         self.id = next(_numbers)  # also its lock byte
         self.begun_ns = time.monotonic_ns()
-        self.state: State = "starting"
         self.code = NO_CODE  # that its workers run, while there are any
         self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
         self.known_files: set[str] | None = None  # the only ones that workers may have; None: any
@@ -122,7 +123,7 @@ class Call(OwnRun):
     # ------------------------------------------------------------------ what a job reads
 
     @property
-    def n_tasks(self) -> int | None:
+    def n_items(self) -> int | None:
         """Number of items; None while unknown."""
         return self.board.n_tasks if self.board.is_closed else None
 

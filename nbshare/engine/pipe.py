@@ -54,9 +54,9 @@ class Pipe(OwnRun):
         return "running" if any(call.state != "starting" for call in self._calls) else "starting"
 
     @property
-    def n_tasks(self) -> int | None:
+    def n_items(self) -> int | None:
         """Number of blocks; None until the loader has given its last."""
-        return self._calls[0].n_tasks
+        return self._calls[0].n_items
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
@@ -151,7 +151,7 @@ class Pipe(OwnRun):
         elif call.state == "stopped":
             self._halt("the pipeline was stopped")
         elif k < len(self._calls) - 1:
-            self._calls[k + 1].close(call.n_tasks)  # first, or its workers leave too early
+            self._calls[k + 1].close(call.n_items)  # first, or its workers leave too early
             self._rings[k].close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -116,8 +117,8 @@ class Engine:
         call.board.stop()
 
 
-class Run:
-    """The common part of everything that a job can show.
+class Run(ABC):
+    """What a job forwards to: a run of this process (`OwnRun`), or one that another process has.
 
     Attributes
     ----------
@@ -144,6 +145,56 @@ class Run:
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._callbacks: deque[Callable[[], object]] = deque()
+
+    # ------------------------------------------------------------------ what all have
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """How far it is, or how it has ended."""
+
+    @property
+    @abstractmethod
+    def n_items(self) -> int | None:
+        """Number of items; None as long as it is unknown."""
+
+    @property
+    @abstractmethod
+    def n_done(self) -> int:
+        """Number of items that are done or have failed."""
+
+    @property
+    @abstractmethod
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+
+    @abstractmethod
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are finished."""
+
+    @abstractmethod
+    def partial(self) -> Any:
+        """Return the finished results."""
+
+    @abstractmethod
+    def final(self) -> Any:
+        """Return all results."""
+
+    @abstractmethod
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results since the last time; for one reader."""
+
+    @abstractmethod
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return the arguments of an item; raise LookupError if they are not kept."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it early."""
 
     # ------------------------------------------------------------------------ its end
 
@@ -202,17 +253,17 @@ class Run:
         """Number of items that were done before it began."""
         return 0
 
-    def halt(self) -> None:
+    def halt(self) -> None:  # noqa: B027 - most do nothing
         """Begin no further items; running ones finish."""
 
-    def fill_out(self) -> None:
+    def fill_out(self) -> None:  # noqa: B027 - most do nothing
         """Copy new results to the plain array that the caller gave."""
 
     def load_ahead(self) -> bool:
         """Unpickle results that have arrived; return whether there were any."""
         return False
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - most do nothing
         """Note that the job is gone, and with it the last reader."""
 
 

@@ -18,9 +18,10 @@ from faultlab import PREAMBLE, wait_until
 from kernels import Page
 
 import nbshare
-from nbshare import Checkpoint, attach, detached, map_async, parallel_map
+from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
+from nbshare.runs import attached
 
 TWICE = [2.0 * i for i in range(12)]
 CELL = """
@@ -36,7 +37,7 @@ call = functools.partial(nbshare.map_async, gated, range(12), shared={"log": "lo
 def nobody_left():
     """End what a test that failed leaves behind."""
     yield
-    for process in [*detached._drivers, *Command.processes]:
+    for process in [*attached._drivers, *Command.processes]:
         process.kill()
         process.wait()
     Command.processes.clear()

@@ -10,16 +10,17 @@ import pytest
 import sweeps
 from faultlab import wait_until
 
-from nbshare import attach, detached, map_async, open_checkpoint, parallel_map
+from nbshare import attach, map_async, open_checkpoint, parallel_map
 from nbshare.checkpoint.writer import Writer
 from nbshare.errors import CheckpointInUseError, WorkerDiedError
+from nbshare.runs import attached
 
 
 @pytest.fixture(autouse=True)
 def nobody_left():
     """Leave no driver of a detached run, not even one that has ended."""
     yield
-    for driver in detached._drivers:
+    for driver in attached._drivers:
         driver.kill()
         driver.wait()
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from nbshare.arrays.inputs import ArrayReference, Inputs
-from nbshare.attached import CALL_FILE, CALL_START, check_call
 from nbshare.checkpoint import writer
 from nbshare.checkpoint.files import damaged, mapped, opened
 from nbshare.checkpoint.options import Checkpoint
@@ -35,6 +34,7 @@ from nbshare.mapping import map_async
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint, checked_request
 from nbshare.running import in_background
+from nbshare.runs.attached import CALL_FILE, CALL_START, check_call
 from nbshare.wire.context import set_arithmetic
 from nbshare.wire.results import parts_in
 
