@@ -524,9 +524,9 @@ def _prepared(
     if kept is None:
         call = make()
     else:
-        from nbshare.checkpoint.keeper import Keeper  # late: most calls do without
+        from nbshare.checkpoint.keeper import CheckpointKeeper  # late: most calls do without
 
-        call = Keeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
+        call = CheckpointKeeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
         call.stored_in = str(kept.path)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)

@@ -217,7 +217,7 @@ class Directory:
         check_free(self.path)
         whole = whole_of(self.path)
         for k, part in enumerate(whole.readers[1:], 1):
-            self._merge_part(part, whole, np.flatnonzero(whole.source == k))
+            self._merge_part(part, whole, np.flatnonzero(whole.which == k))
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
         (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")

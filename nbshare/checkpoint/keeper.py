@@ -29,7 +29,7 @@ from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, copy_rows
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
-from nbshare.engine.run import Request
+from nbshare.engine.run import Keeper, Request
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
@@ -43,7 +43,7 @@ PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 T = TypeVar("T")
 
 
-class Keeper:
+class CheckpointKeeper(Keeper):
     """Keeps the results of one call in a directory.
 
     Parameters

@@ -45,9 +45,9 @@ class Whole(NamedTuple):
 
     order: RowNumbers  # of each item of the last call
     readers: list[RowReader]
-    # By row: the index word, its reader, and the place there.
+    # By row: the index word, which reader has it, and the place there.
     words: npt.NDArray[Any]
-    source: npt.NDArray[np.int64]
+    which: npt.NDArray[np.int64]
     place: RowNumbers
 
     @property
@@ -63,7 +63,7 @@ class Whole(NamedTuple):
         Those that were stored together come one after the other: then they are loaded once.
         """
         for k, reader in enumerate(self.readers):
-            items = np.flatnonzero(wanted & (self.source[self.order] == k))
+            items = np.flatnonzero(wanted & (self.which[self.order] == k))
             if len(items):
                 rows = self.order[items]
                 by_place = np.argsort(self.words["at"][rows, 0], kind="stable")
@@ -104,14 +104,14 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
             checked[reader.folder] = found[k]
     order, words = readers[0].order(), found[0]
     words = np.append(words, np.zeros(max(0, order.max(initial=-1) + 1 - len(words)), INDEX))
-    source, place = np.zeros(len(words), np.int64), np.arange(len(words))
+    which, place = np.zeros(len(words), np.int64), np.arange(len(words))
     for k, part in enumerate(found[1:], 1):
         part = part[: len(order)]
         is_here = np.isin(words["state"][order[: len(part)]], STORED)
         new = np.flatnonzero((part["state"] > 0) & ~is_here)
         rows = order[new]
-        words[rows], source[rows], place[rows] = part[new], k, new
-    return Whole(order, readers, words, source, place)
+        words[rows], which[rows], place[rows] = part[new], k, new
+    return Whole(order, readers, words, which, place)
 
 
 class RowReader:

@@ -351,10 +351,8 @@ class Sources:
 
     def _is_plain(self, module: Module, called: ast.expr) -> bool:
         """Whether calling something, or deriving from it, has no effect elsewhere."""
-        if isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
-            return self._is_plain(
-                module, called.func if isinstance(called, ast.Call) else called.value
-            )
+        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
+            called = called.func if isinstance(called, ast.Call) else called.value
         name, _, rest = (dotted := dotted_name(called)).partition(".")
         if not module.has(name):
             return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
@@ -374,9 +372,8 @@ class Sources:
         if key not in self._acting:
             self._acting[key] = False  # until it is known: it may lead to itself
             found = any(self._acts(module, each) for each in module.named.get(name, []))
-            for place, path in [
-                dependency_on(target, rest) for target in module.targets.get(name, [])
-            ]:
+            for target in module.targets.get(name, []):
+                place, path = dependency_on(target, rest)
                 other = self._module(place)
                 found |= other is not None and path != ALL and self._is_acting(other, path)
             self._acting[key] = found

@@ -35,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Directory, check_place
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper
+from nbshare.checkpoint.keeper import CheckpointKeeper
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, whole_of
@@ -187,7 +187,7 @@ class Sweep(Supply):
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
         whole = whole_of(self._options.path)  # after that
-        has_failed = (whole.states == FAILED) & (whole.source[whole.order] > 0)  # in this run
+        has_failed = (whole.states == FAILED) & (whole.which[whole.order] > 0)  # in this run
         is_settled = np.isin(whole.states, STORED) | has_failed
         self._is_taken = is_settled.copy()
         self._take(claim for claim in self._claims if claim["by"] in running)
@@ -249,7 +249,7 @@ class Sweep(Supply):
             part.stat()  # or it has done so
             return make()
 
-        keeper = Keeper(self._request, options, (self._key, self.began_at))
+        keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
         self._call = call = keeper.begin(prepare)
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()

@@ -372,7 +372,7 @@ class StoredRun:
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
         for k, reader in enumerate(whole.readers):
             versions, codes = Versions(reader.folder, key), whole.words["code"]
-            is_old = is_stored & (whole.source == k) & ~np.isin(codes, versions.accepted)
+            is_old = is_stored & (whole.which == k) & ~np.isin(codes, versions.accepted)
             n_old += int((is_old & is_wanted).sum())
             changes = changes or (versions.changes_of(codes[is_old]) if is_old.any() else [])
         return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
